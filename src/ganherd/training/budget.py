@@ -33,7 +33,7 @@ class Budget:
 
 
 def plan_budget(text: str, steps_per_epoch: float, measure: Callable[[], tuple[float, float]]) -> Budget:
-    """Return the budget that a recipe's text means.
+    """Return the budget for a recipe's `train.budget`, such as `3epochs`.
 
     Args:
         measure: Returns (steps per second, seconds to reserve for the checkpoint and the mixture); called for times only.
@@ -54,7 +54,7 @@ def plan_budget(text: str, steps_per_epoch: float, measure: Callable[[], tuple[f
 
 
 def too_short(text: str, steps: int) -> list[str]:
-    """Return a note if epochs of few data are hardly any steps. Budgets in steps are taken as they are.
+    """Return a note if a budget in epochs is too few steps to learn from, because there is little data.
 
     >>> too_short("50epochs", 25)
     ['50epochs of this data are 25 steps, too few to learn from: give it --budget 2000steps']
@@ -69,7 +69,7 @@ def too_short(text: str, steps: int) -> list[str]:
 def measure(prepared: PreparedHerd, plan: Plan, counts_all: bool = False) -> tuple[float, float]:
     """Return the steps per second, and the seconds to reserve for the checkpoint and the mixture.
 
-    All ranks measure at the same time, as they will train; the slowest counts.
+    All ranks measure at the same time, because they also train so; the slowest counts.
 
     Args:
         counts_all: The whole budget is for the training, so nothing is reserved.

@@ -30,11 +30,11 @@ class AsyncCheckpointWriter:
 
     @classmethod
     def of(cls, device: torch.device, alone: bool) -> AsyncCheckpointWriter | None:
-        """Return a writer for a herd on a GPU in one process; None otherwise: ranks write together, and a CPU is busy."""
+        """Return a writer for a herd on a GPU in one process; None otherwise, because ranks write together and a CPU is busy."""
         return cls() if device.type == "cuda" and alone else None
 
     def copy(self, state: State) -> State:
-        """Copy the current state into memory that every checkpoint uses."""
+        """Copy the state into host memory, which is allocated once for all checkpoints."""
         self.wait()
         for name, value in state.items():
             if name not in self._held or self._held[name].shape != value.shape:
@@ -45,6 +45,7 @@ class AsyncCheckpointWriter:
         return {name: self._held[name] for name in state}
 
     def do(self, write: Callable[[], None]) -> None:
+        """Call `write` in the thread, after the checkpoint before it is written."""
         self.wait()
         self._going = self._thread.submit(write)
 

@@ -1,4 +1,4 @@
-"""However a training ends: run.json records the state, and the message says what to do next."""
+"""Handle the errors that end a training: record the state in run.json, and explain how to continue."""
 
 from __future__ import annotations
 

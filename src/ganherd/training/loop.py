@@ -35,7 +35,7 @@ from ganherd.util.errors import Interrupted
 
 
 class IdleEngine:
-    """The engine of a rank whose members have all converged, while those of other ranks train."""
+    """The engine of a rank that trains none of its members, while those of other ranks train."""
 
     def advance(self, start: int, stop: int, *_: Any) -> int:
         return stop
@@ -203,7 +203,7 @@ class Trainer:
         self.engine = SubsetEngine(self.herd, self.plan, rows) if rows else IdleEngine()
 
     def advance_to(self, step: int) -> None:
-        """Train to a step, and do nothing there."""
+        """Train to a step without doing what is due there."""
         self.state.step = self.engine.advance(self.step, step, self.state.tally.sums)
 
     def close(self) -> None:
@@ -213,7 +213,7 @@ class Trainer:
     # -- how it ends ----------------------------------------------------------------------------------------------
 
     def _enough(self, stop: StopRequest) -> Callable[[], bool]:
-        """Return what ends an advance early: one process stops at any step, ranks only where all of them do."""
+        """Return a function that tells the engine to stop early. Only a single process stops at any step; ranks stop together."""
         return (lambda: stop.asked or self.budget.is_over(self.seconds)) if self.ranks.is_single_process else never
 
     def _time_is_over(self) -> bool:
@@ -223,7 +223,7 @@ class Trainer:
         return self.ranks.broadcast(self.budget.is_over(self.seconds))
 
     def _end_now(self) -> None:
-        """End the run at this step, also if it is resumed from here: its time is used up."""
+        """Make this step the last one, because the time is used up. A resume from here does not train further either."""
         planned = self.budget.steps
         self.event("budget", reason="the time was over", steps=self.step, planned=planned)
         self.progress.say(f"Time budget used up: stopped at step {self.step:,} of the planned {planned:,}.")

@@ -33,11 +33,11 @@ class Tally:
             self.sums.copy_(torch.tensor(own, dtype=torch.float64))
 
     def everyones(self) -> Tensor:
-        """Return the sums [4, N] of all members, on the host; all ranks ask for them together."""
+        """Gather the sums [4, N] of all members, on the host. Called by all ranks together."""
         return self._prepared.ranks.all_gather(self.sums.T).T
 
     def updates(self, step: int) -> dict[str, list[int]]:
-        """Return the number of updates of each member that the sums hold at this step."""
+        """Return how many updates of each member the sums contain at this step, by the name of the sum."""
         own_steps = [self._convergence.own_steps(self._prepared.member_steps(at)) for at in (self.since, step)]
         spans = list(zip(*own_steps, strict=True))
         rules = self._prepared.herd.rules
@@ -47,7 +47,7 @@ class Tally:
 
     def means(self, step: int) -> dict[str, list[float] | None]:
         """Return the mean of each member over its updates; NaN if it made none, None if no member made any."""
-        updates, sums = self.updates(step), dict(zip(SUMS, self.everyones().tolist(), strict=True))
+        updates, sums = self.updates(step), dict(zip(SUMS, self.gather().tolist(), strict=True))
         return {
             name: [v / n if n else math.nan for v, n in zip(sums[name], updates[name], strict=True)]
             if any(updates[name])
@@ -62,7 +62,7 @@ class Tally:
         self._count()
 
     def _count(self) -> None:
-        """Count the member-steps of a step: members that rest make none, and slow members fewer than the run."""
+        """Count the member-steps that one step of the run is. A member that is not trained makes none, a slow one less than one."""
         trains = self._convergence.is_trained.tolist()
         each = [
             float(pace) if is_trained else 0.0 for pace, is_trained in zip(self._prepared.pace, trains, strict=True)
@@ -104,7 +104,7 @@ class RunState:
         self.arrived = meta is not None and meta.arrived  # whether what is due at this step is still to be done
 
     def tensors(self) -> State:
-        """Return everything of this rank's members [n, …], the herd's own tensors included."""
+        """Return all tensors of this rank's members [n, …] that a checkpoint saves, including those of the herd."""
         return {**self._prepared.herd.state, **self.member_tensors()}
 
     def member_tensors(self) -> State:
@@ -114,11 +114,15 @@ class RunState:
         return {**self.monitor.state, **{name: value[own] for name, value in of_all}, **self._strategy.state}
 
     def facts(self, seconds: float) -> JsonObject:
-        """Return what else of the whole herd is saved. All ranks ask for it together. `seconds`: of training, so far."""
-        return {"sums": self.tally.everyones().tolist(), **self.common_facts(seconds)}
+        """Return what a checkpoint saves in state.json. Called by all ranks together.
+
+        Args:
+            seconds: Seconds of training so far.
+        """
+        return {"sums": self.tally.gather().tolist(), **self.common_facts(seconds)}
 
     def common_facts(self, seconds: float) -> JsonObject:
-        """Return the part of the facts that every rank knows by itself."""
+        """Return those of the facts that a rank knows without the others."""
         return {
             "recorded": self.tally.since,
             "last_good": self.last_good,

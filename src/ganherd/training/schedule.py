@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ganherd.recipe.schema import RunConfig
 from ganherd.strategies.strategy import Strategy
 from ganherd.training.budget import Budget
 from ganherd.training.health.convergence import Convergence
 from ganherd.training.health.look_interval import LookInterval
-from ganherd.training.ranks import rank_sync
+from ganherd.training.ranks.rank_sync import RankSync
+
+_INTERVALS = ("record_every", "sample_every", "checkpoint_every", "buddy_every")
 
 
 class Schedule:
@@ -22,10 +25,12 @@ class Schedule:
         budget: Budget,
         convergence: Convergence,
         strategy: Strategy,
-        sync: rank_sync.RankSync,
+        sync: RankSync,
     ) -> None:
-        self.settings = rank_sync.waiting(settings, strategy.max_unsynced_steps)
-        self.looks = rank_sync.waiting_looks(looks, strategy.max_unsynced_steps)
+        if apart := strategy.max_unsynced_steps:  # what needs all ranks waits until they are synchronised
+            every = {name: rounded(getattr(settings, name), apart) for name in _INTERVALS}
+            settings, looks = settings.model_copy(update=every), replace(looks, every=rounded(looks.every, apart))
+        self.settings, self.looks = settings, looks
         self.budget, self._convergence, self._strategy, self._sync = budget, convergence, strategy, sync
 
     def records_at(self, step: int) -> bool:
@@ -66,3 +71,12 @@ def is_due(step: int, every: int) -> bool:
     (True, False, False)
     """
     return every > 0 and step % every == 0
+
+
+def rounded(every: int, apart: int) -> int:
+    """Round the steps between two events up to a multiple of `apart`; 0, never, stays 0.
+
+    >>> rounded(50, 600), rounded(600, 600), rounded(700, 600), rounded(0, 600)
+    (600, 600, 1200, 0)
+    """
+    return -(-every // apart) * apart

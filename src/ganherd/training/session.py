@@ -43,7 +43,7 @@ from ganherd.util.user_code import importable_from
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How a run is trained; nothing of this changes its result."""
+    """Options of a session that do not change the result of its run."""
 
     quiet: bool = False
     trust_code: bool = False
@@ -198,10 +198,10 @@ def train(
 
     Args:
         path: The new folder; None: the next one below `runs`, called `name`.
-        counts_all: A time budget is for the training alone, and the mixture is made after it.
+        counts_all: Whether a time budget is for the training alone, without the making of the mixture.
         job: The ranks, which all call this; None: run in this process only.
         part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
-        finishers: What is made of the mixture.
+        finishers: Work on the mixture, for example score it.
     """
     options = SessionOptions(quiet, trust_code, tuple(finishers))
     if phases.pending(recipe) is not None:
@@ -232,9 +232,9 @@ def resume(
     """Continue a run exactly from its last checkpoint.
 
     Args:
-        overrides: May change train.budget and run.scores.
+        overrides: Settings of the recipe to change; only train.budget and run.scores may differ.
         job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
-        finishers: What is made of the mixture.
+        finishers: Work on the mixture, for example score it.
     """
     options = SessionOptions(quiet, trust_code, tuple(finishers))
     if job is None:
@@ -255,7 +255,7 @@ def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | 
 def _train_two_phases(
     recipe: Recipe, path: str | Path | None, name: str, counts_all: bool, options: SessionOptions
 ) -> Run:
-    """Train the recipe of the first phase in a folder next to the run's, then the run from there.
+    """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
     If it is interrupted, the same call continues where it stopped.
     """

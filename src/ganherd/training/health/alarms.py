@@ -1,12 +1,13 @@
-"""Decide when a member's scores are an alarm. Each alarm has a rule, and its beginning and its end are reported once.
+"""Raise alarms from the scores of members. The beginning and the end of an alarm are reported once each.
 
-- nan, diverged: its weights or losses are not finite, or its loss left all bounds (looked at with every record).
-- collapse: its samples are hardly varied, and were at least twice as varied before, or it had a long time to spread.
-- cycling: its samples on the same noise keep coming back to where they were.
-- dead_critic: its discriminator ranks real images above samples no better than a coin, though a plain look at the
-  nearest neighbours tells them apart. Ranks, not losses: so it means the same for logits and for critics of any scale,
-  and a discriminator that cannot tell because the samples are that good is not called dead.
-- memorising: most samples are as near to one single training image as held-out images hardly ever are.
+- nan, diverged: the weights or losses of a member are not finite, or its loss exceeds `run.repair.diverged`. Both are checked with
+  every record.
+- collapse: the samples hardly vary, although they varied at least twice as much before or the member trained for long.
+- cycling: the samples for the same noise return to earlier ones again and again.
+- dead_critic: the discriminator ranks real images above samples no better than chance, although nearest neighbours separate them.
+  Comparing ranks instead of losses makes the alarm independent of the scale of a critic. If the samples are so good that nothing
+  separates them from real images, there is no alarm.
+- memorising: many samples are nearer to a single training image than 95 % of held-out images are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from ganherd.herd.state import State
 from ganherd.training.health.monitor import recall
 
-OF_ALL = ("watch.bad", "watch.good", "watch.ill")  # what is known of all members on every rank
+OF_ALL = ("watch.bad", "watch.good", "watch.ill")  # every rank has these tensors for all members
 ALARMS = ("nan", "diverged", "collapse", "cycling", "dead_critic", "memorising")
 WHY = {
     "nan": "it turned NaN",
@@ -61,7 +62,9 @@ LIMITS = Limits()
 def judge(
     scores: dict[str, Tensor], peak: Tensor, age: Tensor, falling: Tensor, limits: Limits = LIMITS
 ) -> tuple[Tensor, Tensor]:
-    """Return (bad [N, 4], known [N, 4]) for the alarms that come from a look; NaN scores are not known.
+    """Return (bad [N, 4], known [N, 4]) for the four alarms that depend on the scores of a look.
+
+    `bad` is True if the scores are beyond the limits, `known` is False if a score is NaN.
 
     Args:
         peak: [N] the widest spread so far.
@@ -95,10 +98,12 @@ class Alarms:
         recall(self.state, remembered)
 
     def note(self, first: int, bad: Tensor, known: Tensor) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Note what was checked, bad and known [N, …], and return the alarms that began and ended as (member, alarm).
+        """Count the results of a check, and return the alarms that began and those that ended, as pairs (member, alarm).
 
         Args:
-            first: The first of the alarms that were checked.
+            first: The position in `ALARMS` of the first alarm that was checked.
+            bad: bool [N, checked alarms].
+            known: bool [N, checked alarms], False for what could not be checked.
         """
         checked = slice(first, first + bad.shape[1])
         bads, goods, ill = (self.state[f"watch.{k}"][:, checked] for k in ("bad", "good", "ill"))
@@ -110,8 +115,10 @@ class Alarms:
         return tuple([(m, ALARMS[first + a]) for m, a in each.nonzero().tolist()] for each in (begun, over))  # type: ignore[return-value]
 
     def is_ill(self, member: int) -> bool:
+        """Return whether a member has any alarm."""
         return bool(self.state["watch.ill"][member].any())
 
     def forget(self, member: int) -> None:
+        """Forget all checks of a member, for example after a repair."""
         for value in self.state.values():
             value[member] = 0

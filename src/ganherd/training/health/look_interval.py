@@ -1,4 +1,4 @@
-"""Choose how often members are looked at, from counted operations: the same on every machine, engine and number of ranks."""
+"""Choose the interval of looks (`monitor.py`) from counted operations: it is the same on every machine and engine."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _START = 3e7  # operations that a core could do while it starts the layers of on
 
 @dataclass
 class LookInterval:
-    """Schedule looks at the multiples of `every` from the step `first` on; `every` 0: no looks."""
+    """The steps at which the monitor looks at the members: the multiples of `every` from `first` on; `every` 0: none."""
 
     every: int
     first: int = 0
@@ -51,7 +51,12 @@ def planned(prepared: PreparedHerd) -> LookInterval:
 
 
 def choose(look: float, step: float, records: int) -> int:
-    """Return the steps between looks, a multiple of those between records, from the work of a look and of a step.
+    """Return the number of steps between looks so that looks take at most 2 % of the work of training.
+
+    Args:
+        look: The work of a look at one member.
+        step: The work of a step of one member.
+        records: Steps between records; the result is a multiple of it.
 
     >>> choose(0.7, 1.0, 50), choose(10.0, 1.0, 50)
     (50, 500)
@@ -60,9 +65,10 @@ def choose(look: float, step: float, records: int) -> int:
 
 
 def counted(prepared: PreparedHerd) -> tuple[float, float]:
-    """Return the work of a look and of a step, in floating-point operations of a step, of the mean member.
+    """Return the work of a look and of a step for the mean member, in floating-point operations.
 
-    It depends on nets, rules and data only, not on the number of members, so stacked replicas have the interval of single runs.
+    An operation of a look counts as several of a step, because looks compute in float64. The result does not depend on the number
+    of members, so that stacked replicas have the same interval as single runs.
     """
     data, rules = prepared.dataset, prepared.herd.rules
     # The work per row depends on the number of rows if a net computes with its weights.

@@ -1,4 +1,4 @@
-"""Look at all members every k steps, on fixed noise and data: cheap scores from which alarms are raised.
+"""Look at all members at an interval: compute cheap scores on fixed noise and data, from which alarms are raised.
 
 A look uses the members as they train (current weights, not the running average; batch norm as in a step) and changes nothing in
 them. The state that it needs between looks is tensors [N, …], which are saved with every checkpoint.
@@ -7,10 +7,10 @@ Looks are computed in float64, whatever the precision of the training is. The en
 therefore change the scores by rounding errors only, and never the alarms.
 
 - `spread`: ratio of the standard deviation of the samples' pixels to that of the member's data; 1: as varied as the data.
-- `returns`: how close the samples on the same noise came, twice, to what they are now; 0: they were the same.
+- `returns`: the distance of the samples to earlier ones for the same noise, relative to how far they move; near 0: they cycle.
 - `tells`: how often the discriminator ranks a real image above a sample (ties count half); 0.5: no better than chance.
 - `differs`: how often the nearest neighbour of an image or sample is of the same kind; 0.5: they cannot be separated.
-- `copies`: the share of samples that are as near to ONE training image as only 5 % of held-out images are.
+- `copies`: the share of samples that are as near to a single training image as only 5 % of held-out images are.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _ROUNDING = 1e-9
 
 
 class Monitor:
-    """Look at all members on fixed noise and data. What is remembered between looks is saved with every checkpoint."""
+    """Compute the scores of all members on fixed noise and data. The state between looks is saved with every checkpoint."""
 
     def __init__(self, prepared: PreparedHerd, remembered: State | None = None) -> None:
         self._herd, self._prepared = prepared.herd, prepared
@@ -82,7 +82,7 @@ class Monitor:
         return {name: known[:, i].tolist() for i, name in enumerate(SCORES)}
 
     def forget(self, member: int, step: int) -> None:
-        """Forget what was seen of a member that was repaired."""
+        """Forget the looks at a member, for example after a repair. `step`: the member's new life starts here."""
         for name, value in self.state.items():
             value[member] = {"watch.born": step, "watch.at": -1, "watch.peak": 0.0}.get(name, torch.inf)
 
@@ -143,7 +143,7 @@ class Monitor:
     def _call(
         self, net: Blueprint, kind: str, state: State, keys: Tensor, inputs: tuple[Tensor, ...], y: Tensor
     ) -> Tensor:
-        """Call all members' nets as a step does, and return float64; changes of their buffers are discarded."""
+        """Call the nets of all members in training mode, and return float64 [n, B, …]; changes of their buffers are discarded."""
         arguments = (*inputs, y) if net.takes_label else inputs
         rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
         ways = self._ways[net]
@@ -159,7 +159,12 @@ class Monitor:
 
 
 def _called(net: Blueprint, batched: tuple[Any, ...], mapped: bool) -> Tensor:
-    """Return [n, B, …] from parameters, buffers, keys and inputs [n, …]; `mapped`: call all members at once."""
+    """Call the nets of n members, and return their outputs [n, B, …].
+
+    Args:
+        batched: Parameters, buffers, random keys and inputs, each [n, …].
+        mapped: Whether to call all members at once, by vmap.
+    """
 
     def call(*own: Any) -> Tensor:
         params, buffers, key, inputs = own
@@ -172,7 +177,7 @@ def _called(net: Blueprint, batched: tuple[Any, ...], mapped: bool) -> Tensor:
 
 
 class _Fixed:
-    """The constants of a block of members: noise, data, and the distances of held-out images."""
+    """The inputs of a block of members that are the same at every look, and what was computed from their data."""
 
     def __init__(
         self, prepared: PreparedHerd, members: slice, breed: Breed, projection: Tensor | None, mixing: Tensor
@@ -210,7 +215,7 @@ class _Fixed:
         return flat if self._projection is None else flat @ self._projection
 
     def relative(self, features: Tensor, only: int | None = None) -> Tensor:
-        """Return [n, B]: ratio of the distance to the nearest training image to the mean distance to the next ones."""
+        """Return [n, B] the ratio of the distance to the nearest training image to the mean distance to the next ones."""
         data, count = (self._data, self._count) if only is None else (self._data[[only]], self._count[[only]])
         distance = torch.cdist(features, data)  # [n, B, T]
         beyond = torch.arange(data.shape[1], device=data.device) >= count[:, None]  # repeated rows
@@ -222,7 +227,7 @@ class _Fixed:
         return near[:, :, 0] / mean.clamp(min=1e-12)
 
     def differs(self, features: Tensor) -> Tensor:
-        """Return [n]: the leave-one-out accuracy of the nearest neighbour among real images and samples."""
+        """Return [n] how often the nearest neighbour among real images and samples is of the same kind (leave one out)."""
         both = torch.cat([self._shown, features], 1)  # [n, 128, features]
         distance = torch.cdist(both, both)
         distance[:, :IMAGES, :IMAGES].masked_fill_(self._same, torch.inf)
@@ -245,7 +250,7 @@ def look_work(shape: tuple[int, ...], images: int) -> float:
     """Return the operations of a look at one member, in addition to those of its nets: projections and distances.
 
     Args:
-        images: The size of the data set: a member may have all of it.
+        images: The number of images in the data set: a member may see all of them.
     """
     pixels = int(np.prod(shape))
     features = min(pixels, _FEATURES)
@@ -255,7 +260,7 @@ def look_work(shape: tuple[int, ...], images: int) -> float:
 
 
 def recall(state: State, remembered: State | None) -> None:
-    """Copy the tensors of a checkpoint into the state; those that an older version did not save keep their values."""
+    """Copy the tensors of a checkpoint into the state. Tensors that the checkpoint does not have keep their values."""
     for name in state.keys() & (remembered or {}).keys():
         saved = (remembered or {})[name]
         if saved.shape != state[name].shape:
@@ -264,10 +269,11 @@ def recall(state: State, remembered: State | None) -> None:
 
 
 def returns(snapshots: Tensor) -> Tensor:
-    """Return [N]: how close each member's second nearest earlier visit came to its newest snapshot.
+    """Return [N] the distance of each member's newest snapshot to the second nearest of its earlier visits to that place.
 
-    Distances are relative to the member's typical distance, and a visit ends when the member is away again. The result is 1 if
-    the member hardly moved or was not here twice before, and NaN if its newest snapshot is not finite.
+    A visit is a series of snapshots near the newest one; it ends when the member is far away again. Distances are relative to the
+    member's typical distance. The result is 1 if the member hardly moved or was not there twice before, and NaN if its newest
+    snapshot is not finite.
 
     Args:
         snapshots: [N, K, sketch], the newest first.
@@ -300,7 +306,9 @@ def returns(snapshots: Tensor) -> Tensor:
 
 
 def below(a: Tensor, b: Tensor) -> Tensor:
-    """Return [n]: P(a < b) + P(a = b) / 2 for a, b [n, B]; NaN if a row of either is not finite.
+    """Return [n] the probability that a value of a is below one of b, for a, b [n, B]; ties count half.
+
+    The result is NaN if a row of either is not finite.
 
     >>> below(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 3.0]])).tolist()
     [0.875]
@@ -313,12 +321,12 @@ def below(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _or_inf(values: Tensor) -> Tensor:
-    """Replace non-finite values by infinity: states without NaN can be compared."""
+    """Replace values that are not finite by infinity, because states with NaN cannot be compared."""
     return torch.where(torch.isfinite(values), values, torch.inf)
 
 
 def _gaussian(inputs: int, outputs: int) -> Tensor:
-    """Return float64 [inputs, outputs]: the same random projection in every run, which keeps distances in the mean."""
+    """Return a random projection, float64 [inputs, outputs], that preserves distances in the mean; the same in every run."""
     generator = torch.Generator().manual_seed(inputs)
     result: Tensor = torch.randn(inputs, outputs, generator=generator).double() / outputs**0.5
     return result

@@ -69,7 +69,10 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
 
 
 def _roll_back(trainer: Trainer, member: int, row: int) -> JsonObject:
-    """Take the last checkpoint that was due. Older ones may be pruned, so a resumed run could not choose them again."""
+    """Roll a member back to the last regular checkpoint, with half its learning rates.
+
+    Older checkpoints may be pruned, so a resumed run could not choose them again.
+    """
     last_good, state = trainer.state.last_good, trainer.herd.state
     assert last_good is not None  # step 0 is saved before the first step
     rates = {key: float(state[f"set.{key}"][row]) / 2 for key in ("lr_g", "lr_d")}
@@ -85,7 +88,7 @@ def _roll_back(trainer: Trainer, member: int, row: int) -> JsonObject:
 
 
 def _reseed(prepared: PreparedHerd, member: int, row: int, life: int) -> None:
-    """Draw weights as at the start of a run, from the stream of the member's new life; its settings stay."""
+    """Give a member fresh weights from the random stream of its new life; its settings stay."""
     state = prepared.herd.breed_of(row).view(prepared.herd.state)
     own = {name: value[[row]] for name, value in state.items() if name.startswith("set.")}
     take_(state, prepared.fresh_member(member, life) | own, [row], [0])

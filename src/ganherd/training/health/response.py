@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Health(Callback):
-    """Check the members at stops, and act as the recipe says."""
+    """Check the members when a record, a checkpoint or a meeting is due, and act as the recipe says."""
 
     def on_train_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None:
@@ -74,7 +74,7 @@ class Health(Callback):
         """Stop training members that have converged; the others continue without them."""
         tally, convergence = trainer.state.tally, trainer.state.convergence
         updates = torch.tensor(tally.updates(trainer.step)["real"], dtype=torch.float64)
-        sums = tally.everyones()
+        sums = tally.gather()
         convergence.note("gap", (sums[2] - sums[3]).abs() / updates)
         converged = convergence.judge(trainer.step, ~trainer.state.alarms.state["watch.ill"].any(1))
         for one in converged:
@@ -89,7 +89,7 @@ class Health(Callback):
         """Report alarms that began or ended, and do what the recipe says about those that began.
 
         Args:
-            first: The first of the alarms that were checked.
+            first: The position in `ALARMS` of the first alarm that was checked.
             bad: bool [N, alarms] of all members.
             known: bool [N, alarms], False for what could not be checked.
         """

@@ -16,10 +16,10 @@ _MOMENT = 0.5  # seconds
 
 
 def balanced(ranks: Ranks, prepared: PreparedHerd | None) -> list[float] | None:
-    """Return how fast each rank of the job is with its members; None: all alike, or there is nothing to divide.
+    """Measure the speed of each rank of the job. Return None if all have the same speed, or if there is only one rank.
 
-    Called by all ranks. Nothing is measured if all ranks are of one kind, or if some are spares: then each of the others has as
-    few members as possible. The members are not changed.
+    Called by all ranks. Nothing is measured if all ranks have the same kind of device, or if some are spares: then each of the
+    others has as few members as possible. The members are not changed.
     """
     if ranks.job is not ranks.comm or prepared is None or ranks.job.world_size == 1:
         return None
@@ -30,21 +30,21 @@ def balanced(ranks: Ranks, prepared: PreparedHerd | None) -> list[float] | None:
 
 
 def measured(prepared: PreparedHerd) -> float:
-    """Return the member-steps per second of this rank; all ranks measure at the same time, as they will train."""
+    """Return the member-steps per second of this rank. All ranks measure at the same time, because they also train so."""
     set_precision(prepared.recipe)
     plan = plan_of_rank(prepared, choose_plan(prepared, prepared.recipe.engine, lambda text: None))
     return measure_rate(prepared.herd, plan, _MOMENT)
 
 
 def kind(prepared: PreparedHerd) -> str:
-    """Return a description that ranks of the same speed have in common."""
+    """Return the host, device and number of cores of this rank: ranks for which these are equal have the same speed."""
     job, device = prepared.ranks.job, prepared.herd.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return f"{job.hosts[job.rank]}, {name}, {cores_per_rank(job)} cores"
 
 
 def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:
-    """Return whether run.json says that the run was placed on these hosts before, and with which weights.
+    """Return whether run.json records how members were divided among these hosts, and the speeds of the ranks.
 
     >>> ranks = {"communicator": "mpi", "hosts": ["a", "b"], "members": [[0, 1], [2]]}
     >>> known(RanksRecord.parse(ranks | {"weights": [2.0, 1.0]}), ("a", "b"))
@@ -54,6 +54,5 @@ def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, lis
     """
     if before is None or before.hosts != list(hosts):
         return False, None
-    if before.weights is None:
-        return True, None
-    return (True, before.weights) if len(before.weights) == len(hosts) else (False, None)
+    is_known = before.weights is None or len(before.weights) == len(hosts)
+    return is_known, before.weights if is_known else None

@@ -41,7 +41,7 @@ class FollowerSchedule(Schedule):
 
 
 class Follower(Trainer):
-    """Train without writing records, events, pictures and checkpoints: they were written before the loss."""
+    """A trainer that writes no records, events, pictures and checkpoints, because they were written before the loss."""
 
     writes = False
     schedule_type = FollowerSchedule
@@ -50,7 +50,7 @@ class Follower(Trainer):
         return [Looks(), self.health, RecordWindow(), RollbackPoint()]
 
     def follow(self, step: int) -> None:
-        """Train to the arrival at that step."""
+        """Train to a step, and do what is due at all stops before it, but not at the step itself."""
         arrived = self.state.arrived
         while self.step < step:
             if arrived:

@@ -45,7 +45,7 @@ _LOCK = 60.0  # seconds that the system, or a file server, may take to let go of
 
 
 class Recovery:
-    """Hold what a rank knows across losses: the ranks that are left, the folder of the run, and copies of members."""
+    """Carry a rank through losses of other ranks. Hold the remaining ranks, the run's folder, and copies of members."""
 
     def __init__(self, job: Communicator) -> None:
         self.job = job  # of the ranks that are left
@@ -86,7 +86,7 @@ class Recovery:
                         break
 
     def again(self) -> str:
-        """Return the command that continues the run on the ranks that there are now; it is the same on all of them."""
+        """Return the command that continues the run on the remaining ranks; all ranks return the same."""
         if not (name := self.named or self.path):
             return "the same command"
         return with_launcher(RunFolder(name).again, self.job.name, self.job.world_size)
@@ -148,7 +148,11 @@ class Recovery:
             session.log(f"{sentence}; the checkpoint before it is used.")
 
     def share(self, ranks: Ranks, folder: RunFolder) -> RunFolder:
-        """Return the first rank's folder as every rank sees it; spares learn of it too."""
+        """Send the path of the run's folder from the first rank to all others, spares included, and return the folder.
+
+        Raises:
+            UserError: A rank does not see the folder, for example because it is on the disk of another machine.
+        """
         if ranks.is_single_process:
             return folder
         if ranks.is_first:
@@ -173,7 +177,7 @@ class Recovery:
         return Run(path.absolute(), {})
 
     def attach(self, session: Session, closing: ExitStack) -> None:
-        """Take part in the training of a session."""
+        """Add callbacks to the trainer of a session: signs of life, and copies of members if the job survives a loss."""
         trainer, ranks = session.trainer, session.ranks
         assert trainer is not None
         if not ranks.is_single_process:
@@ -200,7 +204,7 @@ class Recovery:
         return self.path
 
     def ended(self, error: RankLost, more: str = "") -> Interrupted | SystemExit:
-        """Return how this rank ends if the job cannot continue after a loss; only one of the ranks reports it."""
+        """Return the exception that ends this rank if the job cannot continue after a loss; only one rank reports the loss."""
         with suppress(ValueError):  # torchrun ends the ranks that are left: not before this is reported
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not self.job.is_loss_reporter():
@@ -215,7 +219,7 @@ class Recovery:
     def _regrouped(
         self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: Path | None
     ) -> Callable[[], Run]:
-        """Return what the remaining ranks do next; called by all of them."""
+        """Connect the remaining ranks, agree on what happened, and return what they do next: start, resume or stop."""
         left = self.job.shrink()
         homeless = [member for rank in left.lost if self._homes for member in self._homes[rank]]
         hosts = [self.job.hosts[rank] for rank in left.lost] if self.job.hosts else []
@@ -248,7 +252,7 @@ class Recovery:
         return begin if run_path is None else lambda: resume(run_path)
 
     def _stop(self, asked: str, run_path: Path | None) -> NoReturn:
-        """Stop: a rank that was lost because it was asked to stop is no reason to continue."""
+        """End this rank after a loss, because a rank received the signal `asked`."""
         again = f"resume it with: {self.again()}" if run_path else "nothing had begun"
         if self.job.rank:
             raise SystemExit(75)
@@ -260,7 +264,7 @@ class Recovery:
     # -- where members continue ------------------------------------------------------------------------------------------
 
     def lock(self, folder: RunFolder) -> TextIO:
-        """Lock the run's folder, which a lost rank may have held a moment ago."""
+        """Lock the run's folder. Wait a moment after a loss, because the lost rank may have held the lock."""
         began = time.monotonic()
         while True:
             try:
@@ -271,7 +275,7 @@ class Recovery:
                 time.sleep(0.05)
 
     def copy_members(self, trainer: Trainer) -> None:
-        """Copy all members and the state of the run into the memory of each rank and of the next one."""
+        """Copy this rank's members and the state of the run, and store the copies on this rank and on the next one."""
         state, ranks = trainer.state, trainer.ranks
         facts = {**state.facts(trainer.seconds), "saved": state.saved, "bytes": trainer.recorder.ends}
         shared = facts if ranks.is_first else None
@@ -309,7 +313,7 @@ class Recovery:
         """Report the losses since the run was last resumed, as events and messages.
 
         Args:
-            source: Where the state of the run comes from: "start", "checkpoint" or "memory".
+            source: The origin of the state of the run: "start", "checkpoint" or "memory".
         """
         if not trainer.ranks.job.detects_loss:  # the launcher would end all at once
             trainer.progress.say(f"should a rank be killed, the job ends; continue with: {self.again()}")
@@ -338,7 +342,7 @@ class Recovery:
 
 
 class MemberCopies(Callback):
-    """Copy all members into the memory of the next rank at an interval, if members that meet go back together."""
+    """Copy all members into the memory of the next rank at an interval; used if members meet, so that all go back after a loss."""
 
     def __init__(self, recovery: Recovery, every: int) -> None:
         self._recovery, self.every = recovery, every
@@ -352,7 +356,7 @@ class MemberCopies(Callback):
 
 
 class ArrivalMarks(Callback):
-    """Mark the arrival at every stop, and copy members there at an interval, if only lost members go back."""
+    """Mark the arrival at every stop, and copy members at an interval; used if only lost members go back after a loss."""
 
     def __init__(self, recovery: Recovery, every: int) -> None:
         self._recovery, self.every = recovery, every
@@ -375,7 +379,7 @@ class ArrivalMarks(Callback):
 
 
 def _moved(members: Sequence[int]) -> str:
-    """Return which members continue, in words.
+    """Return a phrase that names the members that continue.
 
     >>> _moved([3]), _moved([0, 1])
     ('member 3 continues', 'members 0, 1 continue')

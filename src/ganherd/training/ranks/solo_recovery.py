@@ -1,10 +1,10 @@
 """Recover only the lost members if members never meet: all others stay where they are and repeat no step.
 
-Ranks learn of a loss where they wait for each other: in the middle of a stop, some of them one stop ahead of the others. So each
-rank marks its arrival at a stop before anything is done there. After a loss all ranks go to the newest arrival of any of them: a
-rank that is one stop behind trains on to it, and a rank that was in the middle of it restarts the stop, which repeats no step.
-The lost members are trained there from copies or a checkpoint (`catch_up.py`). Then all ranks do what is due there: a record that
-was not written yet is written with the numbers of all members, and one that was written is cut off and written again.
+Ranks notice a loss when they wait for each other: in the middle of a stop, some of them one stop ahead of the others. So each
+rank saves a mark when it arrives at a stop, before anything is done there. After a loss all ranks go to the newest of these stops:
+a rank that is one stop behind trains on to it, and a rank in the middle of it goes back to its mark, which repeats no step. The
+lost members are trained to that stop from copies or a checkpoint (`catch_up.py`). Then all ranks do what is due there. A record
+that was written there before the loss is cut off and written again, with the numbers of all members.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _SUMS = "tally.sums"  # [n, 4] of the steps since the last record
 
 @dataclass
 class ArrivalMark:
-    """Hold what changes at a stop before the next step, as it was on arrival. Rows that are repaired are added later."""
+    """A copy of everything that may change during a stop, made on arrival. Members that are repaired are added by `save_row`."""
 
     step: int
     arrived: bool  # False: the loop begins here, and nothing is due
@@ -55,7 +55,7 @@ class ArrivalMark:
 
 @dataclass(frozen=True)
 class Hold:
-    """Hold members as they were on arrival at a step, in the host's memory."""
+    """Copies of members in the host's memory, in the state of their arrival at a step."""
 
     step: int
     members: tuple[int, ...]
@@ -83,7 +83,7 @@ class LostMembers:
 
 
 class SoloRecovery:
-    """Hold a rank's members from a loss until all members are in place again."""
+    """Hold copies of a rank's members from a loss until all members have continued on some rank."""
 
     def __init__(self) -> None:
         self._holds: list[Hold] = []  # of one step; they may have members in common
@@ -100,7 +100,7 @@ class SoloRecovery:
     def agree(
         self, positions: Sequence[JsonObject | None], trainer: Trainer | None, mark: ArrivalMark | None
     ) -> int | None:
-        """Bring this rank's members to the step at which all continue.
+        """Agree on the step at which all ranks continue, train to it if this rank is behind, and hold its members there.
 
         Returns:
             The rank that knows most of the files, of those that sent `positions`; None: all go back together, since no rank has
@@ -116,7 +116,7 @@ class SoloRecovery:
         self.step, self.lost, self._facts = step, None, speaker["facts"]
         self._holds = [hold for hold in self._holds if hold.step == step]
         if trainer is not None and mark is not None:
-            self._holds.append(Hold.of(trainer, _brought(trainer, mark, step)))
+            self._holds.append(Hold.of(trainer, _caught_up_mark(trainer, mark, step)))
         return next(rank for rank, each in enumerate(positions) if each is speaker)
 
     def place(
@@ -152,7 +152,7 @@ class SoloRecovery:
         empty = empty_rows(next(each for each in layouts if each))
         rows = {name: torch.stack([hold.rows[name][row] for hold, row in local]) for name in empty} if local else empty
         held = [[member for member in own if member in holders] for own in ranks.members_by_rank]
-        state = _spread(job.fetch(rows, placement, held), held[job.rank], ranks.local_members)
+        state = _scatter_rows(job.fetch(rows, placement, held), held[job.rank], ranks.local_members)
         sums = torch.zeros(state[_SUMS].shape[1], ranks.num_members, dtype=torch.float64)
         sums[:, list(ranks.local_members)] = state.pop(_SUMS).T
         missing = [[member for member in own if member not in holders] for own in ranks.members_by_rank]
@@ -167,7 +167,9 @@ class SoloRecovery:
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, meta)
 
     def _source(self, folder: RunFolder, copied: int | None, any_lost: bool) -> tuple[str, int]:
-        """Return where the lost members come from, and their step; empty: all continue from the newest checkpoint.
+        """Return the source of the lost members ("memory" or "checkpoint") and its step.
+
+        An empty source: no rank can continue from its own members, and all take the newest checkpoint.
 
         Called by the first rank.
         """
@@ -182,7 +184,7 @@ class SoloRecovery:
         return "checkpoint" if newest >= 0 else "", newest
 
     def hold(self, own: Sequence[int], resumed: checkpoint.Checkpoint) -> None:
-        """Hold this rank's members, all at that step, so that they stay there if another rank is lost."""
+        """Hold this rank's members at the step of `resumed`, for the case that another rank is lost before training starts."""
         sums = torch.tensor(resumed.meta.sums, dtype=torch.float64)[:, list(own)].T
         self._holds.append(Hold(resumed.step, tuple(own), {**resumed.state, _SUMS: sums}, self._facts))
 
@@ -191,16 +193,16 @@ class SoloRecovery:
         self._holds, self.step, self.lost = [], None, None
 
 
-def _brought(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:
-    """Train a rank that is one stop behind to the step at which all continue, and return its mark there."""
+def _caught_up_mark(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:
+    """Train to the step at which all ranks continue, if this rank is one stop behind, and return its mark there."""
     if mark.step == step:
         return mark
     trainer.advance_to(step)
     return ArrivalMark.of(trainer)
 
 
-def _spread(state: State, members: Sequence[int], own: Sequence[int]) -> State:
-    """Return rows for all members of a rank from those of some; the others are zero."""
+def _scatter_rows(state: State, members: Sequence[int], own: Sequence[int]) -> State:
+    """Return a state for the members `own` that has the rows of `members` and is zero for the others."""
     out = {name: value.new_zeros(len(own), *value.shape[1:]) for name, value in state.items()}
     rows = [own.index(member) for member in members]
     for name, value in state.items():

@@ -1,6 +1,6 @@
 """Start the ranks of `ganherd train --ranks 4` on this machine, as torchrun would start them.
 
-If it is safe they are forked after this process has loaded PyTorch, which is then read once and shared in memory.
+On Linux they are forked after this process has loaded PyTorch, so that all ranks share its pages in memory.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ _WHY = {  # likely causes of signals that end a rank
 
 
 def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
-    """Run `main`, the command, with these words on `ranks` ranks, and return the exit code of the first that fails, or 0.
+    """Run the command on several ranks, and return the exit code of the first rank that fails, or 0.
 
     Signals are passed on to all ranks. Each rank is in a separate process group, so that a terminal's Ctrl-C reaches it only once.
+
+    Args:
+        main: Runs the command in a rank.
+        words: The arguments of the command.
     """
     from torch.distributed import TCPStore
 
@@ -56,7 +60,9 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
     context = multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")
     line, end = context.Pipe(duplex=False)  # nothing is ever sent: it breaks when this process is gone
     processes: list[BaseProcess] = [
-        context.Process(target=_be, args=(main, {**common, "RANK": rank, "LOCAL_RANK": rank}, tuple(words), line, end))
+        context.Process(
+            target=_run_rank, args=(main, {**common, "RANK": rank, "LOCAL_RANK": rank}, tuple(words), line, end)
+        )
         for rank in map(str, range(ranks))
     ]
 
@@ -85,10 +91,10 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
 
 
-def _be(
+def _run_rank(
     main: Callable[[], None], environment: Mapping[str, str], words: Sequence[str], line: Connection, end: Connection
 ) -> None:
-    """Run the command as a rank, in its own process group."""
+    """Run the command as one rank, in its own process group. `line`, `end`: a pipe that breaks when the parent process ends."""
     os.setsid()
     os.environ.update(environment)
     sys.argv[1:] = words
@@ -96,18 +102,18 @@ def _be(
     signal.signal(signal.SIGINT, signal.default_int_handler if environment["RANK"] == "0" else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     end.close()
-    threading.Thread(target=_follow, args=(line,), name="parent", daemon=True).start()
+    threading.Thread(target=_end_with_parent, args=(line,), name="parent", daemon=True).start()
     main()
 
 
-def _follow(line: Connection) -> None:
-    """Stop a rank, as if it was asked to, when the process that started the ranks is gone."""
+def _end_with_parent(line: Connection) -> None:
+    """Send SIGTERM to this rank when the process that started the ranks is gone."""
     line.poll(None)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _watch(processes: Sequence[BaseProcess]) -> int:
-    """Wait for all ranks. If one fails, the others notice it, and are ended if they do not."""
+    """Wait for all ranks, and return the exit code. If one fails, the others have some seconds to end by themselves."""
     failed, since = 0, 0.0
     while any(process.exitcode is None for process in processes):
         if not failed and (codes := [process.exitcode for process in processes if process.exitcode]):
@@ -124,10 +130,10 @@ def _watch(processes: Sequence[BaseProcess]) -> int:
 
 
 def _code_of_all(codes: Sequence[int]) -> int:
-    """Return the exit code of the command from those of its ranks, the first that failed first.
+    """Return the exit code of the command from those of its ranks, in the order in which they failed.
 
-    The others notice that a rank is gone and end with 75, in any order. If that one failed by itself, its code counts; if it was
-    killed, the others print how to continue.
+    When a rank is gone, the others end with 75, in any order. If the first one failed by itself, its code counts; if it was
+    killed, the others print how to continue, and 75 counts.
 
     >>> [_code_of_all(codes) for codes in ([0, 0], [75, 75, 1], [-9, 75, -9], [-9, 0, -15])]
     [0, 1, 75, 137]

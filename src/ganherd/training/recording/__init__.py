@@ -1,1 +1,1 @@
-"""Record a run while it trains: metrics and events, previews, validation, TensorBoard and Weights & Biases."""
+"""Record a run while it trains: progress, metrics and events, previews, validation, TensorBoard and Weights & Biases."""

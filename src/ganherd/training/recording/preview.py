@@ -22,7 +22,7 @@ _IMAGES = 64  # of each member
 
 
 class Preview:
-    """Generate images of all members, and compare their moments with those of the members' data."""
+    """Generate images of all members on fixed noise, and compare their mean and standard deviation with those of the data."""
 
     def __init__(self, prepared: PreparedHerd) -> None:
         self._prepared = prepared
@@ -36,13 +36,13 @@ class Preview:
         self._last: tuple[int, float] | None = None  # step and score of the last look
 
     def _rows(self, member: int) -> Tensor:
-        """Return the data of the member in that row, in model units; 2,000 rows estimate its moments well enough."""
+        """Return the first 2,000 images of a member's data, in the range that nets use; enough to estimate their moments."""
         feed = self._prepared.herd.feed
         own = feed.member_rows(member)[:2000]
         return feed.gather(torch.tensor(own).to(feed.x.device)[None])[0][0].cpu().double().flatten(1)
 
     def look(self, step: int) -> float:
-        """Generate `images`, and return how much their moments differ from those of the data, in the mean of all members.
+        """Generate `images`, and return a score: how much their moments differ from those of the data, averaged over members.
 
         A second look at the same step returns the result of the first, unless `forget` was called.
         """

@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from ganherd.util import text as printed
@@ -28,15 +27,10 @@ class Progress:
         self._names, self._quiet = [printed.printable(name) for name in names], quiet
         self._console = Console(stderr=True)
         self._live: Live | None = None
-        self._bar = Bar(
-            TextColumn("[bold]step {task.completed:,}/{task.total:,}"), BarColumn(bar_width=30), TextColumn("{task.fields[about]}"),
-            console=self._console,
-        )  # fmt: skip
-        self._task = self._bar.add_task("", total=1, about="")
         self._meter = RateMeter()
         self._alarms: dict[int, list[str]] = {}  # active alarms by member
         self._line: Mapping[str, Any] = {}
-        self._steps = 1
+        self._step, self._steps = 0, 1
         self._seconds, self._deadline = 0.0, float("inf")  # seconds that it has trained, and may train
         self._members = float(len(names))  # members that make a step with each step of the run
 
@@ -45,7 +39,6 @@ class Progress:
     def start(self, steps: int, deadline: float | None = None) -> None:
         """Start the display of a training of `steps` steps, or of `deadline` seconds if that is shorter."""
         self._steps, self._deadline = steps, float("inf") if deadline is None else deadline
-        self._bar.update(self._task, total=steps)
         if not self._quiet and self._console.is_terminal:
             self._live = Live(self._view(), console=self._console, refresh_per_second=4, get_renderable=self._view)
             self._live.start()
@@ -58,17 +51,16 @@ class Progress:
     # -- called by the training loop ------------------------------------------------------------------------------
 
     def at(self, step: int, seconds: float, members: float) -> None:
-        """Receive the state after every step.
+        """Note the step that was made, and the seconds of training so far.
 
         Args:
             members: Number of members that make a step with each step of the run.
         """
-        self._seconds, self._members = seconds, members
+        self._step, self._seconds, self._members = step, seconds, members
         self._meter.at(step)
-        if self._live:
-            self._bar.update(self._task, completed=step, about=self._about(step))
 
     def record(self, line: Mapping[str, Any]) -> None:
+        """Show the losses of a record; in a log, print a line if one is due."""
         self._line = line
         step = line["step"]
         if not self._quiet and not self._live and self._meter.line_is_due(at_once=step >= self._steps):
@@ -94,6 +86,7 @@ class Progress:
         self._alarms[member] = ["repaired"]
 
     def say(self, text: str) -> None:
+        """Print a line above the display, or into the log."""
         if self._quiet:
             return
         if self._live:
@@ -131,10 +124,10 @@ class Progress:
                 f"[red]{alarm}[/red]" if alarm else "",
             )
         more = len(self._names) - _ROWS
-        parts: list[Any] = [table, self._bar]
-        if more > 0:
-            parts.insert(1, f"[dim]… and {more} more members[/dim]")
-        return Group(*parts)
+        line = Table.grid(padding=(0, 1))
+        bar = ProgressBar(self._steps, self._step, width=30)
+        line.add_row(f"[bold]step {self._step:,}/{self._steps:,}", bar, self._about(self._step))
+        return Group(table, *([f"[dim]… and {more} more members[/dim]"] if more > 0 else []), line)
 
 
 def _number(values: list[float] | None, member: int) -> str:
@@ -142,7 +135,7 @@ def _number(values: list[float] | None, member: int) -> str:
 
 
 def _mean(values: list[float]) -> float:
-    """Return the mean over the members that train; a member at rest has no loss.
+    """Return the mean over the members that are trained; others have no loss.
 
     >>> _mean([1.0, math.nan, 3.0])
     2.0

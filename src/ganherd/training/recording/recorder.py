@@ -66,7 +66,7 @@ class Recorder(Callback):
             lines.close()
 
     def _line(self, trainer: Trainer) -> JsonObject:
-        """Return the numbers of all members at this step; all ranks ask for them together."""
+        """Return the record of this step, with the numbers of all members. Called by all ranks together."""
         step, tally, monitor = trainer.step, trainer.state.tally, trainer.state.monitor
         line = {
             "step": step,

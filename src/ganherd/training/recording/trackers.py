@@ -86,12 +86,12 @@ class Trackers(Callback):
 
 
 def _last_kept_step(folder: RunFolder) -> int:
-    """Return the step of the record before the newest: later ones were cut off by a resume."""
+    """Return the step of the last record but one. The last one is the first of this process, which is being written."""
     return max((line.step for line in read_last(folder.metrics_path, MetricsRecord, 2)[:-1]), default=0)
 
 
 def curves(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of each member in a record, by the name of their curve.
+    """Return the numbers of a record by the name of their curve: each member has a curve for each of its numbers.
 
     >>> curves({"step": 50, "loss_g": [0.5, 0.25], "loss_d": None})
     {'loss_g/0': 0.5, 'loss_g/1': 0.25}

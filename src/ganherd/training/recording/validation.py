@@ -73,7 +73,10 @@ class Validation:
 
     @torch.no_grad()
     def look(self) -> dict[str, list[float]]:
-        """Return the cost of the discriminators of the whole herd by its name: the loss without penalties and input noise."""
+        """Return the cost of each member's discriminator on training and on held-out images, by the name of the cost.
+
+        The cost is the loss without penalties and input noise.
+        """
         costs = [self._costs(block) for block in self._blocks]
         own = torch.stack([torch.cat([block_costs[name] for block_costs in costs]) for name in COSTS], 1)  # [n, 2]
         return dict(zip(COSTS, self._prepared.ranks.all_gather(own).T.tolist(), strict=True))

@@ -54,7 +54,7 @@ class PreparedHerd(MemberData):
     numbers: tuple[int, ...] = ()  # … and the number there of each
 
     def only(self, members: Sequence[int], state: State) -> PreparedHerd:
-        """Return some of this rank's members by themselves, numbered from 0 in this order, with this state [n, …]."""
+        """Return a herd of only these members of this rank, numbered from 0 in this order, with this state [n, …]."""
         rows = [self.own.index(member) for member in members]
         return replace(
             self.select(members),
@@ -77,12 +77,12 @@ class PreparedHerd(MemberData):
 
     @property
     def own(self) -> tuple[int, ...]:
-        """[n] the members of this rank: row r of the herd is member own[r]."""
+        """[n] the numbers of this rank's members: row r of the herd's state is member own[r]."""
         return self.ranks.local_members
 
     @property
     def pace(self) -> Pace:
-        """[N] own steps of each member of the herd for one step of the run."""
+        """[N] the number of steps that each member makes per step of the run."""
         pace = paces(self.recipe.strategy.settings.paces)
         return tuple(pace[seat.slot] if pace else Fraction(1) for seat in self.seats)
 
@@ -96,7 +96,7 @@ class PreparedHerd(MemberData):
         return [own] if own >= 0 else range(len(self.dataset.labels))
 
     def name_of(self, member: int) -> str:
-        """Return the name of a member for people, with its seed if there are several."""
+        """Return a readable name of a member, with its seed if there are several."""
         name = self.slot_name(member)
         return name + (f" of seed {self.seats[member].seed}" if self.recipe.herd.seeds > 1 else "")
 
@@ -122,8 +122,8 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> P
     """Load the data, divide it among the members, draw the initial weights and put everything on the device.
 
     Args:
-        begins: The run starts with its first step, so the runs that members start from are read. False: a checkpoint has the
-            weights.
+        begins: Whether the run starts with its first step. False: the weights come from a checkpoint, so the runs that members
+            start from are not read.
     """
     data = cut(recipe, begins)
     with importable_from(recipe.code):
@@ -188,21 +188,21 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
 def _traits(
     make: Callable[[], nn.Module], inputs: Callable[..., tuple[Tensor, ...]], dtype: torch.dtype, rows: int
 ) -> ModuleTraits:
-    """Try a user's net out on a batch of this many rows, and return what it turned out to need."""
+    """Try a user's net out on a batch of this many rows, and return its traits."""
     return try_out(make, partial(inputs, rows), dtype)
 
 
 def _inputs(
     shape: tuple[int, ...], label: bool, classes: int, dtype: torch.dtype, rows: int, number: int
 ) -> tuple[Tensor, ...]:
-    """Return something to try a net out on: rows of noise, and labels if it takes them."""
+    """Return random inputs for a trial of a net: rows of noise, and labels if the net takes them."""
     generator = torch.Generator().manual_seed(number)
     x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
     return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
 
 
 def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
-    """Return a seat of each breed that a rank has no member of, so that the rank knows the net."""
+    """Return one more seat for each breed without a member on this rank, so that the rank builds its net too."""
     ends, slots = list(accumulate(counts)), {seat.slot for seat in seats}
     others = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return [Seat(seats[0].seed, breed.start) for breed in others if not slots & set(breed)]
@@ -241,7 +241,7 @@ def _try_once(
     recipe: Recipe,
     dataset: source.Dataset,
 ) -> None:
-    """Call a plain pair of the nets, and refuse nets that do not fit before members are stacked."""
+    """Call one generator and one discriminator in plain PyTorch, and refuse nets that do not fit the data or each other."""
     own, classes = recipe.nets.discriminator.name, len(dataset.labels)
 
     def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
 
 
 def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[str, int]:
-    """Return the spans of the recipe's strategy in steps. They are recorded, and stay the same when the run is extended."""
+    """Return the spans of the recipe's strategy, such as that between two swaps, in steps by their name.
+
+    They are recorded in run.json, and stay the same when the run is extended.
+    """
     return {name: in_steps(span, steps_per_epoch, steps) for name, span in recipe.strategy.settings.spans.items()}
 
 
 def never_meet(recipe: Recipe) -> bool:
-    """Return whether no number of a member ever depends on another member, whatever happens in a run.
+    """Return whether no member ever depends on another one, not even through a repair.
 
     >>> never_meet(Recipe()), never_meet(Recipe.model_validate({"strategy": {"name": "gap"}, "data": {"partition": "all"}}))
     (True, False)

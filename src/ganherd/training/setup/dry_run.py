@@ -25,11 +25,11 @@ LONG = 3.0  # seconds; if one step of one member takes longer, nothing else is m
 
 
 @refused_if_too_large()
-def describe(recipe: Recipe, tell: Callable[[Mapping[str, Any]], None] = lambda facts: None) -> JsonObject:
-    """Assemble the herd and time it for a second on copies, without writing anything.
+def describe(recipe: Recipe, on_known: Callable[[Mapping[str, Any]], None] = lambda facts: None) -> JsonObject:
+    """Return what a recipe would train. The herd is built and timed for a second on copies; nothing is written.
 
     Args:
-        tell: Receives the facts that are known before anything is measured.
+        on_known: Receives the facts that are known before anything is measured.
     """
     if (first := phases.pending(recipe)) is None:
         notes, prepared = [], assemble(recipe, trust_code=True)
@@ -54,7 +54,7 @@ def describe(recipe: Recipe, tell: Callable[[Mapping[str, Any]], None] = lambda 
         "loss": recipe.loss.name,
         "notes": [*notes, *prepared.notes, *missing_gpu(recipe)],
     }
-    tell(facts)
+    on_known(facts)
     measurements = _measured(prepared)
     unit, amount = parse_budget(recipe.train.budget)
     measurements |= {"seconds": amount} if unit == "seconds" else {}  # the time budget covers both phases

@@ -15,7 +15,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 
 
 def choose_plan(prepared: PreparedHerd, settings: EngineConfig, log: Callable[[str], None]) -> Plan:
-    """Return the plan that is fastest for the members of the first rank; all ranks use it."""
+    """Return the engine, chunk and threads that are fastest for the members of the first rank; all ranks use them."""
     ranks = prepared.ranks
     if ranks.member_comm.world_size == 1:
         return autotune.choose(prepared.herd, settings, log)
@@ -27,7 +27,7 @@ def choose_plan(prepared: PreparedHerd, settings: EngineConfig, log: Callable[[s
 
 
 def plan_of_rank(prepared: PreparedHerd, plan: Plan) -> Plan:
-    """Return the plan for this rank's own device and members."""
+    """Adapt the plan of the first rank to the device and the members of this rank."""
     ranks, herd = prepared.ranks, prepared.herd
     if ranks.member_comm.world_size == 1:
         return plan
@@ -38,7 +38,7 @@ def plan_of_rank(prepared: PreparedHerd, plan: Plan) -> Plan:
 
 
 def apply_plan(prepared: PreparedHerd, plan: Plan) -> Plan:
-    """Set this rank's threads, move its state to where its plan has it, and return that plan."""
+    """Adapt the plan to this rank, set its threads, move the herd's state to the device or the host, and return the plan."""
     plan = plan_of_rank(prepared, plan)
     torch.set_num_threads(plan.threads)
     place_state(prepared.herd, plan)

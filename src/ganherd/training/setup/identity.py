@@ -26,7 +26,6 @@ from ganherd.training.budget import Budget
 from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.ranks.restarts import launcher
 from ganherd.training.setup.assemble import PreparedHerd
-from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
@@ -100,7 +99,7 @@ def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
 
 
 def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
-    """Return the version of the random streams that the run draws from; runs from before there were versions have the first."""
+    """Return the version of the random streams that run.json records; older runs record none and have version 1."""
     version = 1 if info.streams is None else info.streams
     if version not in rng.VERSIONS:
         raise UserError(
@@ -110,26 +109,12 @@ def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
 
 
 def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
-    """Return the members of the recipe that are trained in this folder; None: all."""
+    """Return the members that this folder trains if it is a part of a run; None if it trains all."""
     if info.part is None:
         return None
     if not info.part[0] < info.part[1]:
         raise UserError(f"{folder.info_path} does not say which members it is about; it cannot be resumed.")
     return range(*info.part)
-
-
-def check_data(info: RunInfo, data: MemberData, folder: RunFolder) -> None:
-    """Refuse to resume a run with other data than it was started with."""
-    if info.data != data.dataset.digest:
-        raise UserError(
-            f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
-        )
-
-
-def check_origins(info: RunInfo, prepared: PreparedHerd, folder: RunFolder) -> None:
-    """Refuse to restart a run if the runs that its members start from have changed."""
-    if [origin.as_json() for origin in info.origins or []] != prepared.ranks.all_gather_list(prepared.origins):
-        raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
 
 
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
@@ -168,7 +153,7 @@ def check_names(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
 
 
 def check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
-    """Refuse a state.json for another number of members: a matching sha256 does not prove that ganherd wrote it."""
+    """Refuse a state.json with lists of another length than the number of members: its sha256 does not prove who wrote it."""
     sizes = [len(resumed.meta.repairs), *(len(row) for row in resumed.meta.sums)]
     if sizes != [size] * (1 + len(SUMS)):
         raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")

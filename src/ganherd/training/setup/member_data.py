@@ -36,7 +36,7 @@ class MemberData:
         return len(self.seats)
 
     def select(self, members: Sequence[int]) -> Self:
-        """Return the data of some members, as if there were no others. Epochs stay those of the whole herd."""
+        """Return these members without the others. The steps of an epoch stay those of the whole herd."""
         own = list(members)
         seats = [self.seats[member] for member in own]
         return replace(self, index=self.rows(own), count=self.count[own], label=self.label[own], seats=seats)
@@ -49,7 +49,11 @@ class MemberData:
 
 
 def cut(recipe: Recipe, begins: bool = True) -> MemberData:
-    """Load the data and divide it among the members. `begins`: also read the runs that members start from."""
+    """Load the data and divide it among the members.
+
+    Args:
+        begins: Whether the run starts with its first step. Then the runs that members start from supply their nets.
+    """
     recipe = finetune.resolved(recipe) if begins else recipe
     dataset = source.load(recipe.data)
     if not dataset.is_image and (recipe.train.augment or recipe.train.flip):

@@ -48,10 +48,12 @@ _NARROW = 4  # channels of a packaged net while it is checked: its code is the s
 
 
 def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None) -> None:
-    """Let the first rank check all nets, and let no rank run those for all members at once that come out differently then.
+    """Check all nets on the first rank. Nets that give other results when members are fused are marked, on all ranks.
+
+    A marked net is run for one member after another.
 
     Raises:
-        UserError: if the engine `loop` would not train a net as plain PyTorch does either.
+        UserError: Even the engine `loop` does not train a net as plain PyTorch does.
     """
     ranks = prepared.ranks
     reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(prepared, say) if ranks.is_first else [])
@@ -62,7 +64,7 @@ def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: No
 
 
 def _reasons(prepared: PreparedHerd, say: Callable[[str], None]) -> list[str]:
-    """Return for each net why it cannot be fused; empty: it can."""
+    """Return the reason why each net cannot be fused; empty if it can."""
     out = []
     for task, report in checked(prepared, say):
         loop, fused = (report.results[engine] for engine in ("loop", "fused"))
@@ -76,7 +78,7 @@ def _reasons(prepared: PreparedHerd, say: Callable[[str], None]) -> list[str]:
 
 
 def _why_alone(fused: Agreement) -> str:
-    """Return why all members at once cannot run a net; empty: they can."""
+    """Return the reason why a net cannot be fused, from the result of the engine `fused`; empty if it can."""
     if fused.failed:
         return f"it cannot run for all members at once: {fused.why.removeprefix(FAILS)}"
     return fused.why and f"for all members at once it is not what it is in plain PyTorch: {fused.why}"
@@ -91,7 +93,7 @@ def refuse(prepared: PreparedHerd, engine: str) -> None:
     """Refuse to continue a run with an engine that trains its nets wrongly.
 
     Raises:
-        UserError: if the engine may not train these nets.
+        UserError: The nets cannot be fused, and the engine fuses them.
     """
     for net in _blueprints(prepared):
         if net.traits.why_not_fused and engine != "loop":
@@ -120,7 +122,7 @@ def checked(
 
 
 def tasks(prepared: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
-    """Return what is compared: a user's nets as they are, the package's own narrowed."""
+    """Return the nets to compare with plain PyTorch: a user's nets as they are, packaged ones with few channels."""
     recipe, data, herd = prepared.recipe, prepared.dataset, prepared.herd
     classes, trust, batch = len(data.labels), prepared.trusted, recipe.train.batch
 
@@ -149,7 +151,7 @@ def tasks(prepared: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
 
 
 def narrowed(net: NetConfig) -> NetConfig:
-    """Return a packaged net with few channels; a user's own as it is.
+    """Return the settings of a packaged net with at most 4 channels; those of a user's net unchanged.
 
     >>> narrowed(NetConfig(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
     {'hidden': [4, 2], 'activation': 'tanh'}
@@ -165,7 +167,7 @@ def narrowed(net: NetConfig) -> NetConfig:
 
 
 def facts(report: GuardReport) -> JsonObject:
-    """Return a report as JSON values, which know no infinity."""
+    """Return a report as JSON values; a difference that is not finite becomes None."""
     engines = {
         name: {"difference": result.difference if math.isfinite(result.difference) else None, "why": result.why}
         for name, result in report.results.items()
@@ -177,12 +179,14 @@ def facts(report: GuardReport) -> JsonObject:
 
 
 def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
-    """Return the file of this comparison, named by all that its result depends on; None if it cannot be cached."""
+    """Return the cache file of a comparison, named by a hash of everything its result depends on; None: do not cache it."""
     code = [] if catalog.is_packaged(net.name) else _user_code(task)
     if code is None:
         return None
+    # the files of this package that decide what an engine, a net or plain PyTorch computes
+    own = [file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py")]
     inputs = [
-        __version__, torch.__version__, platform.python_version(), platform.machine(), _files(_own_code()), code,
+        __version__, torch.__version__, platform.python_version(), platform.machine(), _files(own), code,
         task.role, narrowed(net).model_dump(), task.shape, task.latent, task.classes, task.penalty, task.r1,
         task.batch,
     ]  # fmt: skip
@@ -193,13 +197,8 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
         return None
 
 
-def _own_code() -> list[Path]:
-    """Return the files of this package that decide what an engine, a net or plain PyTorch computes."""
-    return [file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py")]
-
-
 def _user_code(task: ComparisonTask) -> list[str] | None:
-    """Describe a user's net: its graph, its layers, and all code that is not an installed package's."""
+    """Return the graph and the layers of a user's net and a hash of its code; None if its code is in no file."""
     try:
         with seeded_generators(0):
             module = task.make()

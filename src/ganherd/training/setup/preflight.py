@@ -29,7 +29,11 @@ from ganherd.training.setup.disk import check_disk, disk_need
 
 
 def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
-    """Check what needs no data. `new_folder`: the folder of a new run, if the user named one."""
+    """Check everything that needs no data.
+
+    Args:
+        new_folder: The folder of a new run, if the user named one.
+    """
     if new_folder is not None:
         RunFolder(new_folder).refuse_existing()
     trackers.check(recipe)
@@ -42,7 +46,11 @@ def check_herd(prepared: PreparedHerd) -> None:
 
 
 def check_nets(prepared: PreparedHerd, log: Callable[[str], None], engine: str | None = None) -> list[str]:
-    """Compare the nets with plain PyTorch. `engine`: the recorded one of a run that is resumed; None: not chosen yet."""
+    """Compare the nets with plain PyTorch, and return notes for the user.
+
+    Args:
+        engine: The engine of a run that is resumed; None for a new run.
+    """
     notes = [] if engine else [*prepared.notes, *missing_gpu(prepared.recipe)]
     for note in notes:
         log(f"note: {note}")
@@ -59,7 +67,7 @@ def check_length(recipe: Recipe, meetings: dict[str, int], steps: int) -> list[s
 
 
 def check_space(prepared: PreparedHerd, steps: int, folder: Path) -> list[str]:
-    """Check the disk on the rank that writes the records; called by all ranks."""
+    """Check the free disk space on the first rank, which writes the records. Called by all ranks."""
     ranks = prepared.ranks
     return run_on_all_ranks(
         ranks.member_comm, lambda: check_disk(disk_need(prepared, steps), folder) if ranks.is_first else []

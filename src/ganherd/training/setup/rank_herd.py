@@ -21,8 +21,8 @@ def build_herd(
 ) -> tuple[Ranks, PreparedHerd | None]:
     """Load the data, divide the members among the ranks and build this rank's herd.
 
-    All ranks partition all of the data, which is cheap, so that each knows where every member is. If the ranks differ in speed,
-    the members are divided again by the measured speeds; a run that is resumed on the same hosts keeps its division.
+    All ranks partition all of the data, which is cheap, so that each knows the data of every member. If the ranks differ in speed,
+    the members are divided again by the measured speeds; a run that is resumed on the same hosts keeps its division of members.
 
     Returns:
         This rank, and its herd; the herd is None for a spare, which has no members.

@@ -1,4 +1,4 @@
-"""Where a run starts from: a recipe in a new folder, or the last checkpoint of a folder that exists.
+"""The source of a run: a recipe to train in a new folder, or a folder whose run is continued from its last checkpoint.
 
 Both supply the same steps to `Session`, which starts and resumes runs on one path.
 """
@@ -28,14 +28,14 @@ from ganherd.training.setup.engine_plan import choose_plan
 from ganherd.training.setup.member_data import MemberData
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
-from ganherd.util.files import atomic_write
+from ganherd.util.files import JsonObject, atomic_write
 
 if TYPE_CHECKING:
     from ganherd.training.session import Session
 
 
 class RunSource(ABC):
-    """What a session needs to know about the start of its run."""
+    """The steps of a session that differ between a new run and a resumed one."""
 
     folder: RunFolder | None = None  # of a run that exists
     begins = True  # whether the run starts with its first step; False: a checkpoint has the state
@@ -50,7 +50,7 @@ class RunSource(ABC):
 
     @abstractmethod
     def choose_plan(self, session: Session) -> Plan:
-        """Return the engine's plan."""
+        """Choose the engine, or return the recorded one."""
 
     @abstractmethod
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
@@ -78,9 +78,12 @@ class NewRun(RunSource):
     def __init__(
         self, recipe: Recipe, path: str | Path | None, name: str, counts_all: bool = False, part: range | None = None
     ) -> None:
-        """Args:
-        path: The new folder; None: the next one below `runs`, called `name`.
-        counts_all: A time budget is for the training alone, and the mixture is made after it.
+        """Describe a new run.
+
+        Args:
+            path: The new folder; None: the next one below `runs`, called `name`.
+            counts_all: Whether a time budget is for the training alone, without the making of the mixture.
+            part: The only members to train; None: all.
         """
         self.recipe, self.path, self.name, self.counts_all, self.part = recipe, path, name, counts_all, part
 
@@ -133,7 +136,7 @@ class RecordedRun(RunSource):
     """A run folder whose run is continued from its last checkpoint, or from its first step if it has none."""
 
     def __init__(self, path: Path, overrides: Sequence[str] = ()) -> None:
-        """`overrides`: may change train.budget and run.scores."""
+        """Describe a run to resume. `overrides`: settings of the recipe to change; only some may differ (`refuse_changes`)."""
         self.path, self.overrides = path, overrides
         self.folder: RunFolder = RunFolder(path)
 
@@ -157,7 +160,11 @@ class RecordedRun(RunSource):
         return identity.recorded_streams(self.info, self.folder)
 
     def accept_data(self, data: MemberData) -> None:
-        identity.check_data(self.info, data, self.folder)
+        if self.info.data != data.dataset.digest:
+            raise UserError(
+                f"the data of {self.folder.path} has changed since it was started (its sha256 differs): it cannot be resumed "
+                "exactly."
+            )
 
     def choose_plan(self, session: Session) -> Plan:
         before, now = self.placed_before, identity.placed(session.herd.ranks) or {}
@@ -181,8 +188,13 @@ class RecordedRun(RunSource):
             assert session.resumed is not None
             run_on_all_ranks(ranks.member_comm, partial(identity.take_up, herd, session.resumed))
         else:
-            run_on_all_ranks(ranks.member_comm, partial(identity.check_origins, self.info, herd, self.folder))
+            run_on_all_ranks(ranks.member_comm, lambda: self._check_origins(ranks.all_gather_list(herd.origins)))
             session.log(f"{self.folder.path} has no checkpoint: it starts again from its first step.")
+
+    def _check_origins(self, origins: list[JsonObject]) -> None:
+        """Refuse to restart a run if the runs that its members start from have changed."""
+        if [origin.as_json() for origin in self.info.origins or []] != origins:
+            raise UserError(f"the runs that {self.folder.path} starts from have changed: it cannot be resumed exactly.")
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
         herd, resumed, budget = session.herd, session.resumed, self.budget

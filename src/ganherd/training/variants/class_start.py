@@ -40,7 +40,10 @@ class ByClass:
         self._generators = list(class_extraction.generators(g, z, labels))
 
     def state(self, name: str, g: Blueprint, d: Blueprint) -> State:
-        """Return the nets of a class as rows of a member with these blueprints; its weights are the running average."""
+        """Return the nets of a class as the state [1, …] of a member whose nets have these blueprints.
+
+        The weights of the generator are the running average, if the run has one.
+        """
         if name not in self._labels:
             raise UserError(
                 f"herd.start_from: {self._path} knows of no class {name!r}, so no member of it can start from there."

@@ -109,7 +109,12 @@ class OriginRun:
             yield row, state, {"from": self.path, "member": member, "replica": replica, "step": last.step}
 
     def must_have(self, members: int | None, seeds: int, key: str = "herd.start_from") -> None:
-        """Refuse a herd of another size, unless this run has one member. `members` None: not known yet."""
+        """Refuse a herd with another number of members or seeds than this run, unless this run has only one.
+
+        Args:
+            members: The number of members of the herd; None if it is not known yet.
+            key: The recipe's key that names this run.
+        """
         for mine, theirs, what in ((members, self.members, "members"), (seeds, self.replicas, "replicas")):
             if mine is not None and theirs not in (1, mine):
                 raise UserError(
@@ -119,7 +124,7 @@ class OriginRun:
 
 
 def resolved(recipe: Recipe) -> Recipe:
-    """Return the recipe with the nets of the members that it starts from; unchanged if it starts from none."""
+    """Return the recipe with the nets of the runs that members start from; unchanged if they start from fresh weights."""
     herd = recipe.herd
     if isinstance(herd.members, list):
         needed: dict[str, int] = {}
@@ -154,7 +159,11 @@ def resolved(recipe: Recipe) -> Recipe:
 
 
 def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
-    """Return the recipe with what `resolved` took from other runs for `before`, without reading those runs."""
+    """Return what `resolved` would return for a recipe, without reading other runs.
+
+    Args:
+        before: The recorded recipe of the run, which `resolved` has completed.
+    """
     if recipe.herd.first is not None and recipe.herd.start_from is None and before.herd.first is None:
         second = {"first": None, "start_from": before.herd.start_from}
         recipe = recipe.model_copy(update={"herd": recipe.herd.model_copy(update=second)})

@@ -1,7 +1,7 @@
 """Grow a herd: keep the classes of a finished run bit for bit, and train only the classes that it lacks.
 
-A frozen member rests from the first step on, with the weights and statistics of that run's mixture. The first checkpoint holds
-all of it, so the grown run does not need the other one any more.
+The members of the finished run are frozen: they have the weights and statistics of that run's mixture and are never trained. The
+first checkpoint holds all of it, so the grown run does not need the other one any more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ganherd.util.errors import UserError
 
 
 def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
-    """Return the members of all replicas that are not trained, with their member and replica in the run that is grown."""
+    """Return the members that are not trained, of all replicas: number -> (member, replica) in the run that is grown."""
     path = members.recipe.herd.grow_from
     if path is None:
         return {}

@@ -45,7 +45,12 @@ def train_part(
     trust_code: bool = True,
     finishers: Sequence[Finisher] = (),
 ) -> Run:
-    """Train these members' part of the run from where it stopped, and join all parts if it is the last to finish."""
+    """Train or resume one part of a run, and join all parts if it is the last to finish.
+
+    Args:
+        path: The folder of the whole run.
+        members: The members of the part, e.g. `0-9`.
+    """
     with trust.vouched(recipe) if trust_code else nullcontext():
         data = cut(recipe)
         part = wanted(members, data.size)
@@ -73,7 +78,7 @@ def train_part(
 
 
 def wanted(members: str, size: int) -> range:
-    """Parse the members of a herd of that size from `--members`.
+    """Return the members that `--members` names, in a herd of `size` members.
 
     >>> wanted("0-9", 100), wanted("7", 10)
     (range(0, 10), range(7, 8))

@@ -88,7 +88,7 @@ def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
 
 
 def _sized(nets: NetsConfig, like: NetsConfig) -> dict[str, Any]:
-    """Return the nets with the settings of `like`, if both have them."""
+    """Return nets with the settings of `like`, as far as `nets` has settings of the same name."""
     sized = {}
     for role in ("generator", "discriminator"):
         net, other = getattr(nets, role), getattr(like, role)

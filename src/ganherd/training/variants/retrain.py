@@ -1,4 +1,4 @@
-"""Retrain some classes of a finished run in place: their members start another life, and all others rest meanwhile.
+"""Retrain some classes of a finished run in place: their members get fresh weights, and all others are paused meanwhile.
 
 The last checkpoint is rewritten with fresh weights for these members, and the run is resumed from there. It can be interrupted
 like any other run, and ends with a new mixture, new scores and a new report.
@@ -31,7 +31,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
 
     Args:
         which: Classes or numbers of members, e.g. `cat`, `cat,dog` or `3`.
-        budget: Steps, epochs or a time. Default: the number of steps that the members had.
+        budget: Steps, epochs or a time. Default: the number of steps that the members have made.
     """
     folder = RunFolder.open(path)
     check_joined(folder.info, folder)
@@ -89,7 +89,7 @@ def chosen(prepared: PreparedHerd, which: str) -> list[int]:
 
 
 def _steps(prepared: PreparedHerd, folder: RunFolder, members: Sequence[int], budget: str | None) -> int:
-    """Return the number of steps that a budget is for these members."""
+    """Return the number of steps for which these members are retrained."""
     if budget is None:
         return max(1, int(prepared.herd.state["g.adam.t"][list(members)].max()))
     try:
@@ -106,7 +106,7 @@ def _steps(prepared: PreparedHerd, folder: RunFolder, members: Sequence[int], bu
 
 
 def _restart(prepared: PreparedHerd, fresh: State, member: int) -> dict[str, Any]:
-    """Give a member fresh weights from the stream of its next life and the settings of the recipe."""
+    """Give a member fresh weights, from the random stream of its next life, and the settings of the recipe."""
     herd = prepared.herd
     life = int(herd.state["set.life"][member]) + 1
     settings = {name: value[[member]] for name, value in fresh.items() if name.startswith("set.")}
