@@ -32,7 +32,7 @@ class Tally:
             own = [[row[member] for member in prepared.own] for row in resumed.sums]
             self.sums.copy_(torch.tensor(own, dtype=torch.float64))
 
-    def everyones(self) -> Tensor:
+    def gather(self) -> Tensor:
         """Gather the sums [4, N] of all members, on the host. Called by all ranks together."""
         return self._prepared.ranks.all_gather(self.sums.T).T
 
