@@ -24,9 +24,9 @@ def test_members_catch_up_though_all_of_them_rest(
 ) -> None:
     """They rest from different steps on, some before that of the checkpoint and some after it: the others' run is not over."""
     tiny_runs.skip_products(monkeypatch)
-    made = recipes.noise_recipe(tmp_path, "30steps", keep=9)
-    made["train"] |= {"precision": "float64", "stop": {"patience": 3, "metric": "gap", "least": 0.3}}
-    tiny_runs.train(tmp_path / "run", made)
+    settings = recipes.noise_recipe(tmp_path, "30steps", keep=9)
+    settings["train"] |= {"precision": "float64", "stop": {"patience": 3, "metric": "gap", "least": 0.3}}
+    tiny_runs.train(tmp_path / "run", settings)
     folder = RunFolder(tmp_path / "run")
     rests = {event["member"]: event["step"] for event in folder.events() if event["event"] == "converged"}
     last, before = run_files.steps(folder.path)[-1], run_files.steps(folder.path)[-2]

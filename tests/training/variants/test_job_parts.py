@@ -27,7 +27,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any order, one of them stopped on the way, and the whole gone on with."""
+    """In any order, with one part interrupted on the way, and the whole run resumed."""
     settings = {**recipes.noise_recipe(tmp_path), "optim": {"lr_g": [0.01, 0.02, 0.03]}}
     settings["train"] = {**settings["train"], "precision": "float64"}
     recipe, run = recipe_file.load(settings), tmp_path / "run"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -194,16 +194,13 @@ def _save(
 
 def _write(path: Path, before: Lines, after: Lines) -> int:
     """Write both groups of lines, and return the length of the first in bytes."""
-    out = JsonLinesWriter(path, keep=0)
-    try:
+    with closing(JsonLinesWriter(path, keep=0)) as out:
         for line in before:
             out.write(line)
         length = out.settle()
         for line in after:
             out.write(line)
         return length
-    finally:
-        out.close()
 
 
 # -- the folder of the whole ----------------------------------------------------------------------------------------------
