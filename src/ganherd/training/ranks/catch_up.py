@@ -6,8 +6,6 @@ decisions about a member that meets no other, repairs included, depend on its ow
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ganherd.comm.liveness.heartbeat import Heartbeat
 from ganherd.herd.engine.engines import Plan, never, place_state
 from ganherd.herd.engine.subset import SubsetEngine
@@ -93,8 +91,6 @@ def catch_up(
         last, damaged = checkpoint.newest(folder.checkpoints, prepared.herd.nets, lost.members, lost.step)
     names = list(prepared.herd.state)
     some = prepared.only(lost.members, {name: last.state[name].clone() for name in names})
-    unvalidated = some.recipe.run.model_copy(update={"validation": 0})
-    some = replace(some, recipe=some.recipe.model_copy(update={"run": unvalidated}))
     place_state(some.herd, plan)
     meta = last.meta.model_copy(
         update={

@@ -19,7 +19,7 @@ class Recorder(Callback):
     def __init__(self, trainer: Trainer) -> None:
         """Open the files of the trainer's run, cut to the length that the resumed checkpoint names."""
         images, folder, ends = trainer.schedule.settings.validation, trainer.folder, trainer.state.written
-        self._validation = Validation(trainer.prepared, images) if images else None
+        self._validation = Validation(trainer.prepared, images) if images and trainer.writes else None
         self._lines: dict[str, JsonLinesWriter] = {}
         if trainer.writes and trainer.ranks.is_first:
             for name, path in {"metrics": folder.metrics_path, "events": folder.events_path}.items():

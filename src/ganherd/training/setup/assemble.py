@@ -157,9 +157,8 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     ):
         if not is_packaged(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
-            inputs = partial(_inputs, shape, blueprint.takes_label, classes, dtype)
-            sizes = batch_sizes(recipe.train.batch)
-            blueprint.adopt(first_that_runs(partial(_traits, make, inputs, dtype), sizes, CannotRun))
+            traits = partial(_traits, make, shape, blueprint.takes_label, classes, dtype)
+            blueprint.adopt(first_that_runs(traits, batch_sizes(recipe.train.batch), CannotRun))
     strategy_class(recipe).check_nets(recipe.strategy.settings, breeds, d, data.slots)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
@@ -176,7 +175,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     if pace := recipe.strategy.settings.paces:
         herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
     frozen = grow.frozen_members(data) if begins else {}
-    if frozen and recipe.herd.grow_from is not None:
+    if frozen:
         started = grow.start(herd, recipe, frozen, own, started, trust_code)
     notes = (*dataset.notes, *data.notes, *origins.notes(started))
     light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
@@ -186,19 +185,16 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
 
 
 def _traits(
-    make: Callable[[], nn.Module], inputs: Callable[..., tuple[Tensor, ...]], dtype: torch.dtype, rows: int
+    make: Callable[[], nn.Module], shape: Shape, label: bool, classes: int, dtype: torch.dtype, rows: int
 ) -> ModuleTraits:
-    """Try a user's net out on a batch of this many rows, and return its traits."""
-    return try_out(make, partial(inputs, rows), dtype)
+    """Try a user's net out on batches of `rows` random inputs, with labels if it takes them, and return its traits."""
 
+    def inputs(number: int) -> tuple[Tensor, ...]:
+        generator = torch.Generator().manual_seed(number)
+        x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
+        return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
 
-def _inputs(
-    shape: tuple[int, ...], label: bool, classes: int, dtype: torch.dtype, rows: int, number: int
-) -> tuple[Tensor, ...]:
-    """Return random inputs for a trial of a net: rows of noise, and labels if the net takes them."""
-    generator = torch.Generator().manual_seed(number)
-    x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
-    return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
+    return try_out(make, inputs, dtype)
 
 
 def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
@@ -209,7 +205,7 @@ def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]
 
 
 def makers(
-    recipe: Recipe, shape: tuple[int, ...], classes: int, trust_code: bool, slot: int = 0
+    recipe: Recipe, shape: Shape, classes: int, trust_code: bool, slot: int = 0
 ) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
     """Return functions that build one generator and one discriminator of the members in a slot."""
     net = [net for net, count in recipe.nets.each(slot + 1) for _ in range(count)][slot]
