@@ -149,12 +149,12 @@ class Step:
             ahead: Draw the samples of the generator's update in parallel, and return them.
         """
         rules, state, draws = self.rules, ctx.state, ctx.draws
-        x, y = ctx.batches(update)
+        batch, y = ctx.batches(update)  # `batch` must live until the join: the allocator would reuse it under the side stream
         weights = self._networks["d"].weights(state["d.params"], state)
         call = 8 * (update + 1)  # every forward pass of a step has its own random streams
         with self._fork(_REAL):
             with torch.no_grad():
-                x = augment_inputs(rules, x, ctx.noise_scale, draws, update, 0)
+                x = augment_inputs(rules, batch, ctx.noise_scale, draws, update, 0)
             real_logits, real_classes = self._forward("d", ctx, weights.views(), (x,), y, call + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:
