@@ -102,27 +102,25 @@ class Recovery:
             None if no rank was lost, if the newest checkpoint is newer than the copies, or if copies of a member are missing
             because both ranks that had them were lost.
         """
-        self._homes = ranks.members_by_rank
-        if source.folder is None:
+        self._homes, folder = ranks.members_by_rank, source.folder
+        if folder is not None and self.job.rank == 0:
+            self.reached = reached(folder)
+        if folder is None or not self._was_lost:
             return None
-        if self.job.rank == 0:
-            self.reached = reached(source.folder)
-        if not self._was_lost:
-            return None
-        if never_meet(source.folder.recipe):
-            return (
-                self.solo.place(self.job, ranks, self._buddies, source.folder) if self.solo.step is not None else None
-            )
-        return self._from_copies(ranks, source.folder)
+        if never_meet(folder.recipe):
+            return self.solo.place(self.job, ranks, self._buddies, folder)
+        return self._from_copies(ranks, folder)
 
     def _from_copies(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
         """Return this rank's members from copies that all ranks have of the same step, unless a checkpoint is newer."""
         copies = self._buddies.find(self.job, range(ranks.num_members))
         if copies.step is None or copies.missing:
             return None
-        facts, newest = copies.facts[0], max(checkpoint.steps(folder.checkpoints), default=0)
-        fits = self.job.rank == 0 and folder.has_written(facts["bytes"]) and newest <= copies.step
-        if not self.job.broadcast(b"memory" if fits else b"" if self.job.rank == 0 else None):
+        facts, decision = copies.facts[0], None
+        if self.job.rank == 0:
+            is_newest = max(checkpoint.steps(folder.checkpoints), default=0) <= copies.step
+            decision = b"memory" if is_newest and folder.has_written(facts["bytes"]) else b""
+        if not self.job.broadcast(decision):
             return None
         rows = copies.fetch(self.job, ranks.members_by_rank)
         path = checkpoint.path_of(folder.checkpoints, copies.step)
@@ -164,7 +162,7 @@ class Recovery:
         def seen() -> RunFolder:
             there = folder if ranks.is_first else RunFolder(path)
             if not there.info_path.is_file():
-                raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
+                raise UserError(f"the run folder {there.path} is not there: it must be on a disk that all ranks see.")
             return there
 
         return run_on_all_ranks(ranks.member_comm, seen)

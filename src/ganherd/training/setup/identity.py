@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -30,9 +31,13 @@ from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
+if TYPE_CHECKING:
+    from ganherd.training.session import Session
 
-def facts_of(prepared: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
-    """Return the facts that run.json records when a run is started."""
+
+def facts_of(session: Session) -> JsonObject:
+    """Return the facts that run.json records when a run is started. Called by all ranks together."""
+    prepared, plan, part = session.herd, session.plan, session.source.part
     return {
         "versions": versions(),
         "seed": prepared.recipe.run.seed,
@@ -44,11 +49,15 @@ def facts_of(prepared: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": vars(plan),
         "threads": plan.threads,
-        "budget": vars(budget),
+        "budget": vars(session.budget),
         "members": prepared.size,
         "data": prepared.dataset.digest,
         **({"origins": prepared.ranks.all_gather_list(prepared.origins)} if prepared.origins else {}),
         **({"ranks": ranks} if (ranks := placed(prepared.ranks)) else {}),
+        "meetings": session.meetings,
+        "watch": vars(session.looks),
+        "state": "running",
+        **({"part": [part.start, part.stop]} if part else {}),
     }
 
 

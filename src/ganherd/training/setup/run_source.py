@@ -106,17 +106,9 @@ class NewRun(RunSource):
         return budget, meetings
 
     def write(self, session: Session) -> RunFolder:
-        herd = session.herd
-        facts = identity.facts_of(herd, session.plan, session.budget) | {
-            "meetings": session.meetings,
-            "watch": vars(session.looks),
-            "state": "running",
-        }
-        facts |= {} if self.part is None else {"part": [self.part.start, self.part.stop]}
-        is_first, everyone = herd.ranks.is_first, herd.ranks.member_comm
-        return run_on_all_ranks(
-            everyone, lambda: self._create(session, facts) if is_first else RunFolder(self._new_path())
-        )
+        facts, ranks = identity.facts_of(session), session.ranks
+        create = partial(self._create, session, facts) if ranks.is_first else lambda: RunFolder(self._new_path())
+        return run_on_all_ranks(ranks.member_comm, create)
 
     def _create(self, session: Session, facts: dict[str, Any]) -> RunFolder:
         folder = RunFolder.create(self._new_path())
