@@ -91,26 +91,19 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
         folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=budget, watch=watch)
 
     mixture = make_mixture(prepared, trainer.step, near, exported)
-    return publish(folder, prepared, mixture, trainer.progress.say, finishers, mark_finished)
+    product = Product(folder, prepared.recipe, prepared.dataset, mixture, trainer.progress.say)
+    return publish(product, finishers, mark_finished)
 
 
-def publish(
-    folder: RunFolder,
-    prepared: PreparedHerd,
-    mixture: Mixture,
-    log: Callable[[str], None],
-    finishers: Sequence[Finisher],
-    mark_finished: Callable[[], None],
-) -> Run:
+def publish(product: Product, finishers: Sequence[Finisher], mark_finished: Callable[[], None]) -> Run:
     """Save the mixture and let the finishers work on it, before and after `mark_finished` writes run.json."""
-    mixture.save(folder.mixture)
-    product = Product(folder, prepared.recipe, prepared.dataset, mixture, log)
+    product.mixture.save(product.folder.mixture)
     for finisher in finishers:
         finisher.on_mixture(product)
     mark_finished()
     for finisher in finishers:
         finisher.on_finished(product)
-    return Run(folder.path.absolute(), product.scores)
+    return Run(product.folder.path.absolute(), product.scores)
 
 
 def finish_part(trainer: Trainer) -> Run:

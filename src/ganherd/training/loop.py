@@ -72,9 +72,7 @@ class Trainer:
         self.state = RunState(prepared, self.strategy, resumed)
         self.sync = RankSync(prepared, self.strategy, self.step)
         looks = look_interval.planned(prepared) if looks is None else looks
-        self.schedule = self.schedule_type(
-            prepared.recipe.run, looks, budget, self.state.convergence, self.strategy, self.sync
-        )
+        self.schedule = self.schedule_type(self, looks)
         self.engine: Engine | SubsetEngine | IdleEngine = make_engine(self.herd, plan)
         if trained := self.state.convergence.trained_members:
             self.train_only(trained)

@@ -35,7 +35,7 @@ class FollowerSchedule(Schedule):
 
     @property
     def last(self) -> int:
-        return self.budget.steps
+        return self._trainer.budget.steps
 
 
 class Follower(Trainer):

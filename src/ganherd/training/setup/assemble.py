@@ -168,15 +168,16 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     counts = data.count[list(own)]
     feed = make_feed(dataset.x, dataset.y, data.rows(own), counts, batch, offset, scale, dtype, device)
     herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
-    names = [dataset.labels[label] if label >= 0 else "" for label in data.label[list(own)].tolist()]
-    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, data.slots, names) if begins else []
+    started = origins.start(herd, data, own, trust_code) if begins else []
     if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, data.steps_per_epoch))
     if pace := recipe.strategy.settings.paces:
         herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
     frozen = grow.frozen_members(data) if begins else {}
     if frozen:
-        started = grow.start(herd, recipe, frozen, own, started, trust_code)
+        rows = {row: frozen[member] for row, member in enumerate(own) if member in frozen}
+        grown = grow.start(herd, recipe, rows, trust_code)
+        started = [grown.get(row, origin) for row, origin in enumerate(started or [{} for _ in own])]
     notes = (*dataset.notes, *data.notes, *origins.notes(started))
     light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
     return PreparedHerd(

@@ -12,14 +12,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ganherd import nets
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import Blueprint, Seat, State, take_
+from ganherd.herd.state import Blueprint, State, take_
 from ganherd.mixture import mixture_files
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import recipe_file
@@ -30,6 +30,9 @@ from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.training.variants.class_start import ByClass
 from ganherd.util.errors import UserError
 from ganherd.util.user_code import importable_from
+
+if TYPE_CHECKING:
+    from ganherd.training.setup.member_data import MemberData
 
 
 @dataclass(frozen=True)
@@ -217,23 +220,15 @@ def as_taken(recipe: Recipe, inherited: NetsConfig) -> NetsConfig:
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
-def start(
-    herd: Herd,
-    recipe: Recipe,
-    shape: tuple[int, ...],
-    trust_code: bool,
-    seats: Sequence[Seat],
-    members: int,
-    classes: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Copy the weights that members start from into a new herd, and return the origin of each member.
+def start(herd: Herd, data: MemberData, own: Sequence[int], trust_code: bool) -> list[dict[str, Any]]:
+    """Copy the weights that members start from into a new herd, and return the origin of each of its members.
 
     Args:
-        seats: The seats of the herd's members, which may be a subset of the recipe's.
-        members: The number of members in one replica of the recipe.
-        classes: The name of each member's class; empty if it has none.
+        data: The members of the whole run.
+        own: The numbers of those that the herd has.
     """
-    everyones = _origins(recipe, members)
+    recipe, shape, members = data.recipe, data.dataset.shape, data.slots
+    everyones, seats = _origins(recipe, members), [data.seats[member] for member in own]
     origins = [everyones[(seat.seed - recipe.run.seed) * members + seat.slot] for seat in seats] if everyones else []
     started: list[dict[str, Any]] = [{} for _ in origins]
     for path in dict.fromkeys(origin.run for origin in origins):
@@ -246,11 +241,14 @@ def start(
         conditional = source.recipe.nets.discriminator != recipe.nets.discriminator  # see `resolved`
         by_class: dict[tuple[int, int], ByClass] = {}
         wanted = {row: (one.member, one.replica) for row, one in enumerate(origins) if one.run == path}
-        for row, member_state, started[row] in source.read(wanted, trust_code):
+        for row, member_state, origin in source.read(wanted, trust_code):
             if conditional:
                 by_class[wanted[row]] = by_class.get(wanted[row]) or ByClass(source, member_state)
-                member_state = by_class[wanted[row]].state(classes[row], herd.g, herd.d)
-            started[row]["sha256"] = take(herd, row, member_state, f"member {wanted[row][0]} of {path}")
+                label = int(data.label[own[row]])
+                name = data.dataset.labels[label] if label >= 0 else ""
+                member_state = by_class[wanted[row]].state(name, herd.g, herd.d)
+            digest = take(herd, row, member_state, f"member {wanted[row][0]} of {path}")
+            started[row] = {**origin, "sha256": digest}
     return started
 
 

@@ -6,8 +6,7 @@ first checkpoint holds all of it, so the grown run does not need the other one a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from ganherd.recipe.trust import covers
 from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants import finetune
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 
 def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
@@ -52,34 +52,23 @@ def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
     return out
 
 
-def start(
-    herd: Herd,
-    recipe: Recipe,
-    frozen: Mapping[int, tuple[int, int]],
-    own: Sequence[int],
-    started: list[dict[str, Any]],
-    trust_code: bool,
-) -> list[dict[str, Any]]:
-    """Copy the nets of `frozen` members into the herd, and return the origin of each member of this rank.
+def start(herd: Herd, recipe: Recipe, wanted: Mapping[int, tuple[int, int]], trust_code: bool) -> dict[int, JsonObject]:
+    """Copy the nets of frozen members into rows of the herd, and return the origin of each by its row.
 
     Args:
-        frozen: The member and replica in the run that is grown, by the number of the frozen member.
-        own: The numbers of this rank's members.
-        started: The origins of members that start from other runs.
+        wanted: The member and the replica in the run that is grown, by the row.
     """
+    if not wanted:
+        return {}
     path = str(recipe.herd.grow_from)
     source = finetune.OriginRun.open(path)
-    records = started or [{} for _ in own]
-    rows = [row for row, member in enumerate(own) if member in frozen]
-    if not rows:
-        return records
-    exported = mixture.load(path, trust_code and covers(recipe, source.facts))
-    for row, member_state, origin in source.read({row: frozen[own[row]] for row in rows}, trust_code):
-        member, replica = frozen[own[row]]
+    exported, origins = mixture.load(path, trust_code and covers(recipe, source.facts)), {}
+    for row, member_state, origin in source.read(wanted, trust_code):
+        member, replica = wanted[row]
         digest = finetune.take(herd, row, member_state, f"member {member} of {path}")
-        records[row] = {**origin, "kept": True, "sha256": digest}
+        origins[row] = {**origin, "kept": True, "sha256": digest}
         _as_exported(herd, row, exported.generator(member, replica)[1])
-    return records
+    return origins
 
 
 def _as_exported(herd: Herd, row: int, own: dict[str, torch.Tensor]) -> None:

@@ -24,7 +24,7 @@ from ganherd.runs.models import TrainerState
 from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
 from ganherd.runs.records import JsonLinesWriter
 from ganherd.training import finish, session
-from ganherd.training.finish import Finisher, Run
+from ganherd.training.finish import Finisher, Product, Run
 from ganherd.training.health.monitor import SCORES
 from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import PreparedHerd, assemble
@@ -125,7 +125,8 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Fi
         info |= {"state": "finished", "seconds": max(one.seconds or 0.0 for one in infos), "step": step}
         mixture = finish.make_mixture(prepared, step)
         whole.samples.mkdir(exist_ok=True)
-        return finish.publish(whole, prepared, mixture, progress.say, finishers, lambda: whole.write_info(**info))
+        product = Product(whole, prepared.recipe, prepared.dataset, mixture, progress.say)
+        return finish.publish(product, finishers, lambda: whole.write_info(**info))
     except OSError as error:
         raise Interrupted(
             f"{error.strerror} while writing to {whole.path}; the same command joins the parts again."
