@@ -65,7 +65,7 @@ class Session:
     def __init__(self, source: RunSource, options: SessionOptions, recovery: Recovery | None = None) -> None:
         self.source, self.options, self.recovery = source, options, recovery
         self.job: Communicator = recovery.job if recovery else Local()
-        self.log: Callable[[str], None] = _silent if options.quiet or self.job.rank > 0 else printed.say
+        self.log: Callable[[str], None] = (lambda text: None) if options.quiet or self.job.rank > 0 else printed.say
         self.stop = StopRequest()
         self._held = ExitStack()  # locks and settings of the session
         self._training = ExitStack()  # what is open while it trains
@@ -260,7 +260,7 @@ def _train_two_phases(
     If it is interrupted, the same call continues where it stopped.
     """
     where = Path(path) if path is not None else next_path(Path("runs"), name)
-    log = _silent if options.quiet else printed.say
+    log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
     preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
@@ -280,7 +280,3 @@ def _train_two_phases(
         ) from None
     log(f"second phase: {then.train.budget}, in {where}")
     return Session(NewRun(then, where, name, counts_all), options).run()
-
-
-def _silent(text: str) -> None:
-    """Log nothing."""

@@ -115,23 +115,14 @@ class Progress:
             table.add_column(title, justify="left" if title in ("member", "") else "right")
         shown = sorted(self._alarms)[:_ROWS] + [m for m in range(len(self._names)) if m not in self._alarms]
         for member in sorted(shown[:_ROWS]):
-            g, d = (self._line.get(key) for key in ("loss_g", "loss_d"))
-            alarm = ", ".join(self._alarms.get(member, []))
-            table.add_row(
-                escape(self._names[member]),
-                _number(g, member),
-                _number(d, member),
-                f"[red]{alarm}[/red]" if alarm else "",
-            )
+            losses = [f"{self._line[key][member]:.3f}" if self._line.get(key) else "" for key in ("loss_g", "loss_d")]
+            alarms = ", ".join(self._alarms.get(member, []))
+            table.add_row(escape(self._names[member]), *losses, f"[red]{alarms}[/red]")
         more = len(self._names) - _ROWS
         line = Table.grid(padding=(0, 1))
         bar = ProgressBar(self._steps, self._step, width=30)
         line.add_row(f"[bold]step {self._step:,}/{self._steps:,}", bar, self._about(self._step))
         return Group(table, *([f"[dim]… and {more} more members[/dim]"] if more > 0 else []), line)
-
-
-def _number(values: list[float] | None, member: int) -> str:
-    return f"{values[member]:.3f}" if values else ""
 
 
 def _mean(values: list[float]) -> float:
