@@ -102,12 +102,11 @@ class Progress:
     # -- display --------------------------------------------------------------------------------------------------
 
     def _about(self, step: int) -> str:
-        if not self.rate:
+        """Return how much is done, the rate and the time left. Called by the thread of the display, too."""
+        if not (rate := self.rate):
             return "…"
-        left = max(0.0, min(self._meter.seconds_left(self._steps), self._deadline - self._seconds))
-        return (
-            f"{100 * step / self._steps:.0f}%  {self.rate * self._members:,.0f} member-steps/s  {duration(left)} left"
-        )
+        left = max(0.0, min((self._steps - step) / rate, self._deadline - self._seconds))
+        return f"{100 * step / self._steps:.0f}%  {rate * self._members:,.0f} member-steps/s  {duration(left)} left"
 
     def _view(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
