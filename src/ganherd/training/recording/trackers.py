@@ -74,9 +74,8 @@ class Trackers(Callback):
             write(step, values)
 
     def _write_to_tensorboard(self, step: int, values: dict[str, float]) -> None:
-        if (
-            self._board is None
-        ):  # opened with the first record: a resume has cut off the records that it repeats by then
+        # opened with the first record: a resume has cut off the records that it repeats by then
+        if self._board is None:
             from torch.utils.tensorboard import SummaryWriter
 
             place = self._folder.path / "tensorboard"

@@ -133,21 +133,14 @@ def tasks(prepared: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
     out = []
     for (net, _), breed in zip(recipe.nets.each(prepared.members), herd.breeds.all, strict=True):
         latent = min(recipe.nets.latent, _NARROW) if catalog.is_packaged(net.name) else recipe.nets.latent
-        make = partial(build, nets.build_generator, net, data.shape, latent, classes)
-        traits = breed.g.traits
-        out.append(
-            (net, ComparisonTask("generator", net.name, make, data.shape, latent, classes, traits=traits, batch=batch))
-        )
-    net = recipe.nets.discriminator
+        make, traits = partial(build, nets.build_generator, net, data.shape, latent, classes), breed.g.traits
+        task = ComparisonTask("generator", net.name, make, data.shape, latent, classes, traits=traits, batch=batch)
+        out.append((net, task))
+    net, traits = recipe.nets.discriminator, herd.d.traits
     make = partial(build, nets.build_discriminator, net, data.shape, classes)
     penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0
-    out.append(
-        (
-            net,
-            ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.traits, batch),
-        )
-    )
-    return out
+    task = ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, traits, batch)
+    return [*out, (net, task)]
 
 
 def narrowed(net: NetConfig) -> NetConfig:
