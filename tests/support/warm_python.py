@@ -338,7 +338,9 @@ def _exit(code: int) -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+    # ganherd sets `finalize` to False if the end of MPI may wait forever for lost ranks
+    ends_mpi = mpi is not None and sys.modules["mpi4py"].rc.finalize is not False
+    if ends_mpi and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.Finalize()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
