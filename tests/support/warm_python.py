@@ -338,10 +338,10 @@ def _exit(code: int) -> None:
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     mpi = sys.modules.get("mpi4py.MPI")
-    # ganherd sets `finalize` to False if the end of MPI may wait forever for lost ranks
-    ends_mpi = mpi is not None and sys.modules["mpi4py"].rc.finalize is not False
-    if ends_mpi and mpi.Is_initialized() and not mpi.Is_finalized():
-        mpi.Finalize()
+    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+        # ganherd sets it to False if the end of MPI may wait forever for lost ranks
+        if sys.modules["mpi4py"].rc.finalize is not False:
+            mpi.Finalize()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):
             stream.flush()

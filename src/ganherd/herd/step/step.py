@@ -149,9 +149,8 @@ class Step:
             ahead: Draw the samples of the generator's update in parallel, and return them.
         """
         rules, state, draws = self.rules, ctx.state, ctx.draws
-        batch, y = ctx.batches(
-            update
-        )  # `batch` must live until the join: the allocator would reuse it under the side stream
+        # The side stream reads `batch` until the join; released earlier, its memory would be given to something else.
+        batch, y = ctx.batches(update)
         weights = self._networks["d"].weights(state["d.params"], state)
         call = 8 * (update + 1)  # every forward pass of a step has its own random streams
         with self._fork(_REAL):

@@ -18,6 +18,7 @@ from ganherd import nets
 from ganherd.comm.ranks import Ranks
 from ganherd.data import dataset as source
 from ganherd.herd.breeds import new_breeds
+from ganherd.herd.checks.device_check import refuse_cpu_only
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, try_out
@@ -157,7 +158,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     ):
         if not is_packaged(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
-            traits = partial(_traits, make, shape, blueprint.takes_label, classes, dtype)
+            traits = partial(_traits, make, shape, blueprint.takes_label, classes, dtype, device)
             blueprint.adopt(first_that_runs(traits, batch_sizes(recipe.train.batch), CannotRun))
     strategy_class(recipe).check_nets(recipe.strategy.settings, breeds, d, data.slots)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
@@ -186,16 +187,31 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
 
 
 def _traits(
-    make: Callable[[], nn.Module], shape: Shape, label: bool, classes: int, dtype: torch.dtype, rows: int
+    make: Callable[[], nn.Module],
+    shape: Shape,
+    label: bool,
+    classes: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    rows: int,
 ) -> ModuleTraits:
-    """Try a user's net out on batches of `rows` random inputs, with labels if it takes them, and return its traits."""
+    """Try a user's net out on the CPU and on the device of the run, and return its traits.
+
+    Args:
+        shape: The shape of one input.
+        label: Whether the net takes labels as well.
+        rows: The size of the batches of random inputs.
+    """
 
     def inputs(number: int) -> tuple[Tensor, ...]:
         generator = torch.Generator().manual_seed(number)
         x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
         return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
 
-    return try_out(make, inputs, dtype)
+    traits = try_out(make, inputs, dtype)
+    if device.type != "cpu":
+        refuse_cpu_only(make, inputs(0), dtype, device)
+    return traits
 
 
 def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
