@@ -29,7 +29,8 @@ def reported_end(session: Session) -> Iterator[None]:
             raise
         raise session.recovery.ended(error, "; the last checkpoint is whole") from error
     except KeyboardInterrupt:
-        if not session.ranks.is_first:  # the first rank was asked as well, or misses this one: it reports
+        # the first rank reports it: it was interrupted too, or notices that this rank is gone
+        if not session.ranks.is_first:
             raise SystemExit(75) from None
         trained = session.trainer is not None and session.trainer.is_trained
         what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"

@@ -83,7 +83,7 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
         return Run(folder.path.absolute(), {})
 
     def mark_finished() -> None:
-        left = trainer.strategy.metrics().get("profile")  # of what came after the last record
+        left = trainer.strategy.metrics().get("profile")  # seconds per routine since the last record
         trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
         here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
         watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}

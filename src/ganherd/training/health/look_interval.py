@@ -15,8 +15,8 @@ from ganherd.training.health.monitor import IMAGES, look_work
 from ganherd.training.setup.assemble import PreparedHerd
 
 SHARE = 0.02  # the largest share of the work of training that looks may take
-# What an operation of a look, which is in float64, costs in operations of a step: about twice as much as in float32, and much more
-# than on the tensor cores that the shorter types are for.
+# Cost of an operation of a look, which is in float64, relative to one of a step: about twice that of float32, and much more than
+# that of the shorter types, for which there are tensor cores.
 _WIDE = {"float64": 1, "float32": 2, "tf32": 8, "bf16": 16}
 _START = 3e7  # operations that a core could do while it starts the layers of one member, in a step or in a look
 

@@ -39,7 +39,7 @@ class RankSync:
         """Return the next step at which ranks are synchronised, in a list that is empty for a single rank."""
         if self._strategy.max_unsynced_steps:
             return [self.until]
-        # otherwise members would be moved to the device and back for it
+        # otherwise every stop would move members to the device and back
         resident = self._herd.state["g.params"].device.type == self._herd.device.type
         return [step + self._stretch] if resident and not self._ranks.is_single_process else []
 

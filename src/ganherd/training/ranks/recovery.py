@@ -50,7 +50,7 @@ class Recovery:
     def __init__(self, job: Communicator) -> None:
         self.job = job  # of the ranks that are left
         self.path: Path | None = None  # of the run, once its folder exists
-        self.named = ""  # the same, as the user of the first rank wrote it
+        self.named = ""  # the path as the user of the first rank wrote it
         self.reached: int | None = None  # the step of the ranks before torchrun restarted them
         self.done: Run | None = None  # the result of the first rank, when everything is finished
         self.signals = StopRequest()  # signals that came between a loss and the first step after it
@@ -203,7 +203,8 @@ class Recovery:
 
     def ended(self, error: RankLost, more: str = "") -> Interrupted | SystemExit:
         """Return the exception that ends this rank if the job cannot continue after a loss; only one rank reports the loss."""
-        with suppress(ValueError):  # torchrun ends the ranks that are left: not before this is reported
+        # torchrun ends the remaining ranks, which must not happen before the loss is reported
+        with suppress(ValueError):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not self.job.is_loss_reporter():
             return SystemExit(75)
@@ -238,7 +239,7 @@ class Recovery:
             # The rank that knows most of the files knows which losses they do not report yet.
             self._losses = unreported[speaker]
         self._losses[-1]["noticed"] = max(steps)
-        self.trainer, self._marks = None, None  # what it had is in the hold by now, or comes from copies
+        self.trainer, self._marks = None, None  # its members are held by now, or come from copies
         run_path = next((Path(each) for each in paths if each), None)
         if run_path is None and path is not None and (path / "run.json").is_file():
             run_path = path  # created by the first rank, which could not announce it
@@ -297,7 +298,7 @@ class Recovery:
         Returns:
             The mark of the step at which the training starts.
         """
-        # before there is a mark: a rank that is lost in here is missed by ranks that hold their members, and know the files
+        # before the mark is made: if a rank is lost in this exchange, the others still hold their members and know the files
         trainer.sync.share_ends(trainer.recorder.ends)
         mark = ArrivalMark.of(trainer, trainer.state.arrived)
         self._clear()
@@ -313,12 +314,12 @@ class Recovery:
         Args:
             source: The origin of the state of the run: "start", "checkpoint" or "memory".
         """
-        if not trainer.ranks.job.detects_loss:  # the launcher would end all at once
+        if not trainer.ranks.job.detects_loss:  # the launcher ends all ranks at once
             trainer.progress.say(f"should a rank be killed, the job ends; continue with: {self.again()}")
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:
             back = {"source": source, "repeated": max(0, loss["noticed"] - trainer.step), "alone": False}
-            if trainer.state.arrived:  # and only the lost members went back
+            if trainer.state.arrived:  # only the lost members went back
                 back = {name: loss[name] for name in back}
             homes = [home[member] for member in loss["members"]]
             trainer.event("lost", **{name: loss[name] for name in ("ranks", "hosts", "members")}, homes=homes, **back)

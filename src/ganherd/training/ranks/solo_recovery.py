@@ -37,8 +37,8 @@ class ArrivalMark:
 
     step: int
     arrived: bool  # False: the loop begins here, and nothing is due
-    small: State  # [n, …] what is known of its members
-    facts: JsonObject  # … and of the whole run; `bytes` is empty if only the first rank knows it
+    small: State  # [n, …] the tensors of this rank's members that are not the herd's
+    facts: JsonObject  # what state.json would hold; `bytes` is empty if only the first rank knows it
     repaired: dict[int, State] = field(default_factory=dict)  # row -> as it was
 
     @classmethod
@@ -86,10 +86,10 @@ class SoloRecovery:
     """Hold copies of a rank's members from a loss until all members have continued on some rank."""
 
     def __init__(self) -> None:
-        self._holds: list[Hold] = []  # of one step; they may have members in common
+        self._holds: list[Hold] = []  # all of the same step; they may have members in common
         self.step: int | None = None  # at which all continue; None: all go back together
         self._facts: JsonObject = {}
-        self.lost: LostMembers | None = None  # what this rank has to bring there
+        self.lost: LostMembers | None = None  # the members that this rank has to train to that step
 
     def position(self, mark: ArrivalMark | None) -> JsonObject | None:
         """Return what this rank reports to the others after a loss: its step, and what it knows of the run there."""

@@ -48,17 +48,17 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port := _free_port()),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # where they meet lives here, and outlives any of them
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # this process has the store, which outlives every rank
         RANKS: str(ranks),
     }
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))  # libraries look when they are loaded
-    forks = sys.platform == "linux"  # elsewhere the system's own libraries may not survive it
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))  # libraries read it when they are loaded
+    forks = sys.platform == "linux"  # on other systems, libraries may not survive a fork
     if forks:
         from ganherd.training import session  # noqa: F401 - with all that training needs
 
-        gc.freeze()  # collecting would write to every object, and so make a copy for each rank
+        gc.freeze()  # a garbage collection would write to every object, so that each rank had its own copy
     context = multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")
-    line, end = context.Pipe(duplex=False)  # nothing is ever sent: it breaks when this process is gone
+    line, end = context.Pipe(duplex=False)  # nothing is ever sent: the pipe breaks when this process is gone
     processes: list[BaseProcess] = [
         context.Process(
             target=_run_rank, args=(main, {**common, "RANK": rank, "LOCAL_RANK": rank}, tuple(words), line, end)
@@ -98,7 +98,7 @@ def _run_rank(
     os.setsid()
     os.environ.update(environment)
     sys.argv[1:] = words
-    # the first alone says that it was interrupted before it listened; a shell may have left it deaf
+    # only the first rank reports an early Ctrl-C; the shell may have set SIGINT to be ignored
     signal.signal(signal.SIGINT, signal.default_int_handler if environment["RANK"] == "0" else signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     end.close()
@@ -124,7 +124,7 @@ def _watch(processes: Sequence[BaseProcess]) -> int:
             print(f"ganherd: {message}.", file=sys.stderr, flush=True)
             break
         time.sleep(0.05)
-    if not failed:  # all have ended since the last look
+    if not failed:  # all have ended since the last check
         _explain(processes)
     return _code_of_all([failed, *(process.exitcode or 0 for process in processes)])
 
@@ -143,7 +143,7 @@ def _code_of_all(codes: Sequence[int]) -> int:
         return own[0]
     if 75 in codes:
         return 75
-    return next((128 - code for code in codes if code), 0)  # as a shell says that a signal ended it
+    return next((128 - code for code in codes if code), 0)  # the code of a shell for a process that a signal ended
 
 
 def _explain(processes: Sequence[BaseProcess]) -> None:

@@ -48,11 +48,11 @@ class PreparedHerd(MemberData):
 
     herd: Herd
     ranks: Ranks
-    origins: list[dict[str, Any]] = field(default_factory=list)  # [n] what the rank's members started from, if anything
+    origins: list[dict[str, Any]] = field(default_factory=list)  # [n] the run and member that each member started from
     trusted: bool = False  # whether code of the user's own may be imported
     frozen_members: list[int] = field(default_factory=list)  # members of a run that is grown, not trained in this one
-    among: int = 0  # if these are some members of a herd by themselves: how many it has …
-    numbers: tuple[int, ...] = ()  # … and the number there of each
+    among: int = 0  # if this is a subset of a herd: the size of the whole herd …
+    numbers: tuple[int, ...] = ()  # … and the number of each member in it
 
     def only(self, members: Sequence[int], state: State) -> PreparedHerd:
         """Return a herd of only these members of this rank, numbered from 0 in this order, with this state [n, …]."""

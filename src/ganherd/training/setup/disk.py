@@ -56,7 +56,7 @@ def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
     state, settings, members = prepared.herd.state, prepared.recipe.run, prepared.ranks.num_members
     checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(prepared).state))
     every = settings.checkpoint_every or steps
-    written = 1 + math.ceil(steps / max(1, every))  # with the one before the first step
+    written = 1 + math.ceil(steps / max(1, every))  # including the one before the first step
     generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}
     picture = min(prepared.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(prepared.dataset.shape)
     drawn = 1 + (steps // settings.sample_every if settings.sample_every else 0)

@@ -131,7 +131,7 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
     if others := set(modules_of(recipe)) - set(modules_of(wanted)):
         raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
     wanted = as_resolved(wanted, recipe)
-    free = ("train.budget:", "run.scores:", "code:")  # Modules of the user may have moved.
+    free = ("train.budget:", "run.scores:", "code:")  # the user's modules may have moved
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]
     if changes:
         raise UserError(

@@ -27,7 +27,7 @@ class MemberData:
     label: np.ndarray  # [N] the class of each member; -1: it has no class
     seats: list[Seat]  # [N]
     slots: int  # members of one replica of the recipe, of which this run may train only a part
-    steps_per_epoch: float  # in which the member that the recipe names goes through its data once
+    steps_per_epoch: float  # in which the member that `data.epoch` names sees all of its data once
     notes: tuple[str, ...]  # what the user should know
 
     @property

@@ -22,7 +22,7 @@ def settings_of(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tup
     optim, loss = recipe.optim, recipe.loss.name
     chosen = _each("loss.name", loss, members)
     mutation = recipe.strategy.settings.mutation_rules
-    # those that are drawn among come first, one that is drawn twice as often twice
+    # the losses that mutation draws come first; one that is drawn twice as often is listed twice
     distinct = (*mutation.losses, *dict.fromkeys(name for name in chosen if name not in mutation.losses))
     floats = {
         "lr_g": _each("optim.lr_g", optim.lr_g, members),
@@ -33,7 +33,7 @@ def settings_of(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tup
     }
     settings: dict[str, list[Any]] = {name: [float(value) for value in values] for name, values in floats.items()}
     if mutation.learning_rate != "off":
-        # what the reference's mutation is measured by
+        # mutation is relative to the initial rates, as in the reference
         settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
     priors = _each("nets.prior", recipe.nets.prior, members)
     if prior_of(recipe) == "mixed":

@@ -216,5 +216,5 @@ class RecordedRun(RunSource):
         files.sweep(self.folder.path)
         facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.ranks else {}
         self.folder.write_info(state="running", budget=vars(session.budget), watch=vars(session.looks), **facts)
-        if self.wanted != self.folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
+        if self.wanted != self.folder.recipe:  # after run.json, so that a kill between the two leaves a valid budget
             atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))
