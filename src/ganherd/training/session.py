@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from ganherd.comm.backends.local import Local
@@ -241,10 +240,11 @@ def resume(
         return _resumed(RecordedRun(Path(path), overrides), options)
     recovery = Recovery(job.latest)
     recovery.path = Path(path)
-    again = partial(_resumed, options=options, recovery=recovery)
-    return recovery.through(
-        lambda: again(RecordedRun(Path(path), overrides)), lambda where: again(RecordedRun(where, overrides))
-    )
+
+    def again(where: Path) -> Run:
+        return _resumed(RecordedRun(where, overrides), options, recovery)
+
+    return recovery.through(lambda: again(Path(path)), again)
 
 
 @refused_if_too_large(is_resumed=True)
