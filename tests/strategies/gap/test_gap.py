@@ -16,7 +16,7 @@ from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, count_meetings, pairs, swapped_tensors
 from ganherd.strategies.gap.paced import PacedGap
 from ganherd.util.errors import UserError
-from ganherd.viz.meeting_map import draw_who_met
+from ganherd.viz.charts import draw_who_met
 
 # what two members, three, … did at the swaps 1 to 4 of seed 0, worked out by hand: see `by_hand`
 KNOWN = {
