@@ -1,4 +1,4 @@
-"""Choose the interval of looks (`monitor.py`) from counted operations: it is the same on every machine and engine."""
+"""Choose how often the monitor looks at the members, from counted operations: the same on every machine and engine."""
 
 from __future__ import annotations
 
