@@ -47,7 +47,7 @@ def alarms_of(kind: str, folder: Path, seed: int, seeds: int, steps: int | None 
         import failing_gans
 
         trainer = alarms.train(failing_gans.recipe(kind, folder, seed, seeds, steps), folder / "run")
-        result: list[dict[str, int]] = failing_gans.told(trainer.folder.events(), trainer.herd.num_members)
+        result: list[dict[str, int]] = failing_gans.first_alarms(trainer.folder.events(), trainer.herd.num_members)
     return result
 
 
