@@ -19,7 +19,7 @@ import torch
 import warm_python
 
 from comm.launch import mpiexec, torchrun
-from ganherd.comm.liveness import heartbeat
+from ganherd.comm import heartbeat
 from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.records import CLOCK_FIELDS, PROCESS_EVENTS, PROCESS_FIELDS

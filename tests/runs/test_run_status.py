@@ -17,7 +17,7 @@ import run_files
 import tiny_runs
 
 import ganherd
-from ganherd.comm.liveness.heartbeat import Heartbeat
+from ganherd.comm.heartbeat import Heartbeat
 from ganherd.runs import run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EngineRecord, EventRecord

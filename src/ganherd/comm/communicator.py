@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ganherd.comm import row_messages
-from ganherd.comm.pending import Fetch, PendingWork
+from ganherd.comm.row_messages import Fetch, Messages, PendingWork
 
 if TYPE_CHECKING:
     from ganherd.herd.state import State
@@ -250,11 +249,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def _start(
-        self,
-        outgoing: Mapping[int, Tensor],
-        incoming: Mapping[int, Tensor],
-        device: torch.device,
-        unsynced: bool = False,
+        self, outgoing: Messages, incoming: Messages, device: torch.device, unsynced: bool = False
     ) -> PendingWork:
         """Start to send one message to each peer in `outgoing` and to fill the messages in `incoming`.
 

@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
+from statistics import median
 
 from ganherd.comm.communicator import Placement
 
 Rectangle = tuple[int, int, int, int]  # first row, first column, rows, columns
 Cut = tuple[tuple[int, int], ...]  # the height of each band, and the number of rectangles in it
+ALIKE = 1.2  # ranks whose speeds differ by at most this factor get equal shares
 
 
 def place(
@@ -48,6 +50,33 @@ def place(
         cells_by_rank = _on_grids(*grid, ranks, replicas)
     members_by_rank = [[cell * together + j for cell in sorted(own) for j in range(together)] for own in cells_by_rank]
     return Placement(tuple(map(tuple, members_by_rank)))
+
+
+def weights(rates: Sequence[float | None], kinds: Sequence[str]) -> list[float] | None:
+    """Return the speed of each rank, for `placement.place`; None if all ranks are about equally fast.
+
+    Ranks of one kind (same host, type of device and share of its cores) are equally fast: measured differences come from
+    other processes on the host. So all of them get the median of their rates.
+
+    Args:
+        rates: Member-steps per second of each rank; None for a spare.
+        kinds: The kind of each rank.
+
+    >>> weights([100.0, 104.0, 50.0, None], ["a", "a", "b", "b"])
+    [102.0, 102.0, 50.0, 0.0]
+    >>> weights([100.0, 60.0, 90.0], ["a", "a", "b"]) is None
+    True
+    """
+    by_kind: dict[str, list[float]] = {}
+    for kind, rate in zip(kinds, rates, strict=True):
+        if rate is not None:
+            by_kind.setdefault(kind, []).append(rate)
+    middle = {kind: median(each) for kind, each in by_kind.items()}
+    if len(middle) < 2 or min(middle.values()) <= 0 or not all(map(math.isfinite, middle.values())):
+        return None
+    if max(middle.values()) <= ALIKE * min(middle.values()):
+        return None
+    return [0.0 if rate is None else middle[kind] for kind, rate in zip(kinds, rates, strict=True)]
 
 
 def shares(items: int, weights: Sequence[float]) -> list[int]:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm import row_messages
-from ganherd.comm.pending import PendingWork
+from ganherd.comm.row_messages import PendingWork
 
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator, Placement

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from ganherd.recipe.mixture_scores import FIELDS
 from ganherd.recipe.net_config import BreedConfig, NetConfig, Prior
 from ganherd.util import files, tensor_file
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_invalid
 
 JSON, TENSORS = "mixture.json", "generators.safetensors"
 _Weight = Annotated[float, Field(ge=0)]
@@ -167,11 +167,7 @@ def read_facts(folder: Path) -> MixtureFacts:
     except OSError as error:
         raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(key) for key in first["loc"])
-        raise UserError(
-            f"{folder / JSON} is not what ganherd writes: {where}{': ' * bool(where)}{first['msg']}."
-        ) from None
+        raise UserError(f"{folder / JSON} is not what ganherd writes: {first_invalid(error)}.") from None
 
 
 def read_tensors(folder: Path, sha256: str, check: Callable[[dict[str, Tensor]], None]) -> dict[str, Tensor]:

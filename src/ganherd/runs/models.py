@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ganherd.recipe.base import MOST_THREADS, Device
+from ganherd.util.errors import first_invalid
 from ganherd.util.files import JsonObject
 from ganherd.util.registry import ENGINES
 
@@ -53,9 +54,7 @@ class _Record(BaseModel):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part)[:40] for part in first["loc"])
-            raise ValueError(f"{where}: {first['msg'].lower()}" if where else first["msg"].lower()) from None
+            raise ValueError(first_invalid(error)) from None
 
     def as_json(self) -> JsonObject:
         """Return the keys that were given, in the order of the model."""

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import median
 
-from ganherd.comm.liveness import heartbeat
+from ganherd.comm import heartbeat
 from ganherd.runs import profile, staleness
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.folder import steps as saved_steps
@@ -199,30 +199,19 @@ def _ranks(folder: RunFolder, now: float) -> list[RankStatus]:
     """Return what the ranks of the run reported last."""
     beats = heartbeat.read(folder.path / "ranks")
     step_seconds = {beat.rank: beat.step_seconds for beat in beats if beat.members and beat.step_seconds > 0}
-    return [
-        RankStatus(
-            rank=beat.rank,
-            state=beat.health(now),
-            host=beat.host,
-            cores=beat.cores,
-            memory=beat.memory,
-            gpus=beat.gpus,
-            versions={"ganherd": beat.ganherd, "torch": beat.torch},
-            members=list(beat.members),
-            step=beat.step,
-            rate=beat.rate,
-            heartbeat=round(beat.age(now), 1),
-            waits=beat.waits,
-            bytes_sent=beat.bytes_sent,
-            bytes_received=beat.bytes_received,
-            step_seconds=beat.step_seconds,
-            slower=slower(step_seconds, beat.rank),
-            exchanges=beat.exchanges,
-            received=beat.received,
-            gathered=beat.gathered,
-        )
-        for beat in beats
-    ]
+    known = {each.name for each in fields(RankStatus)}
+    ranks = []
+    for beat in beats:
+        reported = {name: value for name, value in asdict(beat).items() if name in known}
+        derived: JsonObject = {
+            "state": beat.health(now),
+            "versions": {"ganherd": beat.ganherd, "torch": beat.torch},
+            "members": list(beat.members),
+            "heartbeat": round(beat.age(now), 1),
+            "slower": slower(step_seconds, beat.rank),
+        }
+        ranks.append(RankStatus(**(reported | derived)))
+    return ranks
 
 
 def slower(step_seconds: Mapping[int, float], rank: int) -> float | None:

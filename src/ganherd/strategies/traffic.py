@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ganherd.comm.pending import Fetch
-from ganherd.comm.row_messages import Layout
+from ganherd.comm.row_messages import Fetch, Layout
 
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator, Placement

@@ -6,17 +6,16 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from ganherd.comm.backends.detect import ULFM
 from ganherd.comm.communicator import Communicator, RankLost, Survivors
-from ganherd.comm.launch_command import ULFM
-from ganherd.comm.pending import PendingWork
+from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.standard_streams import flush_all
 
@@ -177,11 +176,7 @@ class Mpi(Communicator):
             comm.Revoke()
 
     def _start(
-        self,
-        outgoing: Mapping[int, Tensor],
-        incoming: Mapping[int, Tensor],
-        device: torch.device,
-        unsynced: bool = False,
+        self, outgoing: Messages, incoming: Messages, device: torch.device, unsynced: bool = False
     ) -> PendingWork:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # MPI ignores CUDA streams, so the data must be complete.
@@ -198,7 +193,7 @@ class Mpi(Communicator):
         self._unfinished.add(work)
         return work
 
-    def _pieces(self, by_peer: Mapping[int, Tensor]) -> list[tuple[int, Any]]:
+    def _pieces(self, by_peer: Messages) -> list[tuple[int, Any]]:
         """Return messages as buffers, split if they are too long. Pieces between two ranks arrive in order."""
         pieces = [(peer, piece) for peer, message in by_peer.items() for piece in message.split(self.most)]
         return [(peer, [piece if piece.is_cuda else piece.numpy(), self._mpi.BYTE]) for peer, piece in pieces]

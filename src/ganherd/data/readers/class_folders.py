@@ -11,19 +11,18 @@ import math
 import os
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ganherd.data.arrays import Array, RawData
+from ganherd.data.readers.image_tree import FileGroup, identity, list_tree
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted, few
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pillow runs a program to read EPS
-CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left behind by file managers and archivers
-SPLITS = {"train", "test", "val", "valid", "validation"}
 CENTRE = (0.5, 0.5)
 TURNS = {  # the operation that undoes each recorded orientation
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
@@ -33,17 +32,27 @@ TURNS = {  # the operation that undoes each recorded orientation
 
 def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
     """Read the images of a folder; folders `train` and `test` (or `val`) in it are its split."""
-    names = {entry.name.lower(): entry for entry in _entries(root) if entry.is_dir()}
-    others = [names[k] for k in ("test", "val", "valid", "validation") if k in names]
+    tree = list_tree(root)
     reader = _Reader(root, settings)
-    if "train" not in names or not others or set(names) - SPLITS:
-        x, y, labels = reader.read(root, None)
-        return RawData(reader.stack(x), y, labels=labels or None, notes=reader.notes(), skipped=len(reader.bad))
-    x, y, labels = reader.read(names["train"], None)
-    x_test, y_test, _ = reader.read(others[0], labels)
-    note = f"trained on {names['train'].name}/, held out {others[0].name}/"
-    raw = RawData(reader.stack(x), y, reader.stack(x_test), y_test, labels or None)
-    return replace(raw, notes=(note, *reader.notes()), skipped=len(reader.bad))
+    reader.bad += [(name, "it is next to the class folders") for name in tree.unclassified]
+    images: dict[str, list[Array]] = {group.split: [] for group in tree.groups}
+    y: dict[str, list[int]] = {split: [] for split in images}
+    for group in tree.groups:
+        own = reader.read(group)
+        images[group.split] += own
+        y[group.split] += [group.label] * len(own)
+    if reader.bad and settings.bad_images == "refuse":
+        raise UserError(f"{reader.bad_files()}; remove what is no image, or skip it with --set data.bad_images=skip.")
+    if not all(images.values()):
+        raise UserError(f"{root} holds no images ({', '.join(FORMATS)}).")
+    x = {split: reader.stack(own) for split, own in images.items()}
+    labels = {split: np.array(own, np.int64) if tree.labels else None for split, own in y.items()}
+    notes = reader.notes()
+    if "test" in x:
+        train, test = (group.folder.split(os.sep)[0] for group in (tree.groups[0], tree.groups[-1]))
+        notes = (f"trained on {train}/, held out {test}/", *notes)
+    arrays = (x["train"], labels["train"], x.get("test"), labels.get("test"))
+    return RawData(*arrays, tree.labels or None, notes, len(reader.bad))
 
 
 def resized(x: Array, size: int) -> Array:
@@ -129,18 +138,16 @@ def decode(
     return np.asarray(image), done
 
 
-def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder in order, without hidden ones."""
+def try_decode(path: Path, *options: Any, **others: Any) -> tuple[Array, set[str]] | str:
+    """Return what `decode` returns, or the reason why the file is no image that can be read."""
+    if not path.is_file():  # a pipe would block, and a broken link has no content
+        return "it is no file"
     try:
-        visible = [p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in CLUTTER]
-    except OSError as error:
-        raise UserError(f"the folder {folder} cannot be read: {error.strerror}.") from None
-    return sorted(visible, key=lambda p: p.name)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_dev, status.st_ino
+        return decode(path, *options, **others)
+    except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
+        if type(error).__name__ == "UnidentifiedImageError":
+            return "no known image format"
+        return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 @dataclass
@@ -149,89 +156,39 @@ class _Reader:
 
     root: Path
     settings: schema.DataConfig
-    first: tuple[Path, tuple[int, ...]] | None = None
+    first: tuple[Path, tuple[int, ...]] | None = None  # the first image and its height and width
     colour: bool = False
     grey: int = 0
-    bad: list[tuple[Path, str]] = field(default_factory=list)
+    bad: list[tuple[str, str]] = field(default_factory=list)  # file below the root, and why it is no image
     done: Counter[str] = field(default_factory=Counter)
     files: Counter[tuple[int, int]] = field(default_factory=Counter)  # by identity: links to a file are that file
 
-    def read(self, folder: Path, labels: tuple[str, ...] | None) -> tuple[list[Array], Array | None, tuple[str, ...]]:
-        """Return images, labels and class names; for a second split the names are given."""
-        seen = {_identity(self.root), _identity(folder)}
-        inside = _entries(folder)
-        classes = [p for p in inside if p.is_dir() and _identity(p) not in seen]  # a link to the root is not a class
-        classes.sort(key=lambda p: (0, int(p.name), "") if p.name.isdecimal() else (1, 0, p.name))
-        names = tuple(p.name for p in classes)
-        files = [p for p in inside if not p.is_dir()]
-        images: list[Array] = []
-        y: list[int] = []
-        if not classes:
-            images = self._images(files)
-        else:
-            self.bad += [(p, "it is next to the class folders") for p in files]
-        if labels is not None and (bool(labels) != bool(names) or not set(names) <= set(labels)):
-            strange = ", ".join(name for name in names if name not in labels) or "no class folders"
-            raise UserError(f"{folder} has {strange}, unlike the training folder next to it.")
-        known = labels or names
-        for path in classes:
-            before = len(self.bad)
-            read = self._images(self._walk(path, {*seen, _identity(path)}))
-            if not read and len(self.bad) == before:
-                raise UserError(f"the class folder {path} is empty; add images or remove the folder.")
-            if not read and self.settings.bad_images == "skip":
-                raise UserError(
-                    f"the class folder {path} has no file that is an image; add images or remove the folder."
-                )
-            images += read
-            y += [known.index(path.name)] * len(read)
-        if self.bad and self.settings.bad_images == "refuse":
-            raise UserError(f"{self._named()}; remove what is no image, or skip it with --set data.bad_images=skip.")
-        if not images:
-            raise UserError(f"{folder} holds no images ({', '.join(FORMATS)}).")
-        return images, np.array(y, np.int64) if known else None, known
-
-    def _walk(self, folder: Path, seen: set[tuple[int, int]]) -> list[Path]:
-        """Return all files below a class folder; links back to a folder that was entered before are not followed."""
-        files: list[Path] = []
-        for path in _entries(folder):
-            if not path.is_dir():
-                files.append(path)
-            elif (this := _identity(path)) not in seen:
-                seen.add(this)
-                files += self._walk(path, seen)
-        return files
-
-    def _images(self, files: list[Path]) -> list[Array]:
+    def read(self, group: FileGroup) -> list[Array]:
+        """Return the images of one class."""
         images = []
-        for path in files:
-            if not path.is_file():  # a pipe would block, and a broken link has no content
-                self.bad.append((path, "it is no file"))
+        for name in group.files:
+            path = self.root / group.folder / name
+            decoded = try_decode(path, self.settings.size)
+            if isinstance(decoded, str):
+                self.bad.append((os.path.join(group.folder, name), decoded))
                 continue
-            try:
-                image, done = decode(path, self.settings.size)
-            except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
-                unknown = type(error).__name__ == "UnidentifiedImageError"
-                self.bad.append((path, "no known image format" if unknown else str(error) or type(error).__name__))
-                continue
-            if self.first is None:
-                self.first = (path, image.shape[:2])
-            elif image.shape[:2] != self.first[1]:
-                self._mixed(path, image.shape[:2])
+            image, done = decoded
+            self.first = self.first or (path, image.shape[:2])
+            if image.shape[:2] != self.first[1]:
+                raise UserError(
+                    f"images differ in size: {_with_size(*self.first)} and {_with_size(path, image.shape)}; "
+                    "bring them to one size with --set data.size=64, or --size 64 for data inspect."
+                )
             self.colour |= image.ndim == 3
             self.grey += image.ndim == 2
             self.done.update(done)
-            self.files[_identity(path)] += 1
+            self.files[identity(path)] += 1
             images.append(image)
+        if not images and group.label >= 0 and self.settings.bad_images == "skip":
+            raise UserError(
+                f"the class folder {self.root / group.folder} has no file that is an image; add images or remove the folder."
+            )
         return images
-
-    def _mixed(self, path: Path, shape: tuple[int, ...]) -> None:
-        assert self.first is not None
-        other, (height, width) = self.first
-        raise UserError(
-            f"images differ in size: {other} is {width} × {height} and {path} is {shape[1]} × {shape[0]}; "
-            "bring them to one size with --set data.size=64, or --size 64 for data inspect."
-        )
 
     def stack(self, images: list[Array]) -> Array:
         """Return images as one array [n, C, H, W]; grey images repeat their channel if others have colour."""
@@ -242,6 +199,7 @@ class _Reader:
         return out
 
     def notes(self) -> tuple[str, ...]:
+        """Return notes for the user: what was converted, linked or skipped."""
         notes = [f"{n:,} {what}" for what, n in sorted(self.done.items())]
         if self.colour and self.grey:
             notes.append(f"{self.grey:,} grey images became RGB, like the others")
@@ -249,10 +207,14 @@ class _Reader:
             link, count = ("links", "counts") if links == 1 else ("link", "count")
             notes.append(f"{counted(links, 'files')} here {link} to an image that is here already, and {count} again")
         if self.bad:
-            notes.append(f"skipped: {self._named()}")
+            notes.append(f"skipped: {self.bad_files()}")
         return tuple(notes)
 
-    def _named(self) -> str:
-        names = few([f"{path.relative_to(self.root)} ({why})" for path, why in self.bad], 5)
-        count = f"{len(self.bad):,} file" + "s" * (len(self.bad) > 1)
-        return f"{count} in {self.root} cannot be used as images: {names}"
+    def bad_files(self) -> str:
+        """Return how many files are no images, and some of them with the reason."""
+        names = few([f"{name} ({why})" for name, why in self.bad], 5)
+        return f"{counted(len(self.bad), 'files')} in {self.root} cannot be used as images: {names}"
+
+
+def _with_size(path: Path, shape: tuple[int, ...]) -> str:
+    return f"{path} is {shape[1]} × {shape[0]}"

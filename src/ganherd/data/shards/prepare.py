@@ -23,9 +23,9 @@ from typing import Literal, TextIO
 
 import numpy as np
 
+from ganherd.data.readers.image_tree import Tree, list_tree
 from ganherd.data.shards import worker as unit_work
 from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, Shard, ShardSettings, Skipped, read_index
-from ganherd.data.shards.tree import Tree, list_tree
 from ganherd.data.shards.worker import ClassFiles, Piece
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError

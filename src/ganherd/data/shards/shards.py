@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ganherd.data.arrays import Array
 from ganherd.util import files
-from ganherd.util.errors import UserError, few
+from ganherd.util.errors import UserError, few, first_invalid
 
 INDEX, SHARDS, PARTS = "index.json", "shards", "parts"
 _ANY = 1 << 62  # bytes of a file that is read block by block
@@ -124,10 +124,8 @@ def read_index(folder: Path) -> Index:
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise UserError(
-            f"{path} is no index of prepared images ({where + ': ' if where else ''}{first['msg']}); prepare them again."
+            f"{path} is no index of prepared images ({first_invalid(error)}); prepare them again."
         ) from None
 
 

@@ -19,9 +19,9 @@ import numpy as np
 
 from ganherd.data.arrays import Array
 from ganherd.data.keyed import raw
-from ganherd.data.readers.class_folders import CENTRE, decode
+from ganherd.data.readers.class_folders import CENTRE, try_decode
+from ganherd.data.readers.image_tree import Split
 from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, header
-from ganherd.data.shards.tree import Split
 from ganherd.util import files
 from ganherd.util.files import JsonObject
 
@@ -72,17 +72,11 @@ def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[st
     piece = Piece(x[:0])
     n, colour = 0, False
     for name in files:
-        path = Path(root, folder, name)
-        if not path.is_file():  # a pipe would block, and a broken link has no content
-            piece.skipped.append((name, "it is no file"))
+        decoded = try_decode(Path(root, folder, name), settings.size, _place(settings, f"{folder}/{name}"), draft=True)
+        if isinstance(decoded, str):
+            piece.skipped.append((name, decoded))
             continue
-        try:
-            image, done = decode(path, settings.size, _place(settings, f"{folder}/{name}"), draft=True)
-        except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
-            unknown = type(error).__name__ == "UnidentifiedImageError"
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            piece.skipped.append((name, "no known image format" if unknown else reason))
-            continue
+        image, done = decoded
         colour |= image.ndim == 3
         piece.grey += image.ndim == 2
         piece.converted.update(done)

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ganherd.comm.communicator import Communicator, Placement
-from ganherd.comm.pending import Fetch
+from ganherd.comm.row_messages import Fetch
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import State, finite_members
 from ganherd.herd.step.opponents import opponent_tensors

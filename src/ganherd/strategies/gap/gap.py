@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from ganherd.comm.communicator import Communicator, Placement
-from ganherd.comm.pending import Fetch
-from ganherd.comm.row_messages import index
+from ganherd.comm.row_messages import Fetch, index
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import finite_members

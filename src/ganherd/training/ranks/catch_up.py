@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from ganherd.comm.liveness.heartbeat import Heartbeat
+from ganherd.comm.heartbeat import Heartbeat
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd.engine.engines import Plan, never, place_state
 from ganherd.herd.engine.subset import SubsetEngine
