@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.data.readers.stacked_mnist import stack_digits
+from ganherd.data.readers.synthetic import stack_digits
 from ganherd.metrics.modes import (
     POINTS,
     Modes,

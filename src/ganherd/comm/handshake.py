@@ -92,7 +92,7 @@ def machine() -> dict[str, int | str]:
 
 
 def count_names(names: list[str]) -> str:
-    """Return names with their counts.
+    """Return each different name once, with the number of times that it occurs.
 
     >>> count_names(["H200", "H200", "T4"]), count_names([])
     ('2 × H200, T4', '')

@@ -1,4 +1,4 @@
-"""Heartbeats: each rank writes its state to a small file every few seconds; rank 0 reports ranks whose beats stay away."""
+"""Write heartbeats: each rank writes its state to a file every few seconds, and rank 0 reports ranks that stop to."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class Beat:
 
 
 class Heartbeat:
-    """Write this rank's file in a thread. `note` sets the content and costs nothing; errors never reach the caller.
+    """Write the heartbeat file of this rank from a thread, inside a `with` block. Errors never reach the caller.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -200,7 +200,10 @@ def _parse(path: Path) -> Beat | None:
 
 
 class MissingRanks:
-    """Report ranks that are late by the rule of `ganherd status`. Heartbeats of an earlier job on the run are ignored."""
+    """Report ranks whose heartbeats are late, by the same rule as `ganherd status`, and ranks that return.
+
+    Heartbeats of an earlier job on the same run are ignored.
+    """
 
     def __init__(self, folder: Path, rank: int, world_size: int, report: Report) -> None:
         """Watch the heartbeats of a run.
@@ -244,7 +247,7 @@ class MissingRanks:
 
 
 def describe(event: str, facts: Mapping[str, Any]) -> str:
-    """Return a line of the log for an event of `MissingRanks`.
+    """Return a line for the log about an event that `MissingRanks` reports.
 
     >>> describe("back", {"rank": 1, "host": "n7", "seconds": 41.3, "at": 1200})
     'rank 1 on n7 is back: nothing was heard of it for 41 s'

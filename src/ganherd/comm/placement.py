@@ -24,7 +24,7 @@ def place(
     together: int = 1,
     weights: Sequence[float] | None = None,
 ) -> Placement:
-    """Return a placement of the members of all replicas. If there are more ranks than can be used, the last ones are spares.
+    """Return which rank has which members, for all replicas. If there are too many ranks, the last ones are spares.
 
     Args:
         members: The number of members in one replica.
@@ -53,14 +53,14 @@ def place(
 
 
 def weights(rates: Sequence[float | None], kinds: Sequence[str]) -> list[float] | None:
-    """Return the speed of each rank, for `placement.place`; None if all ranks are about equally fast.
+    """Return the speeds of the ranks as weights for `place`; None if all ranks are about equally fast.
 
-    Ranks of one kind (same host, type of device and share of its cores) are equally fast: measured differences come from
-    other processes on the host. So all of them get the median of their rates.
+    Ranks of one kind have the same host, type of device and share of its cores. They are taken to be equally fast, because
+    measured differences between them come from other processes: each gets the median of their rates.
 
     Args:
-        rates: Member-steps per second of each rank; None for a spare.
-        kinds: The kind of each rank.
+        rates: The measured member-steps per second of each rank; None for a spare, whose weight is 0.
+        kinds: A text for each rank, equal for ranks of one kind.
 
     >>> weights([100.0, 104.0, 50.0, None], ["a", "a", "b", "b"])
     [102.0, 102.0, 50.0, 0.0]
@@ -164,7 +164,7 @@ def _shortest(rows: int, columns: int, ranks: int, most: int) -> tuple[int, Cut]
 
 
 def _cut(rows: int, columns: int, cut: Cut) -> list[Rectangle]:
-    """Return the rectangles, band by band."""
+    """Return the rectangles of a cut, band by band."""
     out, top = [], 0
     for height, count in sorted(cut, reverse=True):
         left = 0

@@ -1,4 +1,4 @@
-"""Messages between ranks: which rows of members cross, one packed message for each peer, and handles while they travel."""
+"""Plan which rows of members go from rank to rank, pack them into one message for each peer, and wait for messages."""
 
 from __future__ import annotations
 
@@ -82,8 +82,10 @@ class TensorSlice:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of tensors in a message: all rows of one tensor, then of the next. Wide types come first, so that every
-    tensor is aligned."""
+    """The order of tensors in a message: all rows of one tensor, then of the next.
+
+    Wide types come first, so that every tensor is aligned.
+    """
 
     slices: tuple[TensorSlice, ...]
 

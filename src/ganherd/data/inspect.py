@@ -1,4 +1,4 @@
-"""Describe a data set for people and programs: classes, counts, sizes, range, and a contact sheet."""
+"""Describe a data set for people and programs: classes, counts, sizes and range."""
 
 from __future__ import annotations
 
@@ -8,14 +8,10 @@ from typing import Any
 import numpy as np
 
 from ganherd.data import duplicates
-from ganherd.data.contact_sheet import contact_sheet
 from ganherd.data.dataset import Dataset, load
-from ganherd.data.readers.download import get, list_sources
 from ganherd.recipe import schema
 from ganherd.util.errors import counted
 from ganherd.util.files import JsonObject
-
-__all__ = ["contact_sheet", "describe", "get", "inspect", "list_sources", "text"]
 
 
 def inspect(settings: schema.DataConfig) -> JsonObject:

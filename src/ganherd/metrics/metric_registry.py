@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ganherd.data.readers.stacked_mnist import STACKED
+from ganherd.data.readers.synthetic import STACKED
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.runs.score_entry import ScoreEntry
@@ -188,7 +188,7 @@ _METRICS: dict[str, Metric] = {
         best=math.inf,
         direction="higher",
         when="score",
-        fits=lambda data: data.name in STACKED,
+        fits=lambda data: data.name == STACKED,
     ),
     "memorisation": Metric(
         late("metrics.memorisation:measure"),

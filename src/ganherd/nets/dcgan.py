@@ -12,6 +12,8 @@ _STAGES = {28: (7, 2), 32: (4, 3), 64: (4, 4)}
 
 
 class DcganGenerator(nn.Module):
+    """Transposed convolutions with batch norm and ReLU, from noise to an image."""
+
     def __init__(self, shape: tuple[int, ...], latent: int, *, width: int = 64) -> None:
         super().__init__()
         check_shape("generator", "dcgan", shape)
@@ -31,6 +33,8 @@ class DcganGenerator(nn.Module):
 
 
 class DcganDiscriminator(nn.Module):
+    """Convolutions with LeakyReLU, and batch norm after all but the first."""
+
     def __init__(self, shape: tuple[int, ...], *, width: int = 64, batch_norm: bool = True) -> None:
         super().__init__()
         check_shape("discriminator", "dcgan", shape)

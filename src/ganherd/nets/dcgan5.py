@@ -19,6 +19,8 @@ Size = tuple[int, int]
 
 
 class Dcgan5Generator(nn.Module):
+    """A fully connected layer, then transposed convolutions with batch norm and ReLU."""
+
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, width: int = 128, depth: int = 0, first: int = 0
     ) -> None:
@@ -47,7 +49,7 @@ class Dcgan5Generator(nn.Module):
 
 
 class Dcgan5Discriminator(nn.Module):
-    """One architecture for DCGANs and GRANs, so that their discriminators can be swapped."""
+    """Convolutions with LeakyReLU. DCGANs and GRANs both use it, so that their discriminators can be swapped."""
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Dcgan5Discriminator(nn.Module):
 
 
 def halved(image: Size, depth: int = 0) -> list[Size]:
-    """Return the sizes of the maps from the image inwards, each half of the previous one, rounded up.
+    """Return the heights and widths of the maps, from the image inwards; each is half of the previous one, rounded up.
 
     Args:
         depth: Number of halvings; 0: until no edge is longer than 7, which is 7x7 for 28 pixels, and 4x4 for 32 and 64.
@@ -96,10 +98,11 @@ def halved(image: Size, depth: int = 0) -> list[Size]:
 
 
 def doubled(width: int, depth: int, first: int = 0) -> list[int]:
-    """Return channels from the innermost map outwards: `width` nearest to the image, doubled with each step inwards.
+    """Return the numbers of channels, from the innermost map to the one nearest to the image, which has `width` of them.
 
     Args:
-        first: Channels of the innermost map; 0: doubled as the others.
+        depth: Number of maps; each has twice the channels of the next one.
+        first: Channels of the innermost map; 0: twice those of the next one, too.
 
     >>> doubled(256, 3), doubled(344, 4, first=172)
     ([1024, 512, 256], [172, 1376, 688, 344])

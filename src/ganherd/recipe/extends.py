@@ -8,11 +8,11 @@ _NETS = (("nets", "generator"), ("nets", "discriminator"))
 
 
 class InheritedLine(str):
-    """Where a key of an extended recipe is set, such as `base.yaml line 3`."""
+    """The file and line in which an extended recipe sets a key, such as `base.yaml line 3`."""
 
 
 def inherited(lines: Lines, name: str) -> Lines:
-    """Return the lines of an extended recipe as messages about another recipe show them."""
+    """Return the lines of an extended recipe with its name, for messages about a recipe that extends it."""
     return {
         path: InheritedLine(line if isinstance(line, str) else f"{name} line {line}") for path, line in lines.items()
     }
@@ -47,6 +47,7 @@ def merge(base: RecipeData, own: RecipeData, lines: Lines, path: Path = ()) -> N
 
 
 def _replaces(path: Path, before: RecipeData, value: RecipeData) -> bool:
+    """Return whether a net or a strategy is replaced as a whole, because another one is named."""
     if path in _NETS:
         return "name" in value
     return path == ("strategy",) and "name" in value and value["name"] != before.get("name", value["name"])

@@ -1,4 +1,4 @@
-"""Scores by which the weights of mixtures can be chosen: those that follow from one set of samples for any weights."""
+"""The scores by which the weights of a mixture can be chosen. They can be computed for any weights from one set of samples."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NOT = {  # metrics of `ganherd score` that cannot choose weights, with the reas
 
 
 def known_score(name: str) -> str:
-    """Return the name of a score as mixtures use it.
+    """Return the name of a score in the form that mixtures record.
 
     Raises:
         ValueError: The score is unknown, or cannot choose weights.
@@ -47,7 +47,7 @@ def known_score(name: str) -> str:
 
 
 def asked_score(option: str, name: str) -> str:
-    """Return the name of a score that was given as an option; a UserError names the option."""
+    """Return the name of a score that a command-line option gives, or raise a UserError that names the option."""
     try:
         return known_score(name)
     except ValueError as why:

@@ -14,7 +14,9 @@ from ganherd.recipe.strategy.cellular_config import CellularConfig
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.report.gather import RunStory
 from ganherd.report.templating import Cell, count, duration, number, percent, render, svg
-from ganherd.runs import profile, staleness
+from ganherd.runs import profile
+from ganherd.runs.run_status import staleness
+from ganherd.runs.status_text import staleness_in_words
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.history import lineage, lineage_picture
 from ganherd.strategies.cellular.history.topology_picture import draw_topology
@@ -63,9 +65,9 @@ def cells(story: RunStory) -> Markup:
 
 def _stale(story: RunStory) -> list[str]:
     """Return what is known about ranks that did not wait for each other."""
-    if not (found := staleness.staleness(story.events)):
+    if not (found := staleness(story.events)):
         return []
-    return [f"Ranks did not wait for each other: {staleness.in_words(found)}. Genes are drawn as if they had."]
+    return [f"Ranks did not wait for each other: {staleness_in_words(found)}. Genes are drawn as if they had."]
 
 
 def _topologies(story: RunStory, wirings: Sequence[tuple[str, Topology]]) -> list[Markup]:

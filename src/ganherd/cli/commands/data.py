@@ -23,7 +23,7 @@ class Crop(StrEnum):
 @data_app.command("list")
 def data_list(as_json: Json = False) -> None:
     """List the data sets that ganherd knows, and where it looks for them."""
-    from ganherd.data.inspect import list_sources
+    from ganherd.data.readers.download import list_sources
 
     rows = list_sources()
     if as_json:
@@ -42,7 +42,7 @@ def data_get(
     as_json: Json = False,
 ) -> None:
     """Download a data set into $GANHERD_DATA."""
-    from ganherd.data.inspect import get
+    from ganherd.data.readers.download import get
 
     got = get(name)
     if as_json:
@@ -67,6 +67,7 @@ def data_inspect(
 ) -> None:
     """Show classes, counts, sizes and range of a data set, and draw a contact sheet. Unreadable images are listed."""
     from ganherd.data import inspect as looking
+    from ganherd.data.contact_sheet import contact_sheet
     from ganherd.data.dataset import load
     from ganherd.data.shards import shards
     from ganherd.recipe.schema import DataConfig
@@ -75,7 +76,7 @@ def data_inspect(
     if isinstance(dataset.x, shards.ShardRows):
         shards.verify(Path(source).expanduser())
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
-    looking.contact_sheet(dataset, path)
+    contact_sheet(dataset, path)
     facts = looking.describe(dataset) | {"contact_sheet": str(path)}
     advice = None
     if recommend:

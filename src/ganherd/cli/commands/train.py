@@ -223,8 +223,7 @@ def _part(
     loaded = _load(recipe, None, overrides, trust_code)
     refuse_meeting(loaded, "--members")
     from ganherd import api
-    from ganherd.runs.folder import RunFolder
-    from ganherd.runs.part_folders import unfinished
+    from ganherd.runs.folder import RunFolder, unfinished
     from ganherd.training.variants import job_parts, phases
 
     phases.refuse(loaded)

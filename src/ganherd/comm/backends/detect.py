@@ -1,4 +1,4 @@
-"""Launchers of jobs: which one started this process, the communicator for it, and the command that starts the job again."""
+"""Detect which launcher started this process, connect its ranks, and return the command that starts the job again."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _refuse_unconnected(world_size: int, environ: Mapping[str, str]) -> None:
 
 
 def with_launcher(command: str, backend: str, ranks: int, environ: Mapping[str, str] = os.environ) -> str:
-    """Return a `ganherd` command as it is launched on this many ranks. Hosts and options of the site are not known.
+    """Return a `ganherd` command with the launcher that starts it on this many ranks, without the site's own options.
 
     Args:
         command: The command in one process.

@@ -1,4 +1,4 @@
-"""The communicator of an MPI job, by mpi4py: sends buffers, never pickles, and uses only calls that do not block."""
+"""The communicator of an MPI job, based on mpi4py. It sends buffers, never pickles, and only makes calls that do not block."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Mpi(Communicator):
 
         Args:
             comm: An mpi4py communicator; None starts MPI and joins all ranks of the job.
-            whole: The communicator that this one is a group of.
+            whole: The communicator of the whole job, if this one has only some of its ranks.
         """
         self._mpi = _load()
         self._peer_errors = (self._mpi.Exception,)
@@ -222,7 +222,11 @@ class _Requests:
     """Requests that MPI has started; they only advance while MPI is called."""
 
     def __init__(self, requests: list[Any], unfinished: set[_Requests]) -> None:
-        """`unfinished`: the set that references this object until its requests are done."""
+        """Track requests.
+
+        Args:
+            unfinished: The set that references this object until its requests are done.
+        """
         self.requests, self._unfinished = requests, unfinished
 
     def is_completed(self) -> bool:

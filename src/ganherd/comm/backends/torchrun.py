@@ -1,4 +1,4 @@
-"""The communicator of a torchrun job, by torch.distributed: gloo between CPUs, NCCL if each rank has a GPU of its own."""
+"""The communicator of a torchrun job, based on torch.distributed: gloo between CPUs, NCCL if no two ranks share a GPU."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Torch(Communicator):
         return max(0, int(maximum) - int(count))
 
     def is_loss_reporter(self) -> bool:
-        """Ask the store, which the process that launched the ranks holds; if it is gone too, each rank reports."""
+        """Return whether this rank is the first to ask the store of the launcher; True if the store is gone, too."""
         if self._store is None:
             return True
         try:
@@ -84,7 +84,7 @@ class Torch(Communicator):
             return True
 
     def _rank_lost(self, error: Exception) -> RankLost:
-        """Keep gloo's reason, without its source file and its advice."""
+        """Return the exception with gloo's reason, without the source file and the advice in its message."""
         return super()._rank_lost(RuntimeError(re.sub(r"^\[\S+\] |\. This is typically .*", "", str(error))))
 
     def _start(

@@ -68,10 +68,12 @@ def resized(x: Array, size: int) -> Array:
 
 
 def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: tuple[int, int] | None = None) -> Any:
-    """Return the square of an image, resized.
+    """Return the largest square of an image, resized.
 
     Args:
-        whole: The size of the image, if it was decoded at a fraction of it.
+        size: Width and height of the result in pixels.
+        place: Position of the square, from (0, 0) for left and top to (1, 1) for right and bottom.
+        whole: Width and height of the image file, if it was decoded at a fraction of that.
     """
     from PIL import Image
 
@@ -91,8 +93,11 @@ def decode(
 ) -> tuple[Array, set[str]]:
     """Return an image as uint8 [H, W] (grey) or [H, W, 3], and what was converted.
 
-    `place` is where the square is cut for `size`, from (0, 0) for left and top to (1, 1). With `draft` a JPEG that is much
-    larger is decoded at a half, a quarter or an eighth of its size: much faster, and about half a grey level away.
+    Args:
+        size: Width and height to which the image is cropped and resized; None: leave it as it is.
+        place: Position of the square, from (0, 0) for left and top to (1, 1) for right and bottom.
+        draft: Decode a JPEG that is much larger than `size` at a half, a quarter or an eighth of its size. This is much
+            faster, and pixels differ by about half a grey level.
     """
     from PIL import Image
 

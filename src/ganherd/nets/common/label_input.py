@@ -1,4 +1,4 @@
-"""The label as an input of nets without one: it is appended to noise or images, as one number or map per class."""
+"""Wrap nets without a label input: the label is appended to the noise or to the image, one number or map per class."""
 
 from __future__ import annotations
 

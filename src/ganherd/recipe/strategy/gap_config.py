@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ganherd.recipe.base import refuse
-from ganherd.recipe.strategy.spans import Span
+from ganherd.recipe.base import Span, refuse
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
 
 if TYPE_CHECKING:

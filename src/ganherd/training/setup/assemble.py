@@ -29,8 +29,8 @@ from ganherd.herd.state import ModuleTraits, Seat, State, takes_label
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.stream_feed import make_feed
 from ganherd.nets.catalog import is_packaged
+from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
-from ganherd.recipe.strategy.spans import in_steps
 from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import rules_of, settings_of
 from ganherd.training.variants import finetune as origins

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
-from ganherd.recipe.strategy.spans import in_steps
 from ganherd.strategies.strategy import Strategy
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.registry import STRATEGIES, load_target

@@ -19,9 +19,8 @@ from ganherd.herd.state import take_
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import RunFolder, part_name, part_path, parts, unfinished
 from ganherd.runs.models import TrainerState
-from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
 from ganherd.runs.records import JsonLinesWriter
 from ganherd.training import finish, session
 from ganherd.training.finish import Finisher, Product, Run
@@ -210,11 +209,11 @@ def _save(
 
 def _write(path: Path, before: Lines, after: Lines) -> int:
     """Both; how many bytes the former are."""
-    out = JsonLinesWriter(path, keep=0)
+    out = JsonLinesWriter(path, length=0)
     try:
         for line in before:
             out.write(line)
-        length = out.settle()
+        length = out.flush()
         for line in after:
             out.write(line)
         return length
