@@ -10,7 +10,7 @@ import numpy.typing as npt
 from ganherd.data.dataset import Dataset
 from ganherd.data.keyed import shuffle
 from ganherd.recipe import schema
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, few
 
 Ints = npt.NDArray[np.int64]
 
@@ -50,9 +50,9 @@ def partition(
             rows = [np.sort(shuffle(len(everything), "diet", seed, k // together)[:keep]) for k in range(n)]
     count = np.array([len(row) for row in rows], np.int64)
     if small := [k for k in range(len(rows)) if count[k] < batch]:
-        few = ", ".join(f"{who[k]} has {count[k]}" for k in small[:5]) + (", …" if len(small) > 5 else "")
+        some = few([f"{who[k]} has {count[k]}" for k in small], 5)
         notes.append(
-            f"{len(small)} of {len(rows)} members have fewer rows than a batch of {batch} and see some twice: {few}"
+            f"{len(small)} of {len(rows)} members have fewer rows than a batch of {batch} and see some twice: {some}"
         )
     index: Ints
     if settings.partition == "all":

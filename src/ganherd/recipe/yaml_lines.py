@@ -7,8 +7,7 @@ are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -58,21 +57,25 @@ def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
     >>> read("train:\\n  batch: 32", "a.yaml")
     ({'train': {'batch': 32}}, {('train',): 1, ('train', 'batch'): 2})
     """
-    at = _Where(name, option)
+
+    def at(line: int) -> str:
+        return name if option else f"{name} line {line}"
+
     loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        return _Reader(loader, at).read(node) if node else (None, {})
+        reader = _Reader(loader, at)
+        return reader.value(node, ()) if node else None, reader.lines
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise UserError(f"{at.line(line)}: a character that YAML does not allow ({error.character:#x})") from None
+        raise UserError(f"{at(line)}: a character that YAML does not allow ({error.character:#x})") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         problem = " ".join((error.problem or error.context or "it cannot be read").split())
         tab = "; indent with spaces, not with tabs" if "\\t" in problem else ""
-        raise UserError(f"{at.line(line)}: this is not YAML: {problem}{tab}") from None
+        raise UserError(f"{at(line)}: this is not YAML: {problem}{tab}") from None
     except RecursionError:
         raise UserError(f"{name} is nested too deeply for a recipe") from None
     finally:
@@ -80,30 +83,20 @@ def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
             loader.dispose()
 
 
-@dataclass(frozen=True)
-class _Where:
-    name: str
-    option: bool
-
-    def line(self, number: int) -> str:
-        return self.name if self.option else f"{self.name} line {number}"
-
-
 class _Reader:
     """Read the nodes of one document, and note the line of each key."""
 
-    def __init__(self, loader: _Loader, at: _Where) -> None:
+    def __init__(self, loader: _Loader, at: Callable[[int], str]) -> None:
         self.loader, self.at, self.lines = loader, at, Lines()
         self.open: set[int] = set()  # nodes being read, to notice one that contains itself
         self.count = 0
 
-    def read(self, node: yaml.Node) -> tuple[Any, Lines]:
-        return self.value(node, ()), self.lines
-
     def wrong(self, node: yaml.Node, problem: str) -> UserError:
-        return UserError(f"{self.at.line(node.start_mark.line + 1)}: {problem}")
+        """Return an error about a node, with its line."""
+        return UserError(f"{self.at(node.start_mark.line + 1)}: {problem}")
 
     def value(self, node: yaml.Node, path: Path) -> Any:
+        """Return the value of a node, which is at this path of keys."""
         self.count += 1
         if id(node) in self.open or self.count > _MOST_VALUES:
             raise self.wrong(node, "its aliases (*name) make it endless; write the values out")

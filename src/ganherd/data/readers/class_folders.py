@@ -11,6 +11,7 @@ import math
 import os
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ganherd.data.arrays import Array, RawData
-from ganherd.data.readers.image_tree import FileGroup, identity, list_tree
+from ganherd.data.readers.image_tree import identity, list_tree
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted, few
 
@@ -33,26 +34,32 @@ TURNS = {  # the operation that undoes each recorded orientation
 def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
     """Read the images of a folder; folders `train` and `test` (or `val`) in it are its split."""
     tree = list_tree(root)
-    reader = _Reader(root, settings)
-    reader.bad += [(name, "it is next to the class folders") for name in tree.unclassified]
+    reader = ImageReader(root, settings.size)
+    reader.skipped += [(name, "it is next to the class folders") for name in tree.unclassified]
     images: dict[str, list[Array]] = {group.split: [] for group in tree.groups}
     y: dict[str, list[int]] = {split: [] for split in images}
     for group in tree.groups:
-        own = reader.read(group)
+        own = reader.read(group.folder, group.files)
+        if not own and group.label >= 0 and settings.bad_images == "skip":
+            raise UserError(
+                f"the class folder {root / group.folder} has no file that is an image; add images or remove the folder."
+            )
         images[group.split] += own
         y[group.split] += [group.label] * len(own)
-    if reader.bad and settings.bad_images == "refuse":
-        raise UserError(f"{reader.bad_files()}; remove what is no image, or skip it with --set data.bad_images=skip.")
+    bad = few([f"{name} ({why})" for name, why in reader.skipped], 5)
+    bad = f"{counted(len(reader.skipped), 'files')} in {root} cannot be used as images: {bad}" if bad else ""
+    if bad and settings.bad_images == "refuse":
+        raise UserError(f"{bad}; remove what is no image, or skip it with --set data.bad_images=skip.")
     if not all(images.values()):
         raise UserError(f"{root} holds no images ({', '.join(FORMATS)}).")
     x = {split: reader.stack(own) for split, own in images.items()}
     labels = {split: np.array(own, np.int64) if tree.labels else None for split, own in y.items()}
-    notes = reader.notes()
+    notes = [*reader.notes(), *([f"skipped: {bad}"] if bad else [])]
     if "test" in x:
         train, test = (group.folder.split(os.sep)[0] for group in (tree.groups[0], tree.groups[-1]))
-        notes = (f"trained on {train}/, held out {test}/", *notes)
+        notes.insert(0, f"trained on {train}/, held out {test}/")
     arrays = (x["train"], labels["train"], x.get("test"), labels.get("test"))
-    return RawData(*arrays, tree.labels or None, notes, len(reader.bad))
+    return RawData(*arrays, tree.labels or None, tuple(notes), len(reader.skipped))
 
 
 def resized(x: Array, size: int) -> Array:
@@ -143,41 +150,33 @@ def decode(
     return np.asarray(image), done
 
 
-def try_decode(path: Path, *options: Any, **others: Any) -> tuple[Array, set[str]] | str:
-    """Return what `decode` returns, or the reason why the file is no image that can be read."""
-    if not path.is_file():  # a pipe would block, and a broken link has no content
-        return "it is no file"
-    try:
-        return decode(path, *options, **others)
-    except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
-        if type(error).__name__ == "UnidentifiedImageError":
-            return "no known image format"
-        return getattr(error, "strerror", None) or str(error) or type(error).__name__
-
-
 @dataclass
-class _Reader:
-    """Read the images below one folder. All must have one size; skipped files are counted."""
+class ImageReader:
+    """Decode the images below a folder, which must have one size, and collect what was converted or skipped."""
 
     root: Path
-    settings: schema.DataConfig
-    first: tuple[Path, tuple[int, ...]] | None = None  # the first image and its height and width
-    colour: bool = False
-    grey: int = 0
-    bad: list[tuple[str, str]] = field(default_factory=list)  # file below the root, and why it is no image
-    done: Counter[str] = field(default_factory=Counter)
+    size: int | None  # width and height to which images are cropped and resized; None: leave them as they are
+    first: tuple[Path, tuple[int, ...]] | None = None  # the first image, and its height and width
+    colour: bool = False  # whether any image has colour
+    grey: int = 0  # number of grey images
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # files that are no images, and why
+    converted: Counter[str] = field(default_factory=Counter)  # number of images by kind of conversion
     files: Counter[tuple[int, int]] = field(default_factory=Counter)  # by identity: links to a file are that file
 
-    def read(self, group: FileGroup) -> list[Array]:
-        """Return the images of one class."""
+    def read(self, folder: str, names: Sequence[str], **options: Any) -> list[Array]:
+        """Return the images of these files in a folder below the root; `options` are those of `decode`."""
         images = []
-        for name in group.files:
-            path = self.root / group.folder / name
-            decoded = try_decode(path, self.settings.size)
-            if isinstance(decoded, str):
-                self.bad.append((os.path.join(group.folder, name), decoded))
+        for name in names:
+            path = Path(self.root, folder, name)
+            try:
+                if not path.is_file():  # a pipe would block, and a broken link has no content
+                    raise ValueError("it is no file")
+                image, done = decode(path, self.size, **options)
+            except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
+                unknown = type(error).__name__ == "UnidentifiedImageError"
+                why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                self.skipped.append((os.path.join(folder, name), "no known image format" if unknown else why))
                 continue
-            image, done = decoded
             self.first = self.first or (path, image.shape[:2])
             if image.shape[:2] != self.first[1]:
                 raise UserError(
@@ -186,39 +185,28 @@ class _Reader:
                 )
             self.colour |= image.ndim == 3
             self.grey += image.ndim == 2
-            self.done.update(done)
+            self.converted.update(done)
             self.files[identity(path)] += 1
             images.append(image)
-        if not images and group.label >= 0 and self.settings.bad_images == "skip":
-            raise UserError(
-                f"the class folder {self.root / group.folder} has no file that is an image; add images or remove the folder."
-            )
         return images
 
     def stack(self, images: list[Array]) -> Array:
         """Return images as one array [n, C, H, W]; grey images repeat their channel if others have colour."""
-        channels = 3 if self.colour else 1
-        out = np.empty((len(images), channels, *images[0].shape[:2]), np.uint8)
+        height, width = (self.size, self.size) if self.size else images[0].shape[:2]
+        out = np.empty((len(images), 3 if self.colour else 1, height, width), np.uint8)
         for i, image in enumerate(images):
             out[i] = image if image.ndim == 2 else image.transpose(2, 0, 1)
         return out
 
-    def notes(self) -> tuple[str, ...]:
-        """Return notes for the user: what was converted, linked or skipped."""
-        notes = [f"{n:,} {what}" for what, n in sorted(self.done.items())]
+    def notes(self) -> list[str]:
+        """Return notes for the user: what was converted, and files that are links to others."""
+        notes = [f"{n:,} {what}" for what, n in sorted(self.converted.items())]
         if self.colour and self.grey:
             notes.append(f"{self.grey:,} grey images became RGB, like the others")
         if links := sum(self.files.values()) - len(self.files):
             link, count = ("links", "counts") if links == 1 else ("link", "count")
             notes.append(f"{counted(links, 'files')} here {link} to an image that is here already, and {count} again")
-        if self.bad:
-            notes.append(f"skipped: {self.bad_files()}")
-        return tuple(notes)
-
-    def bad_files(self) -> str:
-        """Return how many files are no images, and some of them with the reason."""
-        names = few([f"{name} ({why})" for name, why in self.bad], 5)
-        return f"{counted(len(self.bad), 'files')} in {self.root} cannot be used as images: {names}"
+        return notes
 
 
 def _with_size(path: Path, shape: tuple[int, ...]) -> str:

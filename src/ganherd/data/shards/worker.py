@@ -19,7 +19,7 @@ import numpy as np
 
 from ganherd.data.arrays import Array
 from ganherd.data.keyed import raw
-from ganherd.data.readers.class_folders import CENTRE, try_decode
+from ganherd.data.readers.class_folders import CENTRE, ImageReader
 from ganherd.data.readers.image_tree import FileGroup
 from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, header
 from ganherd.util import files
@@ -64,22 +64,10 @@ class Piece:
 
 def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[str, ...]) -> Piece:
     """Decode the files; those that cannot be read are skipped and listed."""
-    x = np.empty((len(files), 3, settings.size, settings.size), np.uint8)
-    piece = Piece(x[:0])
-    n, colour = 0, False
+    reader, images = ImageReader(Path(root, folder), settings.size), []
     for name in files:
-        decoded = try_decode(Path(root, folder, name), settings.size, _place(settings, f"{folder}/{name}"), draft=True)
-        if isinstance(decoded, str):
-            piece.skipped.append((name, decoded))
-            continue
-        image, done = decoded
-        colour |= image.ndim == 3
-        piece.grey += image.ndim == 2
-        piece.converted.update(done)
-        x[n] = image if image.ndim == 2 else image.transpose(2, 0, 1)
-        n += 1
-    piece.x = x[:n] if colour else x[:n, :1]
-    return piece
+        images += reader.read("", [name], place=_place(settings, f"{folder}/{name}"), draft=True)
+    return Piece(reader.stack(images), reader.grey, reader.skipped, reader.converted)
 
 
 def joined(pieces: list[Piece]) -> Piece:
