@@ -56,9 +56,9 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
         raise UserError(f"the {role} {net.name} uses labels, but this data has no labels: {other}")
     make = partial(load_target(spec.target), **settings)
     if conditional:
-        from ganherd.nets.common import label_input
+        from ganherd.nets.common import blocks
 
-        wrap = label_input.LabelledGenerator if role == "generator" else label_input.LabelledDiscriminator
+        wrap = blocks.LabelledGenerator if role == "generator" else blocks.LabelledDiscriminator
         return wrap(make, **given)
     # only labelled nets take the number of classes: a member that is trained on one class is unconditional
     module: nn.Module = make(**{key: value for key, value in given.items() if key != "classes" or spec.labelled})

@@ -144,7 +144,7 @@ _GENERATORS: dict[str, NetSpec] = {
         sizes=_DCGAN_SIZES,
     ),
     "dcgan5": NetSpec(
-        "ganherd.nets.dcgan5:Dcgan5Generator",
+        "ganherd.nets.dcgan:Dcgan5Generator",
         "DCGAN as in its paper and GAP's code: 5x5 transposed convolutions, batch norm; any size",
         {"width": _DCGAN5_WIDTH, "depth": _DCGAN5_DEPTH, "first": _DCGAN5_FIRST},
         images_only=True,
@@ -220,7 +220,7 @@ _DISCRIMINATORS: dict[str, NetSpec] = {
         sizes=_DCGAN_SIZES,
     ),
     "dcgan5": NetSpec(
-        "ganherd.nets.dcgan5:Dcgan5Discriminator",
+        "ganherd.nets.dcgan:Dcgan5Discriminator",
         "the discriminator of GAP's DCGANs and GRANs: 5x5 convolutions of stride 2, LeakyReLU; any size",
         {
             "width": _DCGAN5_WIDTH,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.nets.common.blocks import init_dcgan
-from ganherd.nets.dcgan5 import Size, doubled, doubling, halved, halving
+from ganherd.nets.dcgan import Size, doubled, doubling, halved, halving
 
 
 class GranGenerator(nn.Module):

@@ -13,9 +13,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from ganherd.recipe.base import Section
-from ganherd.recipe.extends import InheritedLine
 from ganherd.recipe.schema import Recipe
-from ganherd.recipe.yaml_lines import Lines, Path
+from ganherd.recipe.yaml_lines import InheritedLine, Lines, Path
 from ganherd.util.text import did_you_mean, nearest
 
 

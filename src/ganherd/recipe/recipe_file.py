@@ -19,12 +19,11 @@ from pydantic import ValidationError
 from ganherd.recipe import yaml_lines
 from ganherd.recipe.absolute_paths import located
 from ganherd.recipe.base import Section
-from ganherd.recipe.extends import inherited, merge
 from ganherd.recipe.messages import sentence
 from ganherd.recipe.preset_texts import complete_text, first_line, preset_names
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import read_strategy
-from ganherd.recipe.yaml_lines import RecipeData
+from ganherd.recipe.yaml_lines import RecipeData, inherited, merge
 from ganherd.util.errors import UserError
 from ganherd.util.text import did_you_mean
 

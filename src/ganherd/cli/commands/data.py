@@ -67,7 +67,6 @@ def data_inspect(
 ) -> None:
     """Show classes, counts, sizes and range of a data set, and draw a contact sheet. Unreadable images are listed."""
     from ganherd.data import inspect as looking
-    from ganherd.data.contact_sheet import contact_sheet
     from ganherd.data.dataset import load
     from ganherd.data.shards import shards
     from ganherd.recipe.schema import DataConfig
@@ -76,7 +75,7 @@ def data_inspect(
     if isinstance(dataset.x, shards.ShardRows):
         shards.verify(Path(source).expanduser())
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
-    contact_sheet(dataset, path)
+    looking.contact_sheet(dataset, path)
     facts = looking.describe(dataset) | {"contact_sheet": str(path)}
     advice = None
     if recommend:

@@ -57,7 +57,7 @@ def connect(name: str, environ: Mapping[str, str] = os.environ) -> Communicator:
     # Loading PyTorch may take minutes on a file server, so it is imported before the clock of the watchdog starts.
     import torch.distributed  # noqa: F401
 
-    from ganherd.comm.backends.startup import start_watchdog
+    from ganherd.comm.backends.rendezvous import start_watchdog
     from ganherd.comm.communicator import RankLost
     from ganherd.comm.handshake import introduce
 

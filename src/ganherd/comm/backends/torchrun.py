@@ -14,8 +14,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from ganherd.comm.backends.rendezvous import LivenessRing, lost_after, meet
-from ganherd.comm.backends.startup import start_timeout
+from ganherd.comm.backends.rendezvous import LivenessRing, lost_after, meet, start_timeout
 from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
