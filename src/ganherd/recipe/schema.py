@@ -166,16 +166,12 @@ class TrainConfig(Section):
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 
     @model_validator(mode="after")
-    def _noise_decays(self) -> TrainConfig:
+    def _updates_fit(self) -> TrainConfig:
         if self.input_noise_decay == "steps" and not self.input_noise_steps:
             raise refuse(
                 "train.input_noise_decay train.input_noise_steps",
                 "train.input_noise_decay steps needs train.input_noise_steps: the number of steps over which it decays",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_update_shares(self) -> TrainConfig:
         if self.fakes == "shared" and self.n_critic > 1:
             raise refuse(
                 "train.fakes train.n_critic",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from ganherd.comm import heartbeat
+from ganherd.comm.heartbeat import Beat
 from ganherd.runs import profile
 from ganherd.runs.folder import RunFolder, unfinished
 from ganherd.runs.folder import steps as saved_steps
@@ -21,6 +22,7 @@ from ganherd.util.files import JsonObject, is_locked
 
 _HEALTH = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _LISTED = 1000  # of them, for programs: the last
+_UNPRINTED = ("size", "pid", "ganherd", "torch", "exchange_seconds", "time", "period")  # fields of a heartbeat
 _RECENT = 10  # records from which the rate is computed
 MISSED = ("late", "lost")  # states of a rank that has not been heard from
 _RESTART = 600.0  # seconds that torchrun, and ranks that find each other, may take
@@ -31,25 +33,17 @@ _QUIET = 60.0  # seconds without a record after which a run may be dead, on file
 class RankStatus:
     """The state of a rank by its last heartbeat."""
 
-    rank: int
-    state: str
-    host: str
-    cores: int = 0
-    memory: int = 0
-    gpus: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    members: list[int] = field(default_factory=list)
-    step: int = 0
-    rate: float = 0.0
-    heartbeat: float = 0.0  # seconds since then
-    waits: float = 0.0  # seconds that it has been waiting for others
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    step_seconds: float = 0.0
+    beat: Beat
+    state: str  # as the rank wrote it, or `late` or `lost`
+    heartbeat: float = 0.0  # seconds since the beat was written
     slower: float | None = None  # ratio of its time per step to the median of the others; None if it is not known
-    exchanges: int = 0
-    received: int = 0  # bytes of members that came to it, in all exchanges
-    gathered: int = 0  # bytes that an all-gather would have brought
+
+    def as_json(self) -> JsonObject:
+        """Return what `ganherd status --json` prints about the rank."""
+        facts = {name: value for name, value in asdict(self.beat).items() if name not in _UNPRINTED}
+        versions = {"ganherd": self.beat.ganherd, "torch": self.beat.torch}
+        derived = {"state": self.state, "versions": versions, "heartbeat": self.heartbeat, "slower": self.slower}
+        return facts | derived | {"members": list(self.beat.members)}
 
 
 @dataclass(frozen=True)
@@ -77,7 +71,7 @@ class RunStatus:
     def as_json(self) -> JsonObject:
         """Return what `ganherd status --json` prints."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {
-            "ranks": [asdict(rank) for rank in self.ranks],
+            "ranks": [rank.as_json() for rank in self.ranks],
             "engine": self.engine.as_json(),
             "alarms": [dict(event) for event in self.alarms],
             "ill": [dict(event) for event in self.ill],
@@ -233,19 +227,9 @@ def _ranks(folder: RunFolder, now: float) -> list[RankStatus]:
     """Return the state of each rank, in order."""
     beats = heartbeat.read(folder.path / "ranks")
     step_seconds = {beat.rank: beat.step_seconds for beat in beats if beat.members and beat.step_seconds > 0}
-    known = {each.name for each in fields(RankStatus)}
-    ranks = []
-    for beat in beats:
-        reported = {name: value for name, value in asdict(beat).items() if name in known}
-        derived: JsonObject = {
-            "state": beat.health(now),
-            "versions": {"ganherd": beat.ganherd, "torch": beat.torch},
-            "members": list(beat.members),
-            "heartbeat": round(beat.age(now), 1),
-            "slower": slower(step_seconds, beat.rank),
-        }
-        ranks.append(RankStatus(**(reported | derived)))
-    return ranks
+    return [
+        RankStatus(beat, beat.health(now), round(beat.age(now), 1), slower(step_seconds, beat.rank)) for beat in beats
+    ]
 
 
 def slower(step_seconds: Mapping[int, float], rank: int) -> float | None:
