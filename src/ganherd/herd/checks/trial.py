@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from ganherd.herd import rng
 from ganherd.herd.checks.plain_pytorch import AdamSettings
-from ganherd.herd.feed import Feed
+from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.herd.state import ModuleTraits, Seat
 from ganherd.herd.step.rules import StepRules
 from ganherd.losses.adversarial import Game
@@ -110,7 +110,7 @@ def feed_of(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Feed:
     last = max(task.classes - 1, 0)
     y = torch.arange(rows) % (last + 1) if last < rows else torch.linspace(0, last, rows).round().long()
     index = np.arange(rows).reshape(len(SEATS), each)
-    return Feed(x, y, index, np.full(len(SEATS), each), extent.batch, 0.0, 1.0, dtype)
+    return Feed(x, y, BatchPlan(index, np.full(len(SEATS), each), extent.batch, 0.0, 1.0, dtype))
 
 
 class _Judge(nn.Module):

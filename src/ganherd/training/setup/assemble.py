@@ -24,6 +24,7 @@ from ganherd.herd.checks.trial import batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import Herd
+from ganherd.herd.feed import BatchPlan
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, Seat, State, takes_label
 from ganherd.herd.step.pace import Pace, paces
@@ -191,8 +192,8 @@ def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begin
     for blueprint in (*(breed.g for breed in breeds.all), d):
         blueprint.module.to(device)
     batch, offset, scale = recipe.train.batch, dataset.offset, dataset.scale
-    counts = made.count[list(own)]
-    feed = make_feed(dataset.x, dataset.y, made.rows(own), counts, batch, offset, scale, dtype, device)
+    batches = BatchPlan(made.rows(own), made.count[list(own)], batch, offset, scale, dtype)
+    feed = make_feed(dataset.x, dataset.y, batches, device)
     herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
     names = [dataset.labels[label] if label >= 0 else "" for label in made.label[list(own)].tolist()]
     started = origins.start(herd, recipe, dataset.shape, trust_code, seats, made.members, names) if begins else []

@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ganherd.util import files
+from ganherd.util.files import write_cache
 from ganherd.util.host import in_threads
 from ganherd.util.paths import cache_home
 
@@ -66,12 +66,7 @@ class TileShapeCache:
     def _write(self) -> None:
         """Write all results. A race with another process costs at most a measurement."""
         self._read()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            known = {key: astuple(shape) for key, shape in self._known.items()}
-            files.atomic_write(self._path, json.dumps(known).encode(), sync=False)
-        except OSError:
-            pass  # a cache that cannot be written costs only the next measurement
+        write_cache(self._path, {key: astuple(shape) for key, shape in self._known.items()})
 
 
 def choose_shape(
