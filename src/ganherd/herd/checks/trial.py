@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd import rng
-from ganherd.herd.checks.plain_pytorch import AdamSettings
+from ganherd.herd.checks.plain_pytorch import ADAM
 from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.herd.state import ModuleTraits, Seat
 from ganherd.herd.step.rules import StepRules
@@ -97,9 +97,8 @@ def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: t
 def rules_of(task: ComparisonTask, extent: Extent) -> StepRules:
     """Return rules with one update of each net per step and a smooth loss, with gradient penalties if the recipe has them."""
     game = Game(("wasserstein-gp" if task.penalty else "non-saturating",))
-    return StepRules(
-        game, extent.batch, task.latent, eps=AdamSettings().eps, gp_weight=1.0, r1=float(task.r1), precision="float64"
-    )
+    r1 = float(task.r1)
+    return StepRules(game, extent.batch, task.latent, eps=ADAM["eps"], gp_weight=1.0, r1=r1, precision="float64")
 
 
 def feed_of(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Feed:
@@ -133,5 +132,4 @@ class _Painter(nn.Module):
         self.weight, self.bias = (nn.Parameter(torch.randn(math.prod(shape))) for _ in range(2))
 
     def forward(self, z: Tensor) -> Tensor:
-        result: Tensor = torch.tanh(z[:, :1] * self.weight + self.bias).unflatten(1, self.shape)
-        return result
+        return torch.tanh(z[:, :1] * self.weight + self.bias).reshape(len(z), *self.shape)

@@ -15,9 +15,8 @@ from ganherd.herd.lowering.ops import Epilogue
 
 _ROWS = 64  # rows in a tile
 _MAX_PARTIALS = 128  # partial results that `_finish` combines
-_FEW_PARTIALS = (
-    64  # up to this number, every program of the backward pass adds all partial sums itself, which saves a launch
-)
+# Up to this number, every program of the backward pass adds all partial sums itself, which saves a launch.
+_FEW_PARTIALS = 64
 
 
 @triton.jit
