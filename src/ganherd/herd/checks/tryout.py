@@ -21,13 +21,14 @@ from ganherd.herd.checks.forward_draws import RefuseDraws, RefuseDrawsInBackward
 from ganherd.herd.checks.hidden_state.comparable import differing_names, equal
 from ganherd.herd.checks.hidden_state.outside_state import OutsideState
 from ganherd.herd.checks.hidden_state.python_state import copy_attributes, copy_numbers
-from ganherd.herd.checks.module_copies import find_second_reference, line_of
+from ganherd.herd.checks.module_copies import find_second_reference, line_of, short_message
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.global_generators import outside_torch
 from ganherd.herd.parameter_names import refuse_unsupported_tensors
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, build_seeded
 from ganherd.util.errors import UserError, first_line
+from ganherd.util.memory import is_out_of_memory
 
 Inputs = tuple[Tensor, ...]
 
@@ -79,6 +80,31 @@ def try_out(make: Callable[[], nn.Module], inputs: Callable[[int], Inputs], dtyp
     why_not_fused = f"its forward changes its parameter {changed[0]}" if changed else ""
     paths = [path.rpartition(".") for path in sorted(left)]
     return ModuleTraits(tuple((layer, name) for layer, _, name in paths), why_not_fused)
+
+
+def refuse_cpu_only(make: Callable[[], nn.Module], inputs: Inputs, dtype: torch.dtype, device: torch.device) -> None:
+    """Call and differentiate a net once on the device of the run. A net that makes tensors on the CPU fails there.
+
+    Args:
+        make: Builds the net, which was tried out on the CPU before.
+        inputs: Arguments of its forward.
+
+    Raises:
+        UserError: If it fails there.
+    """
+    net = build_seeded(make, 1).to(device, dtype)
+    try:
+        with MemberRandomness(torch.tensor(1, device=device)):
+            output = net(*(value.to(device) for value in inputs))
+        _loss(output).backward()
+    except UserError:
+        raise
+    except Exception as error:
+        if not is_out_of_memory(error):  # what fits is measured later
+            raise UserError(
+                f"{type(net).__name__} runs on the CPU, but not on {device} ({short_message(error)}): give tensors that its "
+                "forward makes device=x.device, and register tensors that it keeps as buffers."
+            ) from error
 
 
 # -- one call ---------------------------------------------------------------------------------------------------------
