@@ -29,7 +29,7 @@ class Breed:
     buffer_prefix: str = ""  # starts the names of its buffers; empty if the herd has only one breed
 
     def view(self, state: State) -> State:
-        """Return the state of members of this breed as a herd of one breed would have it; storage is shared."""
+        """Return the state of this breed's members with the names and widths of a herd of this breed only; storage is shared."""
         if not self.buffer_prefix:
             return state
         prefix, out = _BUFFERS + self.buffer_prefix, State()
@@ -68,7 +68,7 @@ class Breeds:
         return out
 
     def rows_of(self, breed: Breed, slots: Sequence[int]) -> list[int]:
-        """Return the rows of the members with these slots that are of a breed."""
+        """Return which of these slots belong to a breed, as positions in `slots`."""
         return [row for row, slot in enumerate(slots) if self.of(slot) is breed]
 
     # -- rows under the names of their parameters -------------------------------------------------------------------

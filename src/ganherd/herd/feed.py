@@ -69,7 +69,7 @@ class Feed:
         return np.take_along_axis(self._order[members], columns, axis=1).astype(np.int64)
 
     def _shuffle(self, member: int, base: int, epoch: int) -> None:
-        """Write a member's order of an epoch to the table, repeated from its start up to the width of the table."""
+        """Write the order of a member's rows in an epoch to the table. If the table is wider, the order is repeated in it."""
         order, count = self._order[member], int(self.plan.count[member])
         generator = rng.seed_(torch.Generator(), rng.key(base, rng.ORDER, epoch), self._stream_version)
         permutation = torch.randperm(count, generator=generator).numpy()

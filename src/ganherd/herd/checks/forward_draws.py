@@ -23,7 +23,7 @@ _SEEDING = ("manual_seed", "seed", "set_state", "set_offset")
 
 
 class _Guarded:
-    """PyTorch's default generator, with methods that seed it refused."""
+    """A stand-in for PyTorch's default generator that raises when it is seeded."""
 
     def __init__(self, generator: torch.Generator, kind: str) -> None:
         self._generator, self._kind = generator, kind

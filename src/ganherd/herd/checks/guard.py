@@ -89,7 +89,7 @@ def _work(task: ComparisonTask) -> float:
 
 
 def _check(task: ComparisonTask, extent: Extent) -> GuardReport:
-    """Compare all engines with plain PyTorch at one extent."""
+    """Compare all engines with plain PyTorch, with one batch size and number of steps."""
     dtype, plain = _reference(task, extent)
     with slow_operations() as slow:
         results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}

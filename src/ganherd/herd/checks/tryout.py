@@ -182,7 +182,7 @@ def _line_of_forward(net: nn.Module, inputs: Inputs, key: int) -> str:
 
 
 def _refuse_shared_memory(net: nn.Module) -> None:
-    """Raise if tensors overlap in memory or have two names: in plain PyTorch they change each other, in members' rows not."""
+    """Raise if tensors overlap in memory or have two names: they change each other in plain PyTorch, but not in members' rows."""
     ranges: list[tuple[int, int, int, str]] = []  # first address, end, number of the tensor, name
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         if value.numel():

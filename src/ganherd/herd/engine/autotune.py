@@ -93,7 +93,7 @@ def _candidates(herd: Herd, settings: Settings) -> list[Plan]:
 
 
 def _measure(herd: Herd, plans: list[Plan]) -> dict[Plan, float]:
-    """Measure member-steps per second of the plans; on a CPU, stop when that takes too long."""
+    """Return the member-steps per second of each plan. On a CPU, slow plans are left out if the measurement takes too long."""
     rates: dict[Plan, float] = {}
     began = time.perf_counter()
     for plan in reversed(plans):  # the likely winners first, so that slow plans can be given up early

@@ -152,7 +152,7 @@ class Engine:
         groups = [self._blocks] if self.is_resident else [[block] for block in self._blocks]
         for number, group in enumerate(groups):
             own = [(breed.view(members_of(self.herd.state, block)), sums[:, block]) for block, breed in group]
-            on_device = [_to_device(*block, self.herd.device) for block in own]
+            on_device = own if self.is_resident else [_to_device(*block, self.herd.device) for block in own]
             for step in range(start, stop):
                 for (block, breed), (state, block_sums) in zip(group, on_device, strict=True):
                     self._train_block(breed, state, block, base[block], block_sums, step)
@@ -191,7 +191,7 @@ class Engine:
 
 
 def _to_device(state: State, sums: Tensor, device: torch.device) -> tuple[State, Tensor]:
-    """Return the state and the sums of a block on a device; tensors that are there already are not copied."""
+    """Copy the state and the sums of a block to a device."""
     return {name: value.to(device) for name, value in state.items()}, sums.to(device)
 
 
@@ -246,7 +246,7 @@ def memory_per_member(herd: Herd) -> int:
 
 
 def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
-    """Measure the bytes of one member, a block of one; see `memory_per_member`."""
+    """Measure the bytes that the only member of a block takes; see `memory_per_member`."""
     saved: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
 
     def save(tensor: Tensor) -> Tensor:

@@ -16,7 +16,7 @@ class SubsetEngine:
     """An engine for some members of a herd. Each call reads their state from the herd, and writes the result back to it."""
 
     def __init__(self, herd: Herd, plan: Plan, rows: Sequence[int]) -> None:
-        """Prepare the training of some members of a herd, in which all members have the same pace and their own opponents.
+        """Prepare the training of some members. The herd must have neither frozen opponents nor paces.
 
         Args:
             rows: The members, as rows of the herd's state.

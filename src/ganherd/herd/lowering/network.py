@@ -84,7 +84,7 @@ class StackedNetwork:
                 self._lowered = lower(net.module, kernels, double_backward)
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
-        """Return outputs [N, B, …] and the buffers after the call. Arguments do not change, except for buffers by kernels.
+        """Return outputs [N, B, …] and the buffers after the call. No argument is changed, but kernels update buffers in place.
 
         Args:
             views: Named parameters [N, …].
@@ -191,7 +191,7 @@ class MemberNetwork(StackedNetwork):
 
 
 class NetworkCall(StackedNetwork):
-    """Call nets without training them: all at once, or one after another from the first time that this fails.
+    """Call nets without training them: all at once or, after the first such call that fails, one after another.
 
     For a discriminator that also predicts classes it returns the logits only.
     """

@@ -4,6 +4,8 @@ One kernel gathers: `out[q] = Σ_tap in[place(q, tap)] · w[tap]`. This is the f
 form it computes a stride-2 transposed convolution, one parity of the output at a time. Each is the input gradient of the other.
 A second kernel computes the weight gradient of both. Layers with very few output channels (images) have variants that read
 their large side only once.
+
+A tap is one position of a convolution's kernel, with its weights for all channels.
 """
 
 from __future__ import annotations
@@ -61,10 +63,10 @@ class ConvSpec(NamedTuple):
 
 @dataclass(frozen=True)
 class UpstreamConv:
-    """A convolution as seen by the only other convolution that reads its output."""
+    """What a convolution has to know about another one that computed its input, if nothing else reads that."""
 
     epilogue: Epilogue  # of the other convolution
-    x: Tensor  # [N, B, …] its output
+    x: Tensor  # [N, B, …] the output of the other convolution
     channels: int
 
 

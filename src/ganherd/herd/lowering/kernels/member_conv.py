@@ -1,4 +1,4 @@
-"""Differentiable convolutions of all members: once if they are fused with their neighbours, otherwise twice."""
+"""Convolutions of all members that can be differentiated: once if they are fused with their neighbours, otherwise twice."""
 
 from __future__ import annotations
 

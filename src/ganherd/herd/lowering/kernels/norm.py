@@ -205,7 +205,7 @@ def column_sums(x: Tensor) -> Tensor:
 
 @dataclass
 class NormOnLoad:
-    """A batch norm as seen by the only convolution that reads its output."""
+    """What a convolution has to know about the batch norm that computed its input, if nothing else reads that."""
 
     table: Tensor  # float32 [4, N, C]: mean, 1/deviation, scale, shift
     x: Tensor  # [N, M, C] the input of the batch norm

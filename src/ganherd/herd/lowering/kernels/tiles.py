@@ -75,7 +75,7 @@ class TileShapeCache:
 def choose_shape(
     x: Tensor, name: str, sizes: tuple[object, ...], work: float, candidates: Sequence[TileShape], run: Launch
 ) -> TileShape:
-    """Return the first candidate (the rule's shape) for light work, and the fastest one for heavy work on a GPU.
+    """Return the first candidate for light work, and the fastest one for heavy work on a GPU.
 
     Args:
         x: [N, …] an input, for its device, dtype and number of members.
