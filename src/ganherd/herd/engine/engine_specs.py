@@ -19,9 +19,8 @@ class EngineSpec:
     about: str = ""
     one_by_one: bool = False  # train one member after another, so that nets that cannot be fused are trained, too
     needs_gpu: bool = False
-    needs_whole_herd: bool = (
-        False  # state and data of all members are on the device, and all members take the same steps
-    )
+    # State and data of all members are on the device, and all members take the same steps.
+    needs_whole_herd: bool = False
 
 
 _ENGINE, _GRAPH = "ganherd.herd.engine.engines:Engine", "ganherd.herd.engine.cuda_graph:GraphEngine"

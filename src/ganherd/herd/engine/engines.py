@@ -23,7 +23,7 @@ from ganherd.herd.step.step import SUMS, Step
 from ganherd.util.host import torch_threads
 from ganherd.util.registry import ENGINES, load_target
 
-ShouldStop = Callable[[], bool]
+StopCheck = Callable[[], bool]
 Tick = Callable[[int], None]  # gets the number of steps made so far
 
 _LONG = 1.0  # seconds; a plan whose first steps take longer may be given up
@@ -135,9 +135,7 @@ class Engine:
             for breed in herd.breeds.all
         }
 
-    def advance(
-        self, start: int, stop: int, sums: Tensor, should_stop: ShouldStop = never, tick: Tick = no_tick
-    ) -> int:
+    def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train every member from `start` up to `stop`, and return the step that was reached.
 
         If the state is on the device, all blocks make a step before the next step begins, so that a request to stop takes

@@ -56,7 +56,7 @@ def _net(herd: Herd, role: str, module: nn.Module, double_backward: bool) -> Jso
 
 def _penalty(module: nn.Module, rules: StepRules) -> str:
     """Describe how many layers run in which way in the forward pass of a gradient penalty."""
-    operations = _lowered(module, rules, kernels=True, double_backward=True)
+    operations = _lowered(module, rules, kernels=True, twice=True)
     return f"the pass of the penalty is differentiated twice: there {_count_methods(op.method for op in operations)}"
 
 
@@ -83,12 +83,10 @@ def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[
     ]
 
 
-def _lowered(
-    module: nn.Module, rules: StepRules, kernels: bool, double_backward: bool = False
-) -> list[LoweredOperation]:
-    """Return the operations of a module; one for the whole module if it cannot be traced."""
+def _lowered(module: nn.Module, rules: StepRules, kernels: bool, twice: bool = False) -> list[LoweredOperation]:
+    """Return the operations of a module, which may be differentiated twice; one for all of it if it cannot be traced."""
     try:
-        lowered = lower(module, kernels, double_backward)
+        lowered = lower(module, kernels, twice)
     except NotTraceable as why:
         return [LoweredOperation("all of it", type(module).__name__, VMAP, str(why))]
     return lowered.explain(rules.batch, torch.bfloat16 if rules.precision == "bf16" else torch.float32)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.engines import Engine, Herd, Plan, ShouldStop, Tick, make_engine, never, no_tick, place_state
+from ganherd.herd.engine.engines import Engine, Herd, Plan, StopCheck, Tick, make_engine, never, no_tick, place_state
 from ganherd.herd.state import members_of
 
 
@@ -32,9 +32,7 @@ class SubsetEngine:
         place_state(self._subset, plan)
         self._engine = make_engine(self._subset, plan)
 
-    def advance(
-        self, start: int, stop: int, sums: Tensor, should_stop: ShouldStop = never, tick: Tick = no_tick
-    ) -> int:
+    def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train these members like `Engine.advance`; `sums` [4, N] of the other members do not change."""
         if self._subset is None:
             return self._engine.advance(start, stop, sums, should_stop, tick)

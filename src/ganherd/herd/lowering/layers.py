@@ -34,21 +34,17 @@ class Layer:
     reader: tuple[nn.Module | None, bool]
 
     @property
-    def epilogue(self) -> ops.Epilogue | None:
-        """Return the activation and dropout that are fused into a convolution or linear layer."""
-        activation = [other for other in self.fused if isinstance(other, (nn.ReLU, nn.LeakyReLU))]
-        dropout = next((other for other in self.fused if isinstance(other, nn.Dropout)), None)
-        if dropout is not None:
-            return ops.Epilogue(_slope(activation), dropout.p, self.draws.keys, next(self.draws.calls))
-        return ops.Epilogue(_slope(activation)) if activation else None
-
-    @property
     def fusions(self) -> ops.Fusions:
         """Return what a convolution or linear layer computes in addition to its product."""
         kinds = {type(other): other for other in self.fused}
         shape = tuple(kinds[nn.Unflatten].unflattened_size) if nn.Unflatten in kinds else ()
-        images = nn.Upsample in kinds, kinds.get(nn.AvgPool2d)
-        return ops.Fusions(nn.Flatten in kinds, shape, *images, self.epilogue, self.feeds_norm)
+        activation = [kinds[kind] for kind in (nn.ReLU, nn.LeakyReLU) if kind in kinds]
+        epilogue = ops.Epilogue(_slope(activation)) if activation else None
+        if nn.Dropout in kinds:
+            p, call = kinds[nn.Dropout].p, next(self.draws.calls)
+            epilogue = ops.Epilogue(_slope(activation), p, self.draws.keys, call)
+        upsample, pool = nn.Upsample in kinds, kinds.get(nn.AvgPool2d)
+        return ops.Fusions(nn.Flatten in kinds, shape, upsample, pool, epilogue, self.feeds_norm)
 
 
 def _linear(layer: Layer, x: Tensor) -> Tensor:
@@ -131,7 +127,7 @@ def _spectral(layer: Layer, x: Tensor) -> Tensor:
     """Divide the weight by its largest singular value, and run the layer with it."""
     weight, new_u = layer.library.divide(layer.params["weight"], layer.buffers["u"], layer.module.training)
     layer.buffers["u"] = new_u
-    operation = next(operation for kind, operation in _SPECTRAL.items() if isinstance(layer.module, kind))
+    operation = next(_LAYERS[base] for base in type(layer.module).__bases__ if base in _LAYERS)
     return operation(replace(layer, params={**layer.params, "weight": weight}), x)
 
 
@@ -147,28 +143,17 @@ def _image_layer(layer: Layer, x: Tensor) -> Tensor:
     return ops.apply_to_images(layer.module, x)
 
 
-_SPECTRAL: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
-    nn.Conv2d: _conv,
-    nn.Linear: _linear,
-    nn.Embedding: _embedding,
-}
-
 _LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
     nn.Linear: _linear,
     nn.Dropout: _dropout,
     nn.Flatten: _flatten,
     nn.Unflatten: _unflatten,
-    nn.BatchNorm1d: _batch_norm,
-    nn.BatchNorm2d: _batch_norm,
     nn.Conv2d: _conv,
     nn.Embedding: _embedding,
     nn.ConvTranspose2d: _conv_transpose,
-    nn.Upsample: _image_layer,
-    nn.AvgPool2d: _image_layer,
-    nn.MaxPool2d: _image_layer,
-    SpectralConv2d: _spectral,
-    SpectralLinear: _spectral,
-    SpectralEmbedding: _spectral,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
+    **dict.fromkeys((nn.Upsample, nn.AvgPool2d, nn.MaxPool2d), _image_layer),
+    **dict.fromkeys((SpectralConv2d, SpectralLinear, SpectralEmbedding), _spectral),
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
 }
 

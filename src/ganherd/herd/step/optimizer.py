@@ -36,9 +36,8 @@ def update_(
         grads = [whole * (rules.grad_clip / norm.clamp(min=rules.grad_clip))]
     m, v, t = (state[f"{kind}.adam.{name}"] for name in ("m", "v", "t"))
     if rules.wander != "off":
-        mutate_learning_rates_(
-            state, kind, draws, number, rules.wander, rules.wander_strength, rules.wander_probability
-        )
+        how = (rules.wander, rules.wander_strength, rules.wander_probability)
+        mutate_learning_rates_(state, kind, draws, number, *how)
     lr, beta1, beta2 = _learning_rate(kind, state, rules, step), state["set.beta1"], state["set.beta2"]
     adam_(state[f"{kind}.params"], grads, m, v, t, lr, beta1, beta2, rules.eps)
 

@@ -92,9 +92,9 @@ class Step:
         self._keeps_precision = not (rules.input_noise or rules.augment or rules.game.penalty)
         # A penalty differentiates the discriminator twice; kernels that are fused with their neighbours allow it only once.
         double = (rules.game.penalty or rules.r1 > 0) and kernels and fused
-        self._critic = (
-            StackedNetwork(d, fused, kernels, rules.precision, double_backward=True) if double else self._networks["d"]
-        )
+        self._critic = self._networks["d"]
+        if double:
+            self._critic = StackedNetwork(d, fused, kernels, rules.precision, double_backward=True)
 
     def __call__(
         self,

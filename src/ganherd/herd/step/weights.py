@@ -45,9 +45,8 @@ class Weights:
             return list(torch.autograd.grad(loss.sum(), self._row))
         leaves = [leaf for leaf in self._leaves.values() if leaf.requires_grad]
         grads = iter(torch.autograd.grad(loss.sum(), leaves, allow_unused=True, materialize_grads=True))
-        return self._pieces(
-            [next(grads) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves.values()]
-        )
+        every = [next(grads) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves.values()]
+        return self._pieces(every)
 
     def _pieces(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Flatten the gradients of all parameters (zeros for frozen ones), and join small neighbours to one piece."""

@@ -41,10 +41,8 @@ _RECORDS = (
 )  # fmt: skip  # classes of libraries whose instances are looked into
 _SEQUENCES = (list, tuple, collections.deque)
 _ITERABLES: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 65), set(), {}, {}.values(), {}.items())
-_SHRINKING = (
-    *(type(iter(each)) for each in _ITERABLES),
-    type(reversed([])),
-)  # iterators that know how many items are left
+# Iterators that know how many items are left.
+_SHRINKING = (*(type(iter(each)) for each in _ITERABLES), type(reversed([])))
 _REDUCIBLE = (
     itertools.count, itertools.cycle, itertools.chain, itertools.islice, itertools.repeat, itertools.accumulate,
     zip, map, filter, enumerate,
@@ -140,13 +138,8 @@ def _known_items(value: Any, kind: type) -> Iterable[Any]:
     if issubclass(kind, (bytearray, array.array)):
         return [len(value), bytes(memoryview(value)[: _COPIED // 8])]
     if issubclass(kind, types.FunctionType):
-        return [
-            value.__qualname__,
-            *_contents(value.__closure__),
-            value.__defaults__,
-            value.__kwdefaults__,
-            value.__dict__,
-        ]
+        others = [value.__defaults__, value.__kwdefaults__, value.__dict__]
+        return [value.__qualname__, *_contents(value.__closure__), *others]
     if issubclass(kind, types.MethodType):
         return [value.__func__, value.__self__]
     if issubclass(kind, _NAMED):
