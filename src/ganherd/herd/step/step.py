@@ -149,7 +149,7 @@ class Step:
             ahead: Draw the samples of the generator's update in parallel, and return them.
         """
         rules, state, draws = self.rules, ctx.state, ctx.draws
-        # The side stream reads `batch` until the join; released earlier, its memory would be given to something else.
+        # The side stream reads `batch` until the join. If `batch` were released earlier, its memory could be overwritten.
         batch, y = ctx.batches(update)
         weights = self._networks["d"].weights(state["d.params"], state)
         call = 8 * (update + 1)  # every forward pass of a step has its own random streams
