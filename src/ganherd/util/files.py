@@ -61,6 +61,13 @@ def atomic_write(path: Path, content: bytes | str, sync: bool = True) -> None:
         handle.write(raw)
 
 
+def write_cache(path: Path, value: Any) -> None:
+    """Write a JSON file whose content can be computed again; do nothing if it cannot be written."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps(value), sync=False)
+
+
 def force_to_disk(path: Path) -> None:
     """Wait until a file, or the names in a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
