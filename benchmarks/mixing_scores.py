@@ -15,12 +15,13 @@ import torch
 
 from ganherd.features.extract import ExtractedFeatures
 from ganherd.features.moments import moments
-from ganherd.recipe.mixture_scores import BY, more_is_better
+from ganherd.metrics.metric_registry import metric_of
+from ganherd.recipe.mixture_scores import BY
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, VariationScore, evolve, summarise, uniform
 from ganherd.strategies.mixing.objectives import SampledGenerator
-from ganherd.strategies.mixing.reweighted import CapturedScore, Oriented
+from ganherd.strategies.mixing.reweighted import CapturedScore
 
 CLASSES, REAL, TIMED, GENERATIONS = 10, 1500, 300, 5000
 
@@ -39,7 +40,7 @@ def scores(name: str, each: list[SampledGenerator], reference: Any, samples: int
     assert aim is not None
     parts = [aim.measure(one) for one in each]
     stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
-    return Oriented(aim.score(stacked), torch.zeros(len(each), dtype=torch.bool), more_is_better(name))
+    return aim.score(stacked)
 
 
 def main() -> None:
@@ -68,7 +69,7 @@ def main() -> None:
         score(uniform(table), table)
         once = time.perf_counter() - start
         start = time.perf_counter()
-        evolve(uniform(table), table, score, 0.01, TIMED, lambda generation: draws[generation])
+        evolve(uniform(table), table, score, 0.01, TIMED, lambda generation: draws[generation], metric_of(name).cost)
         taken = (time.perf_counter() - start) * GENERATIONS / TIMED
         print(f"{name:<18}{once:>6.2f} s{taken:>20.1f} s", flush=True)
 

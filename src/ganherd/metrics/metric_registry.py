@@ -5,16 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ganherd.data.readers.stacked_mnist import STACKED
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics import diversity, histogram, label_accuracy
+from ganherd.recipe.mixture_scores import is_own
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.registry import METRICS as METRICS
 from ganherd.util.registry import load_target
 from ganherd.util.text import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Number = TypeVar("Number", float, "Tensor")
 
 
 @dataclass(frozen=True)
@@ -33,17 +39,28 @@ class Metric:
     bounds: tuple[float, float] = (-math.inf, math.inf)  # beyond which no value can be
     contest: bool = False  # of runs against each other, by their discriminators
 
-    def merit(self, value: float) -> float:
+    def merit(self, value: Number) -> Number:
         """Return a number of which more is better.
 
         >>> METRICS["fid"].merit(3.0), METRICS["recall"].merit(0.9), METRICS["density"].merit(1.5)
         (-3.0, 0.9, -0.5)
         """
-        return {"lower": -value, "higher": value, "nearest": -abs(value - self.best)}[self.direction]
+        if self.direction == "higher":
+            return value
+        return -value if self.direction == "lower" else -abs(value - self.best)
+
+    def cost(self, value: Number) -> Number:
+        """Return a number of which less is better, for searches that minimise."""
+        return -self.merit(value)
+
+    @property
+    def worst(self) -> float:
+        """Return the worst value; its cost is infinite."""
+        return -math.inf if self.direction == "higher" else math.inf
 
     @property
     def goal(self) -> str:
-        """Which values are better, in words.
+        """Return in words which values are better.
 
         >>> METRICS["fid"].goal, METRICS["density"].goal
         ('lower is better', '1 is best')
@@ -232,6 +249,16 @@ GROUPS = {  # names of several metrics, and other names
     "gam_ii": ("gam2",),
 }
 ORDER = {"train": 0, "score": 1, "asked": 2}
+_USERS_FUNCTION = Metric(refuse_single_run, "a function of your own", best=-math.inf, direction="lower")
+
+
+def metric_of(score: str) -> Metric:
+    """Return the metric behind a score that mixtures are chosen by; of a user's function, lower is better.
+
+    >>> metric_of("tvd").goal, metric_of("density").goal, metric_of("my_scores:far").goal
+    ('lower is better', '1 is best', 'lower is better')
+    """
+    return _USERS_FUNCTION if is_own(score) else METRICS[_known(score)[0]]
 
 
 def known_metrics(

@@ -14,13 +14,13 @@ from torch import Tensor
 from ganherd.features.extract import best_device
 from ganherd.features.material import DrawnSamples
 from ganherd.features.moments import Moments
+from ganherd.metrics.metric_registry import metric_of
 from ganherd.metrics.statistics import intervals
-from ganherd.recipe.mixture_scores import more_is_better
+from ganherd.metrics.statistics.verdict import Verdict, verdict
 from ganherd.runs.score_entry import ScoreInterval
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, VariationScore, scored_on, summarise
 from ganherd.strategies.mixing.objectives import SampledGenerator
-from ganherd.strategies.mixing.reweighted import Oriented
 
 if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures
@@ -49,6 +49,16 @@ class GeneratorSamples:
         )
 
 
+@dataclass(frozen=True)
+class ScoreChange:
+    """One score of the run's own mixture and of an ensemble, on the same samples."""
+
+    before: float
+    after: float
+    interval: ScoreInterval | None  # of `after` minus `before`; None: too few samples, or no difference
+    verdict: Verdict  # whether `after` is better, by the interval of how much nearer it is to the metric's goal
+
+
 def look_at(
     mixture: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
 ) -> GeneratorSamples:
@@ -66,8 +76,7 @@ def look_at(
 def scores_of(
     mixture: Mixture, reference: RealFeatures, look: GeneratorSamples, by: str, trust_code: bool
 ) -> dict[str, MixtureScorer]:
-    """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what is
-    searched by."""
+    """Return scores of mixtures of these generators: fid, tvd if the network predicts classes, and what is searched by."""
     real, where = reference.real, _where(look.features[0].shape[1])
     classes = 0 if real.logits is None else real.logits.shape[1]
     predicted = [x.argmax(1).cpu() for x in look.logits if x is not None] or None
@@ -85,11 +94,11 @@ def scores_of(
         seen_by = zip(look.each, look.features, look.logits, labels, strict=True)
         parts = [aim.measure(SampledGenerator(torch.from_numpy(one.x), x, logits, y)) for one, x, logits, y in seen_by]
         stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-        scorers[by] = Oriented(aim.score(stacked), torch.zeros(len(look.each), dtype=torch.bool), more_is_better(by))
+        scorers[by] = aim.score(stacked)
     return scorers
 
 
-def intervals_of(
+def changes_of(
     mixture: Mixture,
     reference: RealFeatures,
     look: GeneratorSamples,
@@ -97,30 +106,45 @@ def intervals_of(
     by: str,
     trust_code: bool,
     both: tuple[Tensor, Tensor],
-) -> dict[str, ScoreInterval | None]:
-    """Return for each score the interval of how much the second mixture has more than the first, over the samples.
+) -> dict[str, ScoreChange]:
+    """Compare two mixtures by each score, over the samples.
 
-    It is a jackknife: the difference is measured without each of some groups of samples.
+    Intervals are those of a jackknife: differences are measured without each of some groups of samples.
 
     Args:
-        whole: the scores on all samples of `look`.
+        mixture: The mixture that the generators are from.
+        reference: Features of the data.
+        look: Samples of each generator.
+        whole: The scores on all samples of `look`.
+        by: The score of the search.
+        trust_code: Whether a user's function may be loaded.
+        both: The weights of the two mixtures.
     """
-    if len(look.each[0].x) < MINIMUM:
-        return dict.fromkeys(whole)
-    without = [scores_of(mixture, reference, look.without(group), by, trust_code) for group in range(GROUPS)]
-    out: dict[str, ScoreInterval | None] = {}
+    groups = range(GROUPS if len(look.each[0].x) >= MINIMUM else 0)
+    without = [scores_of(mixture, reference, look.without(group), by, trust_code) for group in groups]
+    changes = {}
     for name, score in whole.items():
-        value = value_of(name, score, both[1]) - value_of(name, score, both[0])
-        each = [value_of(name, one[name], both[1]) - value_of(name, one[name], both[0]) for one in without]
-        out[name] = intervals.jackknife(value, each)
-    return out
+        before, after = (value_of(score, weights) for weights in both)
+        each = [(value_of(one[name], both[0]), value_of(one[name], both[1])) for one in without]
+        changes[name] = change_of(name, before, after, each)
+    return changes
+
+
+def change_of(name: str, before: float, after: float, without: Sequence[tuple[float, float]]) -> ScoreChange:
+    """Return how a score changes, from its two values on all samples and `without` each of some groups of samples."""
+    merit = metric_of(name).merit
+    if not without:
+        return ScoreChange(before, after, None, "undecided")
+    interval = intervals.jackknife(after - before, [b - a for a, b in without])
+    gain = intervals.jackknife(merit(after) - merit(before), [merit(b) - merit(a) for a, b in without])
+    return ScoreChange(before, after, interval, verdict(gain))
 
 
 def _where(features: int) -> torch.device:
     return scored_on(features, best_device())
 
 
-def value_of(name: str, score: MixtureScorer, weights: Tensor) -> float:
-    """The score itself."""
+def value_of(score: MixtureScorer, weights: Tensor) -> float:
+    """Return the score of one mixture; NaN if it is not finite."""
     value = float(score(weights[None], torch.arange(len(weights))[None])[0])
-    return math.nan if not math.isfinite(value) else -value if more_is_better(name) else value
+    return value if math.isfinite(value) else math.nan

@@ -13,10 +13,9 @@ import torch
 
 from ganherd.features.extract import best_device
 from ganherd.features.material import DrawnSamples, MetricSkipped
-from ganherd.metrics.statistics.verdict import Verdict, verdict
-from ganherd.recipe.mixture_scores import asked_score, more_is_better
-from ganherd.runs.score_entry import ScoreInterval
-from ganherd.scoring.ensemble_scores import intervals_of, look_at, scores_of, value_of
+from ganherd.metrics.metric_registry import metric_of
+from ganherd.recipe.mixture_scores import asked_score
+from ganherd.scoring.ensemble_scores import ScoreChange, changes_of, look_at, scores_of, value_of
 from ganherd.strategies.mixing import objectives, subset_search
 from ganherd.strategies.mixing.mixing import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
@@ -39,32 +38,28 @@ _GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as 
 
 @dataclass(frozen=True)
 class ChosenGenerators:
-    """The ensemble of one replica. The search saw one set of samples; `before` and `after` are measured on another."""
+    """The ensemble of one replica. The search saw one set of samples; `changes` are measured on another."""
 
     seed: int
     members: tuple[int, ...]  # as the search picked them
     weights: tuple[float, ...]
-    # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    intervals: Mapping[str, ScoreInterval | None]  # of `after` minus `before`
-    searched: tuple[float, float]  # what the search saw of both
+    changes: Mapping[str, ScoreChange]  # fid, tvd if the network predicts classes, and the score of the search
+    searched: tuple[float, float]  # the scores of both mixtures on the samples of the search
     tried: int  # mixtures
-
-    def verdict(self, name: str) -> Verdict:
-        """Return whether the ensemble is better than the run's own mixture, on fresh samples."""
-        ends = self.intervals[name]
-        if ends is None or more_is_better(name):
-            return verdict(ends)
-        return verdict((-ends["high"], -ends["low"]))
 
     def facts(self) -> JsonObject:
         """Return what `--json` prints."""
         chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
-        scores = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
-        scores["intervals"] = dict(self.intervals)
-        scores["verdicts"] = {name: self.verdict(name) for name in self.before}
-        return {"seed": self.seed, "members": chosen, **scores, "tried": self.tried}
+        return {
+            "seed": self.seed,
+            "members": chosen,
+            "before": {name: change.before for name, change in self.changes.items()},
+            "after": {name: change.after for name, change in self.changes.items()},
+            "searched": list(self.searched),
+            "intervals": {name: change.interval for name, change in self.changes.items()},
+            "verdicts": {name: change.verdict for name, change in self.changes.items()},
+            "tried": self.tried,
+        }
 
 
 @dataclass(frozen=True)
@@ -88,11 +83,11 @@ class EnsembleResult:
         head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
         lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
         for one in self.each:
-            changes = [f"{_change(name, one.before[name], one.after[name])}{_judged(name, one)}" for name in one.before]
+            changes = [_judged(name, change) for name, change in one.changes.items()]
             saw = f"the search saw {_change(self.by, *one.searched)} in {one.tried:,} mixtures"
             lines += ["", f"seed {one.seed}: {', '.join(changes)} on fresh samples; {saw}", "member  weight"]
             lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
-            lines += ADVICE.get(one.verdict(self.by), "").format(by=self.by).splitlines()
+            lines += ADVICE.get(one.changes[self.by].verdict, "").format(by=self.by).splitlines()
         return "\n".join([*lines, "", str(self.folder)])
 
 
@@ -101,10 +96,10 @@ def _change(name: str, before: float, after: float) -> str:
     return f"{name} {before:.{digits}f} → {after:.{digits}f}"
 
 
-def _judged(name: str, one: ChosenGenerators) -> str:
-    ends, digits = one.intervals[name], 5 if name == "kid" else 3
+def _judged(name: str, change: ScoreChange) -> str:
+    ends, digits = change.interval, 5 if name == "kid" else 3
     span = f", difference {ends['low']:+.{digits}f} to {ends['high']:+.{digits}f}" if ends else ""
-    return f" ({one.verdict(name)}{span})"
+    return f"{_change(name, change.before, change.after)} ({change.verdict}{span})"
 
 
 def find(
@@ -183,7 +178,8 @@ def _of_replica(
     seen, fresh = (scores_of(mixture, reference, look, by, trust_code) for look in looks)
     if progress:
         progress(f"{search} search by {by}")
-    best = _searched(mixture, replica, able, seen[by], search, size, seed)
+    cost = metric_of(by).cost
+    best = _searched(mixture, replica, able, lambda weights, table: cost(seen[by](weights, table)), search, size, seed)
     if not math.isfinite(best.score):
         raise UserError(
             f"--by {by}: it is no finite number for any mixture of seed {mixture.seeds[replica]}; choose another."
@@ -199,10 +195,8 @@ def _of_replica(
         mixture.seeds[replica],
         tuple(able[number] for number in picked),
         tuple(float(new[number]) for number in picked),
-        {name: value_of(name, score, old) for name, score in fresh.items()},
-        {name: value_of(name, score, new) for name, score in fresh.items()},
-        intervals_of(mixture, reference, looks[1], fresh, by, trust_code, (old, new)),
-        (value_of(by, seen[by], old), value_of(by, seen[by], new)),
+        changes_of(mixture, reference, looks[1], fresh, by, trust_code, (old, new)),
+        (value_of(seen[by], old), value_of(seen[by], new)),
         best.evaluations,
     )
 

@@ -9,7 +9,9 @@ from typing import Annotated
 import typer
 
 from ganherd.cli.options import Json, Quiet, Trust, print_json, say, show
-from ganherd.recipe.mixture_scores import LESS, MORE, asked_score
+from ganherd.recipe.mixture_scores import GOALS, asked_score
+
+_SCORES = "; ".join(f"{', '.join(names)} ({goal})" for goal, names in GOALS.items())
 
 
 class Search(StrEnum):
@@ -25,8 +27,7 @@ def ensemble(
         str,
         typer.Option(
             metavar="SCORE",
-            help=f"Score to optimise: the least {', '.join(LESS)}; the most {', '.join(MORE)}; or the least of your "
-            "own function, package.module:function.",
+            help=f"Score to optimise: {_SCORES}; or package.module:function of your own (lower is better).",
         ),
     ] = "fid",
     search: Annotated[

@@ -19,7 +19,7 @@ from ganherd.herd.engine.engines import has_kernels, keys_on_device
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
-from ganherd.recipe.mixture_scores import more_is_better
+from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.strategy.cellular_config import MixingConfig
 from ganherd.strategies.cellular.cells import Cells, Wiring
 from ganherd.strategies.mixing import objectives
@@ -34,7 +34,7 @@ from ganherd.strategies.mixing.mixing import (
     summarise,
 )
 from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
-from ganherd.strategies.mixing.reweighted import Oriented
+from ganherd.strategies.mixing.reweighted import WorstIfBroken
 from ganherd.strategies.traffic import Traffic
 from ganherd.util.errors import UserError
 from ganherd.util.host import give_back
@@ -69,6 +69,7 @@ class Mixer:
             traffic: Counts bytes received from other ranks.
         """
         self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
+        self.metric = metric_of(settings.score)
         self._comm, self._placement, self._traffic = comm, placement, traffic or Traffic()
         network = None if settings.network == "auto" else settings.network
         self._reference = RealFeatures(assembly.dataset, network, _REAL, trust_code=assembly.trusted)
@@ -111,11 +112,6 @@ class Mixer:
     def _setting(self) -> str:
         """Return the recipe's key with its value, for the beginning of messages."""
         return f"strategy.cellular.mixing.score {self.settings.score}"
-
-    @property
-    def sign(self) -> float:
-        """Return -1 if a higher score is better, because searches minimise; otherwise 1."""
-        return -1.0 if more_is_better(self.settings.score) else 1.0
 
     def look_at_data(self) -> None:
         """Compute the features of the data now instead of with the first mixture, e.g. to time them separately."""
@@ -179,24 +175,22 @@ class Mixer:
         return tensors
 
     def scores(self, summary: Summary) -> dict[str, MixtureScorer]:
-        """Return the scores of mixtures of these generators, all to be minimised.
-
-        These are `fid`, `tvd` if the network predicts classes, and the recipe's score. The latter must be multiplied by `sign`
-        to get its usual value.
-        """
+        """Return scores of mixtures of these generators: `fid`, `tvd` if the network predicts classes, and the recipe's."""
         real, shares = self._real
         fid = FrechetScore(summary, real)
         scores: dict[str, MixtureScorer] = {"fid": fid}
         if shares is not None:
             scores["tvd"] = VariationScore(summary, shares)
         if self._objective:
-            scores[self.settings.score] = Oriented(self._objective.score(summary.objective), fid.broken, self.sign < 0)
+            score = self._objective.score(summary.objective)
+            scores[self.settings.score] = WorstIfBroken(score, fid.broken, self.metric.worst)
         return scores
 
     def evolve(self, weights: Tensor, table: Tensor, score: MixtureScorer, iteration: int, generations: int) -> Evolved:
         """Evolve the weights of this rank's neighbourhoods for this many steps of the ES."""
         drawn = rng.draw(self._keys(iteration), (generations, table.shape[1]), "normal", torch.float64)
-        return evolve(weights, table, score, self.settings.sigma, generations, lambda generation: drawn[:, generation])
+        sigma, cost = self.settings.sigma, self.metric.cost
+        return evolve(weights, table, score, sigma, generations, lambda generation: drawn[:, generation], cost)
 
     # -- samples ----------------------------------------------------------------------------------------------------
 

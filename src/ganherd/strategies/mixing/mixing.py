@@ -24,7 +24,7 @@ def scored_on(features: int, fast: torch.device) -> torch.device:
 
 
 class MixtureScorer(Protocol):
-    """A function that scores M mixtures; less is better."""
+    """A function that scores M mixtures."""
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
         """Return the scores, float64 [M], on the device of the weights.
@@ -193,16 +193,18 @@ def evolve(
     sigma: float,
     generations: int,
     draws: Callable[[int], Tensor],
+    cost: Callable[[Tensor], Tensor] = torch.clone,
 ) -> Evolved:
-    """Run a (1+1)-ES on all M mixtures at once: w' = clip(w + N(0, σ²), 0, ∞) / sum replaces w if it scores strictly better.
+    """Run a (1+1)-ES on all M mixtures at once: w' = clip(w + N(0, σ²), 0, ∞) / sum replaces w if it costs strictly less.
 
     Args:
         weights: The first weights [M, s].
         table: The generators of each mixture [M, s]; padding keeps weight 0.
-        score: The score to minimise.
+        score: The score of mixtures.
         sigma: The standard deviation σ of a step.
         generations: The number of steps.
         draws: Returns standard normal numbers, float64 [M, s], for a generation.
+        cost: Returns a number to minimise for each score; by default, the score itself.
     """
     real = entries(table)
     history = [score(weights, table)]
@@ -211,7 +213,7 @@ def evolve(
         total = moved.sum(1, keepdim=True)
         moved = torch.where(total > 0, moved / total, weights)
         scores = score(moved, table)
-        better = scores < history[-1]  # False for NaN.
+        better = cost(scores) < cost(history[-1])  # False for NaN.
         weights = torch.where(better[:, None], moved, weights)
         history.append(torch.where(better, scores, history[-1]))
     return Evolved(weights, torch.stack(history))

@@ -59,13 +59,14 @@ class NeighbourhoodMixtures:
         near = torch.from_numpy(wiring.near)
         evolved = self.mixer.evolve(self._finite_weights(near, summary), near, score, iteration, generations)
         self._store(evolved.weights)
-        self.state["meet.score"].copy_(evolved.scores.repeat_interleave(self._cells.population))
+        cost = self.mixer.metric.cost
+        self.state["meet.score"].copy_(cost(evolved.scores).repeat_interleave(self._cells.population))
         scores = self.mixer.all_cells(evolved.history[[0, -1]].T)
         if self.best_generators:
-            after = scores[:, 1].masked_fill(scores[:, 1].isnan(), torch.inf)
+            after = cost(scores[:, 1]).masked_fill(scores[:, 1].isnan(), torch.inf)
             best = after.unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R]
             self.best_generators.offer(best, self.state["meet.weights"], iteration)
-        return (self.mixer.sign * scores).numpy()
+        return scores.numpy()
 
     def neighbourhoods(self, wiring: Wiring, iteration: int) -> Neighbourhoods:
         """Return the mixtures of all cells of all replicas at the end of a run.
@@ -100,7 +101,7 @@ class NeighbourhoodMixtures:
         )
 
         def badness(one: Neighbourhood) -> list[float]:
-            score = None if (value := grid.judged(one)) is None else self.mixer.sign * value
+            score = None if (value := grid.judged(one)) is None else self.mixer.metric.cost(value)
             return [math.inf if value is None else value for value in (score, one.fid, one.tvd, one.kid)]
 
         best = [min(mixtures[first : first + cells], key=badness).cell for first in range(0, len(mixtures), cells)]
@@ -112,8 +113,7 @@ class NeighbourhoodMixtures:
         members = [self._cells.population * other for other in wiring.topology.members(cell)]
         *values, value = (value if math.isfinite(value) else None for value in row[-len(FIELDS) - 1 :])
         scores = dict(zip(FIELDS, values, strict=True))
-        is_field = self.mixer.settings.score in FIELDS
-        scores["value"] = None if value is None or is_field else self.mixer.sign * value
+        scores["value"] = None if self.mixer.settings.score in FIELDS else value
         return Neighbourhood(replica=replica, cell=cell, members=members, weights=row[: len(members)], **scores)
 
     def _finite_weights(self, near: Tensor, summary: Summary, stored: Tensor | None = None) -> Tensor:

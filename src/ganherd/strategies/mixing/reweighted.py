@@ -1,7 +1,6 @@
 """Scores of mixtures that are computed from a few numbers of each generator.
 
-Each takes weights [M, s] and a table [M, s] of generators, like every `mixing.MixtureScorer`. Here higher may be better; `Oriented`
-flips such a score, because searches minimise.
+Each takes weights [M, s] and a table [M, s] of generators, like every `mixing.MixtureScorer`.
 """
 
 from __future__ import annotations
@@ -19,23 +18,23 @@ _AT_ONCE = 1 << 23  # numbers that one evaluation may gather
 Function = Callable[[np.ndarray, np.ndarray, np.ndarray], float]  # (features [s, n, F], weights [s], real [m, F])
 
 
-class Oriented:
-    """Turn a score into one to minimise: negated if more is better, and infinite for mixtures with a broken generator.
+class WorstIfBroken:
+    """Another score, but the worst possible value for mixtures that give weight to a broken generator.
 
-    >>> score = Oriented(LinearScore(torch.tensor([0.5, 0.75, 1.0])), torch.tensor([False, False, True]), more=True)
+    >>> score = WorstIfBroken(LinearScore(torch.tensor([0.5, 0.75, 1.0])), torch.tensor([False, False, True]), -torch.inf)
     >>> score(torch.tensor([[0.5, 0.5], [1.0, 0.0]]).double(), torch.tensor([[0, 1], [0, 2]])).tolist()
-    [-0.625, -0.5]
+    [0.625, 0.5]
     >>> score(torch.tensor([[0.5, 0.5]]).double(), torch.tensor([[0, 2]])).item()
-    inf
+    -inf
     """
 
-    def __init__(self, score: MixtureScorer, broken: Tensor, more: bool) -> None:
-        """Wrap a score; `broken` bool [G] marks generators with NaN, and `more` says that a higher score is better."""
-        self._score, self._broken, self._sign = score, broken, -1.0 if more else 1.0
+    def __init__(self, score: MixtureScorer, broken: Tensor, worst: float) -> None:
+        """Wrap a score; `broken` bool [G] marks generators with NaN."""
+        self._score, self._broken, self._worst = score, broken, worst
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
         is_broken = ((weights > 0) & self._broken.to(weights.device)[table]).any(1)
-        return (self._sign * self._score(weights, table)).masked_fill(is_broken, torch.inf)
+        return self._score(weights, table).masked_fill(is_broken, self._worst)
 
 
 class LinearScore:
