@@ -19,9 +19,16 @@ from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.mixture_scores import BY
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.mixing import objectives
-from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, VariationScore, evolve, summarise, uniform
 from ganherd.strategies.mixing.objectives import SampledGenerator
-from ganherd.strategies.mixing.reweighted import CapturedScore
+from ganherd.strategies.mixing.scorers import (
+    CapturedScore,
+    FrechetScore,
+    MixtureScorer,
+    VariationScore,
+    class_shares,
+    summarise,
+)
+from ganherd.strategies.mixing.weight_evolution import evolve, uniform
 
 CLASSES, REAL, TIMED, GENERATIONS = 10, 1500, 300, 5000
 
@@ -32,15 +39,13 @@ def scores(name: str, each: list[SampledGenerator], reference: Any, samples: int
     if name == "fid":
         return FrechetScore(summarise([one.features for one in each]), moments(reference.real.x))
     if name == "tvd":
-        return VariationScore(summarise(predicted=logits, classes=CLASSES), torch.full((CLASSES,), 1 / CLASSES))
+        return VariationScore(class_shares(logits, CLASSES), torch.full((CLASSES,), 1 / CLASSES))
     if name in ("modes", "stacked_modes"):  # what is timed does not depend on how modes are told
         places, most = (8, samples // 8) if name == "modes" else (1000, 4)
         return CapturedScore(torch.randint(0, most, (len(each), places)), samples)
     aim = objectives.find(name, reference, samples, lambda features: torch.device("cpu"))
     assert aim is not None
-    parts = [aim.measure(one) for one in each]
-    stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
-    return aim.score(stacked)
+    return aim.score(aim.measure_all(each))
 
 
 def main() -> None:

@@ -16,6 +16,7 @@ from torch.nn import functional as F
 
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
@@ -80,6 +81,15 @@ class Classifier:
             for start in range(0, len(x), 1024):
                 parts.append(self.net(_model_units(x[start : start + 1024], self.offset, self.scale)).numpy())
         return np.concatenate(parts)
+
+    def described(self, samples: int) -> ScoreEntry:
+        """Return what a score of this many samples says of the classifier."""
+        return {
+            "samples": samples,
+            "network": self.name,
+            "resizing": self.resizing,
+            "held_out_accuracy": self.held_out_accuracy,
+        }
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the likeliest class of each row, int64 [n]."""

@@ -6,7 +6,7 @@ import copy
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ganherd.features.material import MetricSkipped
 from ganherd.recipe.trust import script_of
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress
 from ganherd.util.text import did_you_mean
@@ -38,6 +39,11 @@ class Network:
     heavy: bool = False  # seconds for a hundred images on a CPU
     held_out_accuracy: float | None = None
     as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
+
+    def described(self, samples: int) -> ScoreEntry:
+        """Return what a score of this many samples says of the network."""
+        facts = {"samples": samples, "network": self.name, "resizing": self.resizing}
+        return cast(ScoreEntry, {**facts, "held_out_accuracy": self.held_out_accuracy})
 
 
 class Pixels(nn.Module):

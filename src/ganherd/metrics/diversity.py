@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ganherd.features.material import ScoringContext
-from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
+from ganherd.metrics.groups import SampleGroup, asked_by_class, of_rows, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
@@ -35,8 +35,10 @@ def _std(flat: np.ndarray, ddof: int) -> np.ndarray:
 
 
 def relative_error(x: np.ndarray) -> float:
-    """Return the ratio of the spread's standard error to the spread, as x is a sample: the infinitesimal bootstrap, which asks
-    how much the weight of each row counts."""
+    """Return the ratio of the standard error of `spread` to its value, by the infinitesimal bootstrap.
+
+    It is the derivative of the spread by the weight of each row.
+    """
     flat = x.reshape(len(x), -1)
     mean, std = flat.mean(0, dtype=np.float64), _std(flat, ddof=0)
     varies = std > 0
@@ -72,6 +74,7 @@ def _classes(
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
+    """Measure the diversity within each class; the value is that of the class with the least."""
     samples, dataset = (material.asked if material.has_labels else material.free), material.dataset
     per_class = diversity(samples.x, samples.y, dataset.x, dataset.y, dataset.labels)
     known = {name: v for name, v in per_class.items() if v is not None}
@@ -104,8 +107,8 @@ def _in_groups(material: ScoringContext) -> ScoreEntry:
         return asked_by_class(material)
     data = material.dataset
     drawn, rows = wanted_rows(material)
-    values = {
-        one.name: ratio(drawn.x[one.index], data.x[np.isin(data.y, one.classes)] if one.classes else data.x)
-        for one in rows
-    }
-    return in_groups(material.per, values, {one.name: len(one.index) for one in rows})
+
+    def of_group(one: SampleGroup) -> float | None:
+        return ratio(drawn.x[one.index], data.x[np.isin(data.y, one.classes)] if one.classes else data.x)
+
+    return of_rows(material, rows, of_group)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
 from ganherd.features.material import MetricSkipped, ScoringContext
-from ganherd.metrics.groups import entries, in_groups, wanted_groups, wanted_rows
+from ganherd.metrics.groups import entries, of_rows, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.files import sha256_of
@@ -39,24 +38,17 @@ def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]
 
 
 def _one(logs: Tensor) -> Tensor:
+    """Return the score of one split from log p(y | x) [n, classes]."""
     marginal = logs.exp().mean(0, keepdim=True).log()
     return (logs.exp() * (logs - marginal)).nan_to_num(0.0).sum(1).mean().exp()
 
 
 def measure_classifier(material: ScoringContext) -> ScoreEntry:
     """Measure with the network of the other scores if it predicts classes, otherwise with the data's classifier."""
-    if _tells_classes(material):
-        fake = material.features
-        if fake.logits is not None:
-            return _measure(material, fake.logits, material.reference.described(fake))
+    if _tells_classes(material) and (logits := material.features.logits) is not None:
+        return _measure(material, logits, material.reference.described(material.features))
     judge, x = material.classifier, material.free.x
-    described: ScoreEntry = {
-        "samples": len(x),
-        "network": judge.name,
-        "resizing": judge.resizing,
-        "held_out_accuracy": judge.held_out_accuracy,
-    }
-    return _measure(material, torch.from_numpy(judge.logits(x)), described, judge)
+    return _measure(material, torch.from_numpy(judge.logits(x)), judge.described(len(x)), judge)
 
 
 def _tells_classes(material: ScoringContext) -> bool:
@@ -68,6 +60,7 @@ def _tells_classes(material: ScoringContext) -> bool:
 
 
 def measure_inception(material: ScoringContext) -> ScoreEntry:
+    """Measure with the Inception network and a classifier head."""
     reference = material.reference
     if not reference.network.as_inception:
         raise MetricSkipped(
@@ -111,12 +104,7 @@ def _groups(material: ScoringContext) -> ScoreEntry:
 
 def _judged_groups(material: ScoringContext, judge: Classifier) -> ScoreEntry:
     """Return the same scores from the classifier of the data."""
-    if material.per == "class":
-        drawn, names = material.free, material.dataset.labels
-        rows = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names)}
-    else:
-        drawn, wanted = wanted_rows(material)
-        rows = {one.name: one.index for one in wanted}
+    drawn, rows = wanted_rows(material)
     logits = torch.from_numpy(judge.logits(drawn.x))
-    values = {name: inception_score(logits[index], 1)[0] for name, index in rows.items() if len(index) > 1}
-    return in_groups(str(material.per), values, {name: len(rows[name]) for name in values})
+    several = (one for one in rows if len(one.index) > 1)
+    return of_rows(material, several, lambda one: inception_score(logits[one.index], 1)[0])

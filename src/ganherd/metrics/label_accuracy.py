@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ganherd.features.material import MetricSkipped, ScoringContext
-from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
+from ganherd.metrics.groups import asked_by_class, of_rows, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
@@ -29,6 +29,7 @@ def label_accuracy(
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
+    """Measure the accuracy of samples with every label requested equally often."""
     samples, judge = material.asked, material.classifier
     if not len(samples.x):
         raise MetricSkipped("no sample carries a label")
@@ -37,10 +38,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
         "value": value,
         "per_class": per_class,
         "interval": intervals.share(value, len(samples.x)),
-        "samples": len(samples.x),
-        "network": judge.name,
-        "resizing": judge.resizing,
-        "held_out_accuracy": judge.held_out_accuracy,
+        **judge.described(len(samples.x)),
         "held_out_samples": judge.held_out_samples,
     }
     if judge.held_out_accuracy is None:
@@ -63,6 +61,5 @@ def _in_groups(material: ScoringContext) -> ScoreEntry:
         return asked_by_class(material)
     drawn, rows = wanted_rows(material)
     right = material.classifier.predict(drawn.x) == drawn.y
-    known = [one for one in rows if (drawn.y[one.index] >= 0).all()]
-    values = {one.name: float(right[one.index].mean()) for one in known}
-    return in_groups(material.per, values, {one.name: len(one.index) for one in known})
+    known = (one for one in rows if (drawn.y[one.index] >= 0).all())
+    return of_rows(material, known, lambda one: float(right[one.index].mean()))

@@ -49,6 +49,8 @@ class NearestRows:
 
 @dataclass(frozen=True)
 class Memorisation:
+    """How many samples look like copies of training rows, and how near samples are to them."""
+
     nearer: float
     nearer_error: float  # standard error (Hanley and McNeil)
     copies: float
@@ -59,11 +61,6 @@ class Memorisation:
     training: int
     warning: str = ""
 
-    @property
-    def copied(self) -> float:
-        """The share of copies beyond what chance brings, at least 0."""
-        return max(0.0, (self.copies - BY_CHANCE) / (1 - BY_CHANCE))
-
 
 def nearest(
     x: np.ndarray,
@@ -72,8 +69,9 @@ def nearest(
     budget: int = 1 << 27,
     progress: Progress | None = None,
 ) -> NearestRows:
-    """Return the k nearest training rows of every row, by Euclidean distance on the flattened rows; never more than `budget`
-    bytes of distances at once.
+    """Return the k nearest training rows of every row, by Euclidean distance between flattened rows.
+
+    At most `budget` bytes of distances are in memory at once.
 
     >>> nearest(np.array([[0.0, 1.0]]), np.array([[0.0, 0.0], [0.0, 3.0]]), k=1).distance.tolist()
     [[1.0]]
@@ -135,12 +133,6 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> 
         training=training,
         warning=warning,
     )
-
-
-def measure_arrays(x: np.ndarray, training: np.ndarray, held_out: np.ndarray) -> tuple[Memorisation, NearestRows]:
-    """Return the statistics of samples against training and held-out rows (pixels or features alike), and the neighbours."""
-    neighbours = nearest(x, training)
-    return memorisation(neighbours, nearest(held_out, training), len(training)), neighbours
 
 
 def below(a: np.ndarray, b: np.ndarray) -> float:
@@ -205,21 +197,18 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
     """Return the same for every class, member or neighbourhood, if those are requested."""
-    from ganherd.metrics.groups import in_groups, wanted_rows
+    from ganherd.metrics.groups import SampleGroup, of_rows, wanted_rows
 
     if material.per is None:
         return {}
-    if material.per == "class":
-        drawn, names = material.free, material.dataset.labels
-        index = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names) if (drawn.y == k).any()}
-    else:
-        drawn, rows = wanted_rows(material)
-        index = {one.name: one.index for one in rows}
+    drawn, rows = wanted_rows(material)
     near = nearest(drawn.x, material.dataset.x, progress=material.progress)
-    n = len(material.dataset.x)
-    each = {name: memorisation(NearestRows(near.distance[i], near.index[i]), held_out, n) for name, i in index.items()}
-    counts = {name: one.samples for name, one in each.items()}
-    return in_groups(material.per, {name: one.copies for name, one in each.items()}, counts)
+
+    def copies(one: SampleGroup) -> float:
+        own = NearestRows(near.distance[one.index], near.index[one.index])
+        return memorisation(own, held_out, len(material.dataset.x)).copies
+
+    return of_rows(material, rows, copies)
 
 
 def draw_neighbours(

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from ganherd.data.readers.stacked_mnist import STACKED
 from ganherd.features.material import MetricSkipped, ScoringContext
-from ganherd.metrics import diversity, histogram, label_accuracy
 from ganherd.recipe.mixture_scores import is_own
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
@@ -90,120 +89,96 @@ def refuse_single_run(material: ScoringContext) -> ScoreEntry:
     )
 
 
-SHARE = (0.0, 1.0)  # bounds of it
-NO_LESS_THAN_0 = (0.0, math.inf)  # bounds of a distance
+def _share(target: str, about: str, **facts: Any) -> Metric:
+    """Return a metric that is a share, of which 1 is the highest and the best."""
+    return Metric(late(target), about, **{"best": 1.0, "direction": "higher", "bounds": (0.0, 1.0), **facts})
+
+
+def _distance(target: str, about: str, **facts: Any) -> Metric:
+    """Return a metric that is a distance, of which 0 is the lowest and the best."""
+    return Metric(late(target), about, **{"best": 0.0, "direction": "lower", "bounds": (0.0, math.inf), **facts})
+
+
+def _unbounded(target: str, about: str, **facts: Any) -> Metric:
+    """Return a metric of which the higher is the better, without a limit."""
+    return Metric(late(target), about, best=math.inf, direction="higher", **facts)
+
+
+def _contest(about: str) -> Metric:
+    """Return a metric of several runs against each other."""
+    return Metric(refuse_single_run, about, best=math.inf, direction="higher", bounds=(0.0, 1.0), contest=True)
+
 
 _METRICS: dict[str, Metric] = {
-    "label_accuracy": Metric(
-        label_accuracy.measure,
+    "label_accuracy": _share(
+        "metrics.label_accuracy:measure",
         "samples that a classifier of the real data sees as the label that was asked for",
-        best=1.0,
-        direction="higher",
-        bounds=SHARE,
         needs_classes=True,
         needs_asking=True,
         when="train",
     ),
-    "histogram": Metric(
-        histogram.measure,
+    "histogram": _distance(
+        "metrics.histogram:measure",
         "total variation distance between the classes seen in free samples and p(y)",
-        best=0.0,
-        direction="lower",
-        bounds=SHARE,
+        bounds=(0.0, 1.0),
         needs_classes=True,
         when="train",
     ),
     "diversity": Metric(
-        diversity.measure,
+        late("metrics.diversity:measure"),
         "spread of the generated pixels or coordinates by the data's, in the class where it is least",
         best=1.0,
         direction="nearest",
         when="train",
     ),
-    "fid": Metric(
-        late("metrics.frechet:measure_fid"),
+    "fid": _distance(
+        "metrics.frechet:measure_fid",
         "Fréchet distance between Gaussians fitted to the features of samples and data",
-        best=0.0,
-        direction="lower",
-        bounds=NO_LESS_THAN_0,
         when="train",
     ),
-    "ifid": Metric(
-        late("metrics.frechet:measure_ifid"),
+    "ifid": _distance(
+        "metrics.frechet:measure_ifid",
         "mean over the classes of the Fréchet distance within each: the FID of per-class herds",
-        best=0.0,
-        direction="lower",
-        bounds=NO_LESS_THAN_0,
         needs_classes=True,
         needs_asking=True,
         when="score",
     ),
-    "kid": Metric(
-        late("metrics.kid:measure"),
+    "kid": _distance(
+        "metrics.kid:measure",
         "kernel distance between the features of samples and data; without bias, also for few samples",
-        best=0.0,
-        direction="lower",
+        bounds=(-math.inf, math.inf),
         when="train",
     ),
-    "precision": Metric(
-        late("metrics.prdc:measure_precision"),
-        "samples that lie where the data is: fidelity",
-        best=1.0,
-        direction="higher",
-        bounds=SHARE,
-        when="score",
-    ),
-    "recall": Metric(
-        late("metrics.prdc:measure_recall"),
-        "data that lies where samples are: variety",
-        best=1.0,
-        direction="higher",
-        bounds=SHARE,
-        when="score",
-    ),
+    "precision": _share("metrics.prdc:measure_precision", "samples that lie where the data is: fidelity", when="score"),
+    "recall": _share("metrics.prdc:measure_recall", "data that lies where samples are: variety", when="score"),
     "density": Metric(
         late("metrics.prdc:measure_density"),
         "how many data neighbourhoods hold a sample, by their number",
         best=1.0,
         direction="nearest",
-        bounds=NO_LESS_THAN_0,
+        bounds=(0.0, math.inf),
         when="score",
     ),
-    "coverage": Metric(
-        late("metrics.prdc:measure_coverage"),
-        "data that has a sample in its neighbourhood",
-        best=1.0,
-        direction="higher",
-        bounds=SHARE,
-        when="score",
-    ),
-    "classifier_score": Metric(
-        late("metrics.inception_score:measure_classifier"),
+    "coverage": _share("metrics.prdc:measure_coverage", "data that has a sample in its neighbourhood", when="score"),
+    "classifier_score": _unbounded(
+        "metrics.inception_score:measure_classifier",
         "exp of the information between sample and class, as a classifier of the real data sees it",
-        best=math.inf,
-        direction="higher",
         needs_classes=True,
         when="score",
     ),
-    "inception_score": Metric(
-        late("metrics.inception_score:measure_inception"),
+    "inception_score": _unbounded(
+        "metrics.inception_score:measure_inception",
         "the same by the Inception network, with a classifier head that --head gives",
-        best=math.inf,
-        direction="higher",
     ),
-    "modes": Metric(
-        late("metrics.modes:measure"),
+    "modes": _unbounded(
+        "metrics.modes:measure",
         "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
-        best=math.inf,
-        direction="higher",
         when="train",
         fits=lambda data: not data.is_image and bool(data.labels),
     ),
-    "stacked_modes": Metric(
-        late("metrics.stacked_modes:measure"),
+    "stacked_modes": _unbounded(
+        "metrics.stacked_modes:measure",
         "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
-        best=math.inf,
-        direction="higher",
         when="score",
         fits=lambda data: data.name in STACKED,
     ),
@@ -212,30 +187,16 @@ _METRICS: dict[str, Metric] = {
         "samples that look like copies of one image or point of the training data; 0.05 is chance",
         best=0.05,
         direction="nearest",
-        bounds=SHARE,
+        bounds=(0.0, 1.0),
     ),
-    "ais": Metric(
-        late("metrics.ais.ais_mixture:measure"),
+    "ais": _unbounded(
+        "metrics.ais.ais_mixture:measure",
         "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
-        best=math.inf,
-        direction="higher",
         needs_generators=True,
     ),
-    "gam2": Metric(
-        refuse_single_run,
-        "samples that discriminators call real which their generator did not meet (GAM-II)",
-        best=math.inf,
-        direction="higher",
-        bounds=SHARE,
-        contest=True,
-    ),
-    "gam": Metric(
-        refuse_single_run,
-        "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
-        best=math.inf,
-        direction="higher",
-        bounds=SHARE,
-        contest=True,
+    "gam2": _contest("samples that discriminators call real which their generator did not meet (GAM-II)"),
+    "gam": _contest(
+        "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half"
     ),
 }
 

@@ -5,7 +5,6 @@ The setting of VEEGAN and PacGAN: 26,000 samples; a mode is captured by one of t
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -81,10 +80,7 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
         "interval": intervals.captured(covered.counts, covered.samples, material.seed),
         "kl": covered.kl,
         "by_chance": covered.by_chance,
-        "samples": covered.samples,
-        "network": judge.name,
-        "resizing": judge.resizing,
-        "held_out_accuracy": judge.held_out_accuracy,
+        **judge.described(covered.samples),
     }
     if covered.samples < samples:
         out["warning"] = f"the setting has {samples:,} samples; {covered.samples:,} show fewer modes by chance alone"
@@ -93,20 +89,13 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
 
 def _each(material: ScoringContext, judge: Classifier, samples: int) -> ScoreEntry:
     """Return modes and KL of every member or neighbourhood, each from the full number of samples: fewer show fewer modes."""
-    from ganherd.metrics.groups import in_groups
+    from ganherd.metrics.groups import in_groups, mixtures_of
 
-    per, members = str(material.per), len(material.mixture.label_of)
-    weights = np.eye(members)
-    if per == "neighbourhood":
-        cells = material.neighbourhoods or ()
-        weights = np.zeros((len(cells), members))
-        for row, cell in zip(weights, cells, strict=True):
-            row[list(cell.members)] = 1.0 if cell.weights is None else np.asarray(cell.weights)
-    covered = {}
-    for number, own in enumerate(timed(list(weights), material.progress, f"modes of each {per}")):
-        alone = dataclasses.replace(material.mixture, weights=own / own.sum())
-        x = alone.sample(samples, seed=material.seed, replica=material.replica).x
-        covered[str(number)] = stacked_coverage(x, judge.predict)
+    per, covered = str(material.per), {}
+    mixtures = mixtures_of(material, per)
+    for number in timed(list(mixtures), material.progress, f"modes of each {per}"):
+        x = mixtures[number].sample(samples, seed=material.seed, replica=material.replica).x
+        covered[number] = stacked_coverage(x, judge.predict)
     out = in_groups(
         per, {k: one.captured for k, one in covered.items()}, {k: one.samples for k, one in covered.items()}
     )

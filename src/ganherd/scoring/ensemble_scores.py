@@ -19,8 +19,8 @@ from ganherd.metrics.statistics import intervals
 from ganherd.metrics.statistics.verdict import Verdict, verdict
 from ganherd.runs.score_entry import ScoreInterval
 from ganherd.strategies.mixing import objectives
-from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, VariationScore, scored_on, summarise
 from ganherd.strategies.mixing.objectives import SampledGenerator
+from ganherd.strategies.mixing.scorers import MixtureScorer, class_shares, scored_on, summarise
 
 if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures
@@ -65,10 +65,8 @@ def look_at(
     n, together = len(each[0].x), np.concatenate([one.x for one in each])
     no_member = np.full(len(together), -1, np.int64)
     fake, real = reference.of(DrawnSamples(together, no_member, no_member)), reference.real
-    classes = 0 if real.logits is None else real.logits.shape[1]
-    if by in objectives.CLASSES and not classes:
-        raise objectives.no_classes(f"--by {by}", reference.network.name)
-    objectives.refuse(f"--by {by}", by, reference.dataset, n, mixture.takes_label, trust_code, classes)
+    known = 0 if real.logits is None else real.logits.shape[1], reference.network.name
+    objectives.refuse(f"--by {by}", by, reference.dataset, n, mixture.takes_label, trust_code, *known)
     logits: Sequence[Tensor | None] = [None] * len(each) if fake.logits is None else fake.logits.split(n)
     return GeneratorSamples(each, fake.x.split(n), logits)
 
@@ -78,24 +76,22 @@ def scores_of(
 ) -> dict[str, MixtureScorer]:
     """Return scores of mixtures of these generators: fid, tvd if the network predicts classes, and what is searched by."""
     real, where = reference.real, _where(look.features[0].shape[1])
-    classes = 0 if real.logits is None else real.logits.shape[1]
-    predicted = [x.argmax(1).cpu() for x in look.logits if x is not None] or None
-    summary = summarise([x.to(where) for x in look.features], predicted, classes)
-    scorers: dict[str, MixtureScorer] = {
-        "fid": FrechetScore(summary, Moments(real.moments.mean.to(where), real.moments.cov.to(where)))
-    }
+    shares = classes = None
     if real.logits is not None:
-        seen = torch.bincount(real.logits.argmax(1).cpu(), minlength=classes).double()
-        scorers["tvd"] = VariationScore(summary, seen / seen.sum())
-    if aim := objectives.find(by, reference, len(look.each[0].x), _where, trust_code):
-        labels = [
-            torch.from_numpy(one.y).to(look.features[0].device) if mixture.takes_label else None for one in look.each
-        ]
-        seen_by = zip(look.each, look.features, look.logits, labels, strict=True)
-        parts = [aim.measure(SampledGenerator(torch.from_numpy(one.x), x, logits, y)) for one, x, logits, y in seen_by]
-        stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-        scorers[by] = aim.score(stacked)
-    return scorers
+        predicted = [x.argmax(1).cpu() for x in (real.logits, *look.logits) if x is not None]
+        shares, *each = class_shares(predicted, real.logits.shape[1])
+        classes = torch.stack(each)
+    objective, measured = objectives.find(by, reference, len(look.each[0].x), _where, trust_code), {}
+    if objective:
+        labels = [torch.from_numpy(one.y).to(look.features[0].device) for one in look.each]
+        seen = zip(look.each, look.features, look.logits, labels, strict=True)
+        measured = objective.measure_all(
+            SampledGenerator(torch.from_numpy(one.x), x, logits, y if mixture.takes_label else None)
+            for one, x, logits, y in seen
+        )
+    summary = summarise([x.to(where) for x in look.features], classes, measured)
+    moments = Moments(real.moments.mean.to(where), real.moments.cov.to(where))
+    return objectives.scorers(summary, moments, shares, by, objective)
 
 
 def changes_of(

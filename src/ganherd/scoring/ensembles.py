@@ -17,7 +17,7 @@ from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.mixture_scores import asked_score
 from ganherd.scoring.ensemble_scores import ScoreChange, changes_of, look_at, scores_of, value_of
 from ganherd.strategies.mixing import objectives, subset_search
-from ganherd.strategies.mixing.mixing import MixtureScorer
+from ganherd.strategies.mixing.scorers import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject

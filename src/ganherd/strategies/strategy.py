@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
@@ -18,6 +20,29 @@ if TYPE_CHECKING:
     from ganherd.training.setup.assemble import PreparedHerd
 
 Event = tuple[str, dict[str, Any]]  # name and facts of a line in events.jsonl
+
+
+@dataclass(frozen=True)
+class MemberRanks:
+    """The ranks that have members, and the members of each."""
+
+    comm: Communicator
+    placement: Placement
+    members: int  # number of members in one replica
+
+    @classmethod
+    def of(cls, prepared: PreparedHerd) -> MemberRanks:
+        """Return the ranks of a run."""
+        return cls(prepared.ranks.member_comm, prepared.ranks.placement, prepared.members)
+
+    @property
+    def own(self) -> tuple[int, ...]:
+        """Return the members of this rank."""
+        return self.placement.ranks[self.comm.rank]
+
+    def all_gather(self, values: np.ndarray) -> np.ndarray:
+        """Return values of all members [N, …] from those of this rank's members [n, …]."""
+        return self.comm.all_gather(values, self.placement)
 
 
 class Strategy:
@@ -117,9 +142,3 @@ class Strategy:
     def metrics(self) -> dict[str, Any]:
         """Return numbers for the next line of metrics, such as seconds per routine since the last one."""
         return {}
-
-
-def on_all_ranks(prepared: PreparedHerd) -> dict[str, Any]:
-    """Return the communicator, the placement and the number of members per replica, as strategies take them."""
-    ranks = prepared.ranks
-    return {"comm": ranks.member_comm, "placement": ranks.placement, "members": prepared.members}

@@ -23,9 +23,9 @@ from ganherd.recipe.mixture_scores import BY, known_score
 from ganherd.scoring import METRICS
 from ganherd.strategies.cellular.requirements import refuse_impossible
 from ganherd.strategies.mixing import objectives, subset_search
-from ganherd.strategies.mixing.mixing import MixtureScorer, evolve, uniform
 from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
-from ganherd.strategies.mixing.reweighted import CapturedScore, WorstIfBroken
+from ganherd.strategies.mixing.scorers import CapturedScore, MixtureScorer, worst_if_broken
+from ganherd.strategies.mixing.weight_evolution import evolve, uniform
 from ganherd.util.errors import UserError
 from promises.test_cellular import ITERATIONS, SPAN, made, settings, train
 from test_docs import ROOT, blocks
@@ -83,9 +83,9 @@ def aim_of(name: str, stage: Stage) -> Objective:
 
 def score_of(name: str, stage: Stage) -> MixtureScorer:
     aim = aim_of(name, stage)
-    parts = [aim.measure(seen) for seen in stage.each]
-    stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
-    return WorstIfBroken(aim.score(stacked), torch.zeros(len(parts), dtype=torch.bool), metric_of(name).worst)
+    return worst_if_broken(
+        aim.score(aim.measure_all(stage.each)), torch.zeros(len(stage.each), dtype=torch.bool), metric_of(name).worst
+    )
 
 
 # -- by hand, from the samples themselves, each with a weight -----------------------------------------------------------------
@@ -230,10 +230,9 @@ def test_mixtures_with_a_broken_generator_score_infinite(stage: Stage, name: str
     aim, sick = aim_of(name, stage), stage.each[1]
     nothing = torch.full_like(sick.features, torch.nan)
     each = [stage.each[0], SampledGenerator(nothing, nothing, sick.logits, sick.y), stage.each[2]]
-    parts = [aim.measure(seen) for seen in each]
-    stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
+    stacked = aim.measure_all(each)
     metric = metric_of(name)
-    score = WorstIfBroken(aim.score(stacked), torch.tensor([False, True, False]), metric.worst)
+    score = worst_if_broken(aim.score(stacked), torch.tensor([False, True, False]), metric.worst)
     weights, table = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.0, 1.0]]).double(), torch.tensor([[0, 1], [0, 2], [1, 0]])
     found, clean = score(weights, table), score_of(name, stage)(weights, table)
     assert metric.cost(found[0]) == torch.inf and found[1:].tolist() == pytest.approx(clean[1:].tolist(), rel=1e-9)
@@ -344,7 +343,7 @@ def test_impossible_scores_are_refused_before_a_run(
 
 
 def test_a_function_that_fails_is_named_and_code_must_be_trusted(stage: Stage) -> None:
-    from ganherd.strategies.mixing.reweighted import OwnScore
+    from ganherd.strategies.mixing.scorers import OwnScore
 
     def wrong(features: np.ndarray, weights: np.ndarray, real: np.ndarray) -> float:
         features += 1  # what belongs to all

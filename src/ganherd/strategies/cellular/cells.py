@@ -57,7 +57,7 @@ def wire(topology: Topology, population: int, replicas: int, placement: Placemen
         topology: The neighbourhoods of the cells of one replica.
         population: The number of individuals in a cell.
         replicas: The number of replicas.
-        placement: Where the members live.
+        placement: The rank of each member.
         rank: The rank whose tables are returned.
     """
     all_members = replicated(with_population(topology, population), replicas)  # [N, S]

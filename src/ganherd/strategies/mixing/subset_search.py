@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.strategies.mixing import mixing
-from ganherd.strategies.mixing.mixing import MixtureScorer
+from ganherd.strategies.mixing.scorers import MixtureScorer
+from ganherd.strategies.mixing.weight_evolution import evolve, uniform
 from ganherd.util.errors import UserError
 
 
@@ -71,7 +71,7 @@ def neighbourhoods(
     table = torch.tensor([[*near, *[near[0]] * (widest - len(near))] for near in each])  # Padding repeats the first.
     rng = torch.Generator().manual_seed(seed)
     draws = torch.randn(generations, *table.shape, generator=rng, dtype=torch.float64)
-    evolved = mixing.evolve(mixing.uniform(table), table, score, sigma, generations, lambda g: draws[g])
+    evolved = evolve(uniform(table), table, score, sigma, generations, lambda g: draws[g])
     scores = evolved.history.masked_fill(evolved.history.isnan(), torch.inf)  # nan_to_num would make inf finite.
     best = int(scores[-1].argmin())
     near = np.array(each[best])
