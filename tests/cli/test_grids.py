@@ -180,7 +180,7 @@ def test_a_score_that_is_no_number_chooses_nobody(
 
 
 def test_members_that_stand_for_classes_are_no_ensemble(cli: Cli, run: Path) -> None:
-    assert "stand for classes" in cli("ensemble", run, "-q").sentence
+    assert "generates one class" in cli("ensemble", run, "-q").sentence
 
 
 # -- what is refused before a run folder is founded -------------------------------------------------------------------

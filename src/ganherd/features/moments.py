@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and covariance; several groups at once where they have a leading axis."""
+    """Mean and covariance, of one group or of several with a leading axis."""
 
     mean: Tensor  # float64 [..., d]
     cov: Tensor  # float64 [..., d, d]

@@ -27,7 +27,7 @@ def spread(x: np.ndarray) -> float:
 
 
 def _std(flat: np.ndarray, ddof: int) -> np.ndarray:
-    """Return the deviation [pixels] of [n, pixels], in chunks: all in float64 would take eight times the data, twice."""
+    """Return the standard deviation of each pixel [pixels] over rows [n, pixels], computed in chunks to save memory."""
     pixels = flat.shape[1]
     some = max(4, _AT_ONCE // max(1, len(flat)))  # 4: a part that is one pixel would be summed in another order
     parts = np.array_split(np.arange(pixels), -(-pixels // some))
@@ -67,7 +67,7 @@ def diversity(
 def _classes(
     y: np.ndarray, data_y: np.ndarray, labels: tuple[str, ...]
 ) -> list[tuple[str, np.ndarray | slice, np.ndarray | slice]]:
-    """Yield every class that was generated, with its rows and those of the data."""
+    """Return every class that was generated, with its rows and those of the data."""
     if (y < 0).all():
         return [("all", slice(None), slice(None))]
     return [(name, y == k, data_y == k) for k, name in enumerate(labels) if (y == k).any()]
@@ -100,7 +100,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 
 def _in_groups(material: ScoringContext) -> ScoreEntry:
-    """Return the ratio of every member or neighbourhood to the data of its classes; classes have theirs already."""
+    """Return the ratio of every member or neighbourhood; classes have theirs in `per_class` already."""
     if material.per is None:
         return {}
     if material.per == "class":

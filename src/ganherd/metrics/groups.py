@@ -1,4 +1,4 @@
-"""Scores within each class, of each member and of each neighbourhood: which samples are held against which of the data."""
+"""Cut samples into classes, members or neighbourhoods, and choose the data that each group is compared with."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def _rows_by_neighbourhood(material: ScoringContext, drawn: DrawnSamples) -> lis
 
 
 def _counts(weights: np.ndarray, total: int) -> np.ndarray:
-    """Return whole numbers by these weights that add up to the total: the largest remainders are rounded up.
+    """Return whole numbers in the proportions of the weights that add up to the total; the largest remainders are rounded up.
 
     >>> _counts(np.array([0.5, 0.3, 0.2]), 7).tolist()
     [4, 2, 1]
@@ -131,7 +131,7 @@ def _classes(labels: list[int]) -> tuple[int, ...]:
 
 
 def asked_by_class(material: ScoringContext) -> ScoreEntry:
-    """Return how many samples were requested of each class, for the scores by class."""
+    """Return the number of samples that were requested of each class, as an entry of scores.json."""
     y, labels = material.asked.y, material.dataset.labels
     counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
     return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
@@ -159,7 +159,7 @@ def by_class(material: ScoringContext, fake: ExtractedFeatures) -> list[FeatureG
 
 
 def wanted_groups(material: ScoringContext) -> list[FeatureGroup]:
-    """Return the groups that --per asks for, each with at least two samples on both sides."""
+    """Return the groups that --per asks for, with their features; groups with fewer than two samples or real rows are left out."""
     if material.per == "class":
         groups = by_class(material, material.features)
     else:
@@ -169,7 +169,7 @@ def wanted_groups(material: ScoringContext) -> list[FeatureGroup]:
 
 
 def entries(per: str, groups: list[FeatureGroup], values: list[float]) -> ScoreEntry:
-    """Return the values of groups of features as a score keeps them."""
+    """Return the values of groups of features as an entry of scores.json."""
     return in_groups(
         per, {g.name: v for g, v in zip(groups, values, strict=True)}, {g.name: len(g.fake) for g in groups}
     )
@@ -178,7 +178,7 @@ def entries(per: str, groups: list[FeatureGroup], values: list[float]) -> ScoreE
 def of_rows(
     material: ScoringContext, groups: Iterable[SampleGroup], value: Callable[[SampleGroup], float | None]
 ) -> ScoreEntry:
-    """Return the value of each group of samples as a score keeps it."""
+    """Return the value of each group of samples as an entry of scores.json."""
     values, counts = {}, {}
     for group in groups:
         values[group.name], counts[group.name] = value(group), len(group.index)
@@ -186,6 +186,6 @@ def of_rows(
 
 
 def in_groups(per: str, values: Groups, counts: GroupCounts) -> ScoreEntry:
-    """Return values by name under `per_class`, `per_member` or `per_neighbourhood`, with how many samples each had."""
+    """Return values and numbers of samples by name, under `per_class`, `per_member` or `per_neighbourhood`."""
     fewest = min(counts.values(), default=0)
     return cast(ScoreEntry, {f"per_{per}": values, f"per_{per}_samples": counts, "fewest": fewest})

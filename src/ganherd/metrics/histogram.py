@@ -1,4 +1,4 @@
-"""Class histogram: which classes the classifier sees in free samples, and how far that is from p(y)."""
+"""Class histogram: the distance between the classes that a classifier predicts for free samples and p(y)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def total_variation(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def expected_by_chance(p: np.ndarray, samples: int) -> float:
-    """Return about the distance that this many perfect draws from p would show (normal approximation of the counts)."""
+    """Return approximately the distance that this many perfect draws from p would have."""
     return min(1.0, float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2))
 
 

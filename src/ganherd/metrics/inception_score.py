@@ -52,7 +52,7 @@ def measure_classifier(material: ScoringContext) -> ScoreEntry:
 
 
 def _tells_classes(material: ScoringContext) -> bool:
-    """Return whether the other scores' network predicts the data's classes; Inception does not, or may be missing."""
+    """Return whether the network of the other scores predicts the classes of the data; Inception does not."""
     try:
         return not material.reference.network.as_inception
     except MetricSkipped:
@@ -78,7 +78,14 @@ def measure_inception(material: ScoringContext) -> ScoreEntry:
 def _measure(
     material: ScoringContext, logits: Tensor, described: ScoreEntry, judge: Classifier | None = None
 ) -> ScoreEntry:
-    """Score the logits of the free samples; `judge`: the classifier that gave them, if it is not the network."""
+    """Return the score of the logits of the free samples.
+
+    Args:
+        material: What is scored.
+        logits: The logits [n, classes].
+        described: How they were computed, for scores.json.
+        judge: The classifier that gave them; None: the network of the other scores.
+    """
     n = len(logits)
     splits = SPLITS if n >= 2 * SPLITS else 1
     order = torch.from_numpy(shuffle(n, "inception score", material.seed)).to(logits.device)
@@ -103,7 +110,7 @@ def _groups(material: ScoringContext) -> ScoreEntry:
 
 
 def _judged_groups(material: ScoringContext, judge: Classifier) -> ScoreEntry:
-    """Return the same scores from the classifier of the data."""
+    """Return the score of every class, member or neighbourhood, from logits of the classifier of the data."""
     drawn, rows = wanted_rows(material)
     logits = torch.from_numpy(judge.logits(drawn.x))
     several = (one for one in rows if len(one.index) > 1)

@@ -1,4 +1,4 @@
-"""Label accuracy: how often the classifier of the real data sees in a generated sample the label that was asked for."""
+"""Label accuracy: how often a classifier of the real data predicts the label that was requested of a generator."""
 
 from __future__ import annotations
 

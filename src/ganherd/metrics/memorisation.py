@@ -1,4 +1,4 @@
-"""Memorisation: are samples nearer to their nearest training images than fresh real data is?
+"""Memorisation: measure whether samples are nearer to single training images than fresh real data is.
 
 Two statistics, both calibrated by held-out real data, which cannot have been learnt by heart:
 
@@ -35,14 +35,17 @@ FEW_SAMPLES = 100  # below which a share of 5 % is a handful
 
 @dataclass(frozen=True)
 class NearestRows:
-    """The nearest training rows of each row: distances [n, k], rising, and where they are."""
+    """The nearest training rows of each row, the nearest first."""
 
     distance: np.ndarray  # float64 [n, k]
     index: np.ndarray  # int64 [n, k]
 
     @property
     def relative(self) -> np.ndarray:
-        """[n] the first distance by the mean of the next: near 1 in a crowd, near 0 for a copy of one row."""
+        """Return the distance to the nearest row divided by the mean distance to the next ones [n].
+
+        It is near 1 if many rows are equally near, and near 0 for a copy of one row.
+        """
         following = self.distance[:, 1:].mean(1)
         return np.where(self.distance[:, 0] == 0, 0.0, self.distance[:, 0] / np.maximum(following, 1e-300))
 
@@ -105,7 +108,7 @@ def nearest(
 
 
 def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> Memorisation:
-    """Compute the statistics from the distances; both sides must have been looked up in the same training rows."""
+    """Return the statistics from the distances of samples and of held-out rows to the same training rows."""
     n, m = len(samples.distance), len(held_out.distance)
     if not n or m < 2:
         raise UserError("memorisation is measured against held-out real data: keep some with data.holdout.")
@@ -147,13 +150,14 @@ def below(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _auc_error(auc: float, n: int, m: int) -> float:
+    """Return the standard error of P(a < b), estimated from n and m values (Hanley and McNeil)."""
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc) + (n - 1) * (q1 - auc**2) + (m - 1) * (q2 - auc**2)
     return math.sqrt(max(spread, 0.0) / (n * m))
 
 
 def entry(statistics: Memorisation, network: str) -> ScoreEntry:
-    """Return what scores.json holds."""
+    """Return the entry of scores.json."""
     reach = 1.96 * statistics.copies_error
     out: ScoreEntry = {
         "value": statistics.copies,
@@ -196,7 +200,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 
 def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
-    """Return the same for every class, member or neighbourhood, if those are requested."""
+    """Return the share of copies in every class, member or neighbourhood, if these are requested."""
     from ganherd.metrics.groups import SampleGroup, of_rows, wanted_rows
 
     if material.per is None:

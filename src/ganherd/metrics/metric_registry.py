@@ -238,6 +238,7 @@ def known_metrics(
 
 
 def _known(name: str) -> tuple[str, ...]:
+    """Return the metrics that a name or the name of a group stands for; a UserError suggests the nearest name."""
     key = name.strip().lower().replace("-", "_")
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))

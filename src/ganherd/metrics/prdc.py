@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage: do the neighbourhoods of the samples and of the data hold each other?
+"""Precision, recall, density and coverage, from neighbourhoods of the samples and of the data.
 
 Neighbourhood of a point: the ball that reaches to its k-th nearest neighbour of the same kind (Naeem et al. 2020).
 """
@@ -35,6 +35,7 @@ class PrdcScores:
     counts: dict[str, redraws.Counts]  # what recall and coverage count, from which their errors are found
 
     def value(self, name: str) -> float:
+        """Return a score of all samples."""
         return float(self.each[name].mean())
 
 
@@ -88,7 +89,13 @@ def some(features: ExtractedFeatures, n: int, purpose: str, seed: int = 0) -> Ex
 
 
 def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
-    """Return the samples and all four scores of them, cached for the other three metrics."""
+    """Return the samples that are compared with the data, and their scores.
+
+    All four metrics use them, so they are computed once and stored in the context.
+
+    Raises:
+        MetricSkipped: There are too few samples or too little data.
+    """
     cache = material.kept
     if "prdc" not in cache:
         fake, real = equally_many(material.features, material.reference.real, material.seed)
@@ -100,7 +107,7 @@ def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
 
 
 def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
-    """Return all four scores of every group, cached for the other three metrics."""
+    """Return the entries of every group for each of the four scores; they are computed once and stored in the context."""
     cache = material.kept
     if "prdc groups" not in cache:
         pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
@@ -124,6 +131,8 @@ def interval_of(name: str, scores: PrdcScores, seed: int) -> ScoreInterval | Non
 
 
 def _measure(name: str) -> Callable[[ScoringContext], ScoreEntry]:
+    """Return the function that measures one of the four scores."""
+
     def measure(material: ScoringContext) -> ScoreEntry:
         fake, scores = _measured(material)
         out: ScoreEntry = {

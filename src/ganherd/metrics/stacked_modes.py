@@ -1,4 +1,4 @@
-"""Mode coverage of stacked MNIST: three digits as red, green and blue make 1,000 modes, read by a classifier of digits.
+"""Count the modes of stacked MNIST that samples show: three digits as red, green and blue make 1,000 modes.
 
 The setting of VEEGAN and PacGAN: 26,000 samples; a mode is captured by one of them; KL of the modes' shares from equal ones.
 """
@@ -46,7 +46,8 @@ def stacked_coverage(x: np.ndarray, classify: Classify, block: int = 4096) -> St
 
 
 def stacked_counts(counts: np.ndarray) -> StackedCoverage:
-    """
+    """Return the coverage from the number of samples of each mode [1000].
+
     >>> stacked_counts(np.full(1000, 26)).captured, round(stacked_counts(np.eye(1000)[0] * 26).kl, 3)
     (1000, 6.908)
     """
@@ -56,6 +57,7 @@ def stacked_counts(counts: np.ndarray) -> StackedCoverage:
 
 
 def triple(x: np.ndarray, classify: Classify) -> np.ndarray:
+    """Return the mode 0 … 999 of each stacked image [n]: its three digits, read one by one."""
     n, _, height, width = x.shape
     digits = np.asarray(classify(x.reshape(n * 3, 1, height, width))).reshape(n, 3)
     return np.asarray(digits @ np.array([100, 10, 1]))

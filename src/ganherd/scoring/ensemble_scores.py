@@ -1,4 +1,4 @@
-"""Scores of mixtures of some generators, on samples that a network looked at once, and how sure their difference is."""
+"""Score mixtures of some generators on samples whose features are computed once, and compare two of these mixtures."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ MINIMUM = 5 * GROUPS  # with fewer samples of every generator there is no interv
 
 @dataclass(frozen=True)
 class GeneratorSamples:
-    """Samples of some generators, as many of each, and what a network sees in them."""
+    """Equally many samples of some generators, with their features and logits."""
 
     each: Sequence[DrawnSamples]
     features: Sequence[Tensor]  # [n, d] of each generator
     logits: Sequence[Tensor | None]
 
     def without(self, group: int) -> GeneratorSamples:
-        """Return the same without every GROUPS-th sample, counted from `group`."""
+        """Return the samples without every GROUPS-th one, counted from `group`."""
         keep = np.arange(len(self.each[0].x)) % GROUPS != group
         rows = torch.from_numpy(np.flatnonzero(keep))
         return GeneratorSamples(
@@ -62,6 +62,11 @@ class ScoreChange:
 def look_at(
     mixture: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
 ) -> GeneratorSamples:
+    """Return features and logits of the samples of each generator.
+
+    Raises:
+        UserError: The score `by` cannot be computed for them.
+    """
     n, together = len(each[0].x), np.concatenate([one.x for one in each])
     no_member = np.full(len(together), -1, np.int64)
     fake, real = reference.of(DrawnSamples(together, no_member, no_member)), reference.real
@@ -74,7 +79,7 @@ def look_at(
 def scores_of(
     mixture: Mixture, reference: RealFeatures, look: GeneratorSamples, by: str, trust_code: bool
 ) -> dict[str, MixtureScorer]:
-    """Return scores of mixtures of these generators: fid, tvd if the network predicts classes, and what is searched by."""
+    """Return scores of mixtures of these generators: `fid`, `tvd` if the network predicts classes, and the score of the search."""
     real, where = reference.real, _where(look.features[0].shape[1])
     shares = classes = None
     if real.logits is not None:
@@ -127,7 +132,14 @@ def changes_of(
 
 
 def change_of(name: str, before: float, after: float, without: Sequence[tuple[float, float]]) -> ScoreChange:
-    """Return how a score changes, from its two values on all samples and `without` each of some groups of samples."""
+    """Return the change of a score between two mixtures.
+
+    Args:
+        name: The score.
+        before: Its value for the first mixture, on all samples.
+        after: Its value for the second.
+        without: Both values without each of some groups of samples; empty: there is no interval.
+    """
     merit = metric_of(name).merit
     if not without:
         return ScoreChange(before, after, None, "undecided")
@@ -137,6 +149,7 @@ def change_of(name: str, before: float, after: float, without: Sequence[tuple[fl
 
 
 def _where(features: int) -> torch.device:
+    """Return the device to score mixtures on with this many features."""
     return scored_on(features, best_device())
 
 

@@ -1,4 +1,4 @@
-"""The best few generators of a finished run, wherever they live: searched on features computed once, kept as a mixture."""
+"""Search the few generators of a finished run that are best together, and save them as a mixture."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class ChosenGenerators:
 
 @dataclass(frozen=True)
 class EnsembleResult:
-    """What came of a search, and where it lies."""
+    """The ensembles of all replicas, and the folder of their mixture."""
 
     folder: Path
     by: str
@@ -75,6 +75,7 @@ class EnsembleResult:
     each: tuple[ChosenGenerators, ...]  # of every replica
 
     def facts(self) -> JsonObject:
+        """Return what `--json` prints."""
         own = {"mixture": str(self.folder), "by": self.by, "search": self.search, "network": self.network}
         rows = [one.facts() for one in self.each]
         return {**own, "samples": self.samples, "generators": self.generators, "ensembles": rows}
@@ -92,11 +93,13 @@ class EnsembleResult:
 
 
 def _change(name: str, before: float, after: float) -> str:
+    """Return a score before and after, in words."""
     digits = 5 if name == "kid" else 3
     return f"{name} {before:.{digits}f} → {after:.{digits}f}"
 
 
 def _judged(name: str, change: ScoreChange) -> str:
+    """Return a score before and after, with the verdict and the interval of the difference."""
     ends, digits = change.interval, 5 if name == "kid" else 3
     span = f", difference {ends['low']:+.{digits}f} to {ends['high']:+.{digits}f}" if ends else ""
     return f"{_change(name, change.before, change.after)} ({change.verdict}{span})"
@@ -114,10 +117,22 @@ def find(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> EnsembleResult:
-    """Search ensembles of at most `size` generators, in each replica its own, and write the mixture into the run.
+    """Search an ensemble for each replica of a run, and write the mixture of these into the run's folder.
 
-    `by`: a score of `recipe_scores`, or a function of your own as package.module:function. `neighbourhoods`: those of a grid
-    as they are, whatever their size; their weights evolve, and the best is taken.
+    Args:
+        run: The run folder.
+        size: The largest number of generators in an ensemble.
+        by: A score of `recipe.mixture_scores`, or a function of your own as package.module:function.
+        search: `greedy`, `evolutionary`, or `neighbourhoods`, which evolves the weights of each neighbourhood of a grid and
+            takes the best one, whatever its size.
+        samples: The number of samples of each generator.
+        seed: The seed of the samples and of the search.
+        network: The network of the features; None: that of the run's recorded scores, or the best one here.
+        trust_code: Whether the user's nets and functions may be loaded.
+        progress: Receives lines about the progress.
+
+    Raises:
+        UserError: The run has no ensembles, or the score cannot be computed for it.
     """
     from ganherd.data.dataset import load
     from ganherd.mixture import mixture
@@ -130,7 +145,9 @@ def find(
     folder = RunFolder.open(run)
     loaded = mixture.load(run, trust_code)
     if (loaded.label_of >= 0).any():
-        raise UserError("the members of this run stand for classes, which an ensemble would lose: sample it as it is.")
+        raise UserError(
+            "each member of this run generates one class, which an ensemble would lose: sample it as it is."
+        )
     data = load(folder.recipe.data)
     objectives.refuse(f"--by {by}", by, data, samples, loaded.takes_label, trust_code)
     default = recorded_network(folder.scores_path, data)
@@ -168,12 +185,11 @@ def _of_replica(
     trust_code: bool,
     progress: Progress | None,
 ) -> ChosenGenerators:
+    """Search the ensemble of one replica, and compare it with the mixture of the run on other samples."""
     sets = [_drawn(mixture, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
-    able = sorted(set(sets[0]) & set(sets[1]))  # a generator with non-finite weights cannot be a partner
+    able = sorted(set(sets[0]) & set(sets[1]))  # generators with finite samples
     if not able:
-        raise UserError(
-            f"no generator of seed {mixture.seeds[replica]} makes samples that are numbers: train it again."
-        )
+        raise UserError(f"no generator of seed {mixture.seeds[replica]} makes finite samples: train it again.")
     looks = [look_at(mixture, reference, [one[m] for m in able], by, trust_code) for one in sets]
     seen, fresh = (scores_of(mixture, reference, look, by, trust_code) for look in looks)
     if progress:
@@ -182,12 +198,12 @@ def _of_replica(
     best = _searched(mixture, replica, able, lambda weights, table: cost(seen[by](weights, table)), search, size, seed)
     if not math.isfinite(best.score):
         raise UserError(
-            f"--by {by}: it is no finite number for any mixture of seed {mixture.seeds[replica]}; choose another."
+            f"--by {by}: the score is not finite for any mixture of seed {mixture.seeds[replica]}; choose another."
         )
     own = mixture.weights_of(replica)[able]
     if not own.sum() > 0:
         raise UserError(
-            f"the mixture of seed {mixture.seeds[replica]} is of generators that are no numbers: train it again."
+            f"the mixture of seed {mixture.seeds[replica]} has only generators that are not finite: train it again."
         )
     old, new = torch.from_numpy(own / own.sum()), best.weights
     picked = [number for number in best.picked if float(new[number]) > 0]
@@ -204,6 +220,7 @@ def _of_replica(
 def _searched(
     mixture: Mixture, replica: int, able: list[int], score: MixtureScorer, search: Search, size: int, seed: int
 ) -> GeneratorSubset:
+    """Return the result of a search among the generators `able`."""
     if search == "greedy":
         return subset_search.greedy(score, len(able), size)
     if search == "evolutionary":

@@ -37,7 +37,7 @@ LARGEST = 8 << 20  # bytes of a picture that a report takes in
 
 @dataclass(frozen=True)
 class GalleryPicture:
-    """One picture as a page needs it."""
+    """One picture with its caption."""
 
     name: str
     caption: str
@@ -53,7 +53,17 @@ def make(
     progress: Progress | None = None,
     again: bool = False,
 ) -> list[Path]:
-    """Draws what fits the data into RUN/pictures, unless it is there already for this mixture; the files it wrote."""
+    """Draw the pictures that fit the data into RUN/pictures, unless those of this mixture are there, and return the new files.
+
+    Args:
+        run: The run folder.
+        mixture: The mixture.
+        dataset: Its data.
+        reference: Features of the data; None: those of the network that is cheap everywhere.
+        seed: The seed of the samples.
+        progress: Receives lines about the progress.
+        again: Draw pictures that are there already, too.
+    """
     from ganherd.viz.pictures import save
 
     folder = Path(run) / FOLDER
@@ -81,7 +91,10 @@ def make(
 
 
 def read(run: Path, step: int | None) -> list[GalleryPicture]:
-    """The pictures of the mixture of this step, in order; of an older one none. A run may come from a stranger."""
+    """Return the pictures of the mixture of this step; none if they are of another step.
+
+    Files are checked before they are read, because a run may come from somebody else.
+    """
     folder = Path(run) / FOLDER
     about = _about(folder)
     captions = about.get("captions")
@@ -99,6 +112,7 @@ def read(run: Path, step: int | None) -> list[GalleryPicture]:
 
 
 def _about(folder: Path) -> JsonObject:
+    """Return the content of about.json; empty if it is missing or damaged."""
     try:
         content = files.read_json(folder / ABOUT)
     except (OSError, ValueError):
@@ -132,7 +146,7 @@ def _drawn(
 def _maps(
     drawn: DrawnSamples, dataset: Dataset, reference: RealFeatures | None, seed: int, tell: Progress
 ) -> Iterator[tuple[str, str, Picture]]:
-    """t-SNE of data and samples in the features of the network, and the classes seen in the samples."""
+    """Yield t-SNE maps of data and samples by their features, and the classes that the network predicts for the samples."""
     from ganherd.features.real_features import RealFeatures
     from ganherd.scoring import maps
 
@@ -168,7 +182,7 @@ def _maps(
 
 
 def _quick(reference: RealFeatures) -> bool:
-    """Whether its network is here, and no heavy one on a CPU: that takes minutes, for a picture."""
+    """Return whether the network is available and fast here; a heavy one takes minutes on a CPU."""
     import torch
 
     try:
@@ -178,6 +192,7 @@ def _quick(reference: RealFeatures) -> bool:
 
 
 def _coverage(mixture: Mixture, dataset: Dataset, seed: int, tell: Progress) -> Iterator[tuple[str, str, Picture]]:
+    """Yield the picture of the modes that the mixture and its members capture."""
     from ganherd.metrics.modes import modes_of
     from ganherd.scoring import maps
 
@@ -196,6 +211,7 @@ def _coverage(mixture: Mixture, dataset: Dataset, seed: int, tell: Progress) -> 
 
 
 def _neighbours(drawn: DrawnSamples, dataset: Dataset, seed: int, tell: Progress) -> Iterator[tuple[str, str, Picture]]:
+    """Yield the picture of the samples that look most like copies of training images."""
     from ganherd.metrics.memorisation import draw_neighbours, nearest
 
     if len(dataset.x) < 2:

@@ -32,6 +32,7 @@ _BLOCK = 1000  # rows that a judge looks at together; batch norm's answers are t
 
 
 def norms_of(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the batch norms of a net."""
     return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
@@ -49,11 +50,11 @@ class Judges:
 
     @property
     def normed(self) -> bool:
-        """Whether they have batch norm."""
+        """Return whether the judges have batch norm."""
         return bool(norms_of(self.module))
 
     def logits(self, member: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """float64 [n] of rows of one set, in the data's own units."""
+        """Return the logits of a judge for rows of one set, in the units of the data, float64 [n]."""
         if self.normed and len(x) < 2:
             raise UserError("judges with batch norm look at two samples at least: give a larger -n.")
         like, judge = next(iter(self.params.values())), self._judge(member)
@@ -107,12 +108,13 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
 
 
 def _losses(recipe: Recipe, size: int) -> list[str]:
+    """Return the loss that each of N discriminators was trained with."""
     chosen = recipe.loss.name
     each = list(chosen) if isinstance(chosen, list) else [chosen]
     return [each[i % len(each)] for i in range(size)]
 
 
 def _units(recipe: Recipe) -> tuple[float, float]:
-    """Points are scaled by the training data, which the recipe names."""
+    """Return offset and scale of the run's data; those of points depend on the training data."""
     data = dataset.load(recipe.data)
     return data.offset, data.scale

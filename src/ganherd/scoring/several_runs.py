@@ -1,4 +1,4 @@
-"""Scores of several runs side by side: each by itself, then their contest, judged by their discriminators."""
+"""Score several runs side by side: each on its own, then all together by GAM or GAM-II."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """The scores of each run (or of one set) by its path; print it for people."""
+    """The scores of each run, or of one set of samples, by its path; its text is a table."""
 
     runs: Mapping[str, Scores]
     real: str = ""  # what a set was scored against, if that is not a run's own data
@@ -39,14 +39,14 @@ class ScoredRun:
         return f"{text}\n\n{self.contest}" if self.contest else text
 
     def facts(self) -> JsonObject:
-        """Return what `--json` prints: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
+        """Return what `--json` prints: `scores`, or `runs` with the scores of each; and `gam2`, the table of GAM-II."""
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         if len(self.runs) == 1:
             return {"scores": next(iter(self.runs.values())), **held}
         return {"runs": {run: {"scores": scores} for run, scores in self.runs.items()}, **held}
 
     def write(self, path: Path) -> None:
-        """Write the same to a file, with the names of what was compared."""
+        """Write `facts` to a file, with the names of what was compared."""
         from ganherd.runs.records import plain
 
         of = {"real": self.real, "fake": next(iter(self.runs))} if self.real else {}
@@ -109,7 +109,7 @@ def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
 
     winner = None
     if entry["best_member"] is not None:
-        winner = mixture_files.NeighbourhoodWinner(
+        winner = mixture_files.BestMember(
             member=entry["best_member"], replica=entry["best_replica"], value=entry["best_value"]
         )
     with suppress(OSError):  # a run on a read-only disk can be scored too

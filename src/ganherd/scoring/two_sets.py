@@ -1,4 +1,4 @@
-"""Scores between any two: runs, folders of images, .npz files and known data."""
+"""Score one set of samples against another: runs, folders of images, .npz files or known data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DRAWN = 10_000  # samples of a run that takes the place of the data
 
 @dataclass(frozen=True)
 class GivenSet:
-    """Samples with the interface of a mixture: drawing returns rows, none of them twice."""
+    """A set of samples with the interface of a mixture."""
 
     name: str
     x: np.ndarray
@@ -39,22 +39,24 @@ class GivenSet:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Return the shape of one sample."""
         return tuple(int(n) for n in self.x.shape[1:])
 
     @cached_property
     def label_of(self) -> np.ndarray:
-        """The classes that the set has, as if each were a member's."""
+        """Return the classes of the set, as if there were a member for each; -1 if it has no labels."""
         present = np.unique(self.y[self.y >= 0])
         return present if len(present) else np.full(1, -1, np.int64)
 
     @cached_property
     def weights(self) -> np.ndarray:
+        """Return the share of each class."""
         counts = np.array([(self.y == k).sum() for k in self.label_of], np.float64)
         result: np.ndarray = counts / counts.sum()
         return result
 
     def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> DrawnSamples:
-        """Return n of its rows, or all if there are fewer; never a row twice."""
+        """Return n rows of the set, or all if there are fewer; no row occurs twice."""
         rows = np.arange(len(self.x)) if label is None else np.flatnonzero(self.y == label)
         if n < len(rows):
             rows = rows[np.sort(shuffle(len(rows), "rows of a set", seed)[:n])]
@@ -111,7 +113,7 @@ def _mixture(source: str, trust_code: bool) -> Any:
 
 
 def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
-    """Return what is used as real data: a training split, the split that is named, or samples of a run."""
+    """Return the real data: a training split, the split that is named, or samples of a run."""
     mixture = _mixture(source, trust_code)
     if mixture is None:
         return _rows(source)
@@ -125,7 +127,7 @@ def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
 
 
 def _rows(source: str) -> Dataset:
-    """Return a set with the rows that are scored in x; a folder or an .npz without a split is used whole."""
+    """Return a set whose x holds the rows to score; a folder or an .npz without a split is used completely."""
     from ganherd.data.dataset import load
     from ganherd.recipe.schema import DataConfig
 
@@ -141,7 +143,7 @@ def _rows(source: str) -> Dataset:
 
 
 def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> Any:
-    """Return the set with labels numbered as in the data, by name; without labels if the names do not fit."""
+    """Return the set with the labels of the data, matched by name; without labels if a name is unknown."""
     unknown = [name for name in given.labels if name not in data.labels]
     if not given.labels or not data.labels or unknown:
         if unknown and data.labels and progress:
@@ -152,4 +154,5 @@ def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> An
 
 
 def _times(shape: tuple[int, ...]) -> str:
+    """Return a shape as text."""
     return " × ".join(str(n) for n in shape)

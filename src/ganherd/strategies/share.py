@@ -81,6 +81,7 @@ def shared_layers(settings: ShareConfig, breeds: Breeds, d: Blueprint, members: 
 
 
 def _unknown(role: str, nets: Sequence[Blueprint], layer: str) -> str:
+    """Return the message about a layer that no net has, with the nearest name or a list of names."""
     names = list(dict.fromkeys(name for net in nets for name in net.shapes))
     owners = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     above = [owner.rsplit(".", n)[0] for owner in owners for n in range(owner.count(".") + 1)]

@@ -1,4 +1,4 @@
-"""The AIS score of a mixture: held-out images under all its members, with the gap and the KDE baseline."""
+"""Measure the log-likelihood of held-out images under a mixture by AIS, with its gap and a kernel density estimate."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Hamiltonian Monte Carlo for all points × chains as one tensor; nothing in a move waits for the host."""
+"""Hamiltonian Monte Carlo for all points × chains as one tensor; a move never synchronises with the CPU."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +17,7 @@ Decoder = Callable[[Tensor], Tensor]  # u [n, k], standard normal, to means [n, 
 
 @dataclass(frozen=True)
 class Hmc:
-    """How a chain moves: the settings of Wu et al. (2017); one step size is shared by all points and chains."""
+    """Settings of Hamiltonian Monte Carlo, as in Wu et al. (2017). All points and chains share one step size."""
 
     leapfrog: int = 10
     step: float = 0.01  # at the start
@@ -46,13 +45,14 @@ class Likelihood:
         """Map u [P, C, k] to log p(x | u) [P, C] and its gradient [P, C, k]."""
         at_once = self._points = self._points or points_at_once(self.decoder, u, self.budget)
         if len(u) <= at_once:
-            return self._part(u, self.x)
+            return self._of_points(u, self.x)
         parts = [
-            self._part(u[i : i + at_once], self.x[i : i + at_once]) for i in range(0, len(u), at_once)
+            self._of_points(u[i : i + at_once], self.x[i : i + at_once]) for i in range(0, len(u), at_once)
         ]  # the chains move together all the same, so that memory decides nothing but the time
         return torch.cat([p for p, _ in parts]), torch.cat([slope for _, slope in parts])
 
-    def _part(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _of_points(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return log p(x | u) and its gradient for the chains of some points."""
         with torch.enable_grad():
             flat = u.detach().flatten(0, 1).requires_grad_()  # [p × C, k]
             mean = self.decoder(flat).reshape(*u.shape[:2], -1)  # [p, C, d]
@@ -63,7 +63,7 @@ class Likelihood:
 
 
 def points_at_once(decoder: Decoder, u: Tensor, budget: int) -> int:
-    """Return how many points' chains fit into `budget` bytes, from what autograd saves for one more row."""
+    """Return the number of points whose chains fit into `budget` bytes, estimated from what autograd saves for one row."""
 
     def saved_bytes(rows: int) -> int:
         size = 0
@@ -82,12 +82,15 @@ def points_at_once(decoder: Decoder, u: Tensor, budget: int) -> int:
 
 
 def _same(tensor: Any) -> Any:
+    """Return the tensor, as autograd unpacks what it has saved."""
     return tensor
 
 
 class Chains:
-    """Chains [P, C] at positions u, with the likelihood there, a step size, and a move that leaves
-    p(u) p(x | u)^beta as it is. Every number that changes is a tensor in fixed storage, so a CUDA graph can hold a move."""
+    """Markov chains [P, C] at positions u. A move leaves the distribution p(u) p(x | u)^beta unchanged.
+
+    Every number that changes is a tensor in fixed storage, so that a CUDA graph can hold a move.
+    """
 
     def __init__(self, likelihood: Likelihood, u: Tensor, hmc: Hmc, generator: torch.Generator, graph: bool) -> None:
         self.likelihood, self.hmc, self.generator = likelihood, hmc, generator
@@ -113,6 +116,7 @@ class Chains:
             self._propose()
 
     def _propose(self) -> None:
+        """Follow a trajectory of leapfrog steps from each chain, and accept or reject its end."""
         hmc, beta, step = self.hmc, self.beta, self.step
         u, log_p, slope, v = self.u, self.log_p, self.slope, self._noise
         before = _joint(beta, u, v, log_p)
@@ -133,7 +137,7 @@ class Chains:
         self.step.copy_(longer.clamp(hmc.shortest, hmc.longest))
 
     def _captured(self) -> torch.cuda.CUDAGraph | None:
-        """Return a move as one CUDA graph, since kernel launches bound small nets; None if it cannot be captured."""
+        """Return a move as one CUDA graph, because small nets are limited by kernel launches; None if it cannot be captured."""
         state = (self.u, self.slope, self.log_p, self.step, self.accepted)
         saved = [tensor.clone() for tensor in state]
         self._noise.zero_()
@@ -157,17 +161,9 @@ class Chains:
         return graph if held else None
 
 
-@contextmanager
-def full_precision() -> Iterator[None]:
-    """Compute in full float32: an energy of thousands of nats cannot be compared in TF32's ten bits."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
 def _joint(beta: Tensor, u: Tensor, v: Tensor, log_p: Tensor) -> Tensor:
-    """Return the logarithm of the density that a trajectory conserves [P, C], up to a constant."""
+    """Return log p(u) + log p(v) + beta · log p(x | u) of every chain [P, C], up to a constant, for positions u and momenta v.
+
+    An exact trajectory of Hamiltonian dynamics would not change it; the change decides whether a proposal is accepted.
+    """
     return beta * log_p - 0.5 * (u.square().sum(-1) + v.square().sum(-1))

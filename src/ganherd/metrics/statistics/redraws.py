@@ -1,4 +1,4 @@
-"""How much recall and coverage vary if the samples are redrawn: measured on subsets of the samples.
+"""Estimate how much recall and coverage would vary over redrawn samples, from random subsets of the samples.
 
 Both are means over the data, and a sample that is missing changes them for all data around it. So points of the data do not
 count independently, and an interval for independent points is too narrow. Subsampling (Politis and Romano) has no such
@@ -32,12 +32,12 @@ class NearestSamples:
 
     @property
     def radius(self) -> Tensor:
-        """[n] the distance to the k-th."""
+        """Return the distance of each sample to its k-th nearest [n]."""
         return self.far[:, self.k - 1]
 
     @property
     def reach(self) -> Tensor:
-        """[n] the distance to the last that is listed: no subset's radius is taken to be larger."""
+        """Return the distance of each sample to the last listed neighbour [n], the largest radius in any subset."""
         return self.far[:, -1]
 
     def radii(self, drawn: Tensor) -> Tensor:

@@ -205,6 +205,7 @@ def _of_features(name: str, real: Tensor, where: Callable[[int], torch.device], 
 
 
 def _features(samples: SampledGenerator) -> dict[str, Tensor]:
+    """Return the features themselves, for scores that compare samples one by one."""
     return {"features": samples.features}
 
 

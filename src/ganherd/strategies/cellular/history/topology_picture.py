@@ -26,7 +26,10 @@ INK_ON_PAPER = "#1c2028"  # text in cells, which stay bright when a dark page ch
 
 @dataclass(frozen=True)
 class Edge:
-    """A line from a cell to its neighbour; across the border it ends at a small number of that cell."""
+    """A line from a cell towards one of its neighbours.
+
+    On a torus, a line across the border is a short stub; the number of the neighbour is written at its end.
+    """
 
     cell: int
     other: int
