@@ -31,25 +31,6 @@ MINIMUM = 5 * GROUPS  # with fewer samples of every generator there is no interv
 
 
 @dataclass(frozen=True)
-class GeneratorSamples:
-    """Equally many samples of some generators, with their features and logits."""
-
-    each: Sequence[DrawnSamples]
-    features: Sequence[Tensor]  # [n, d] of each generator
-    logits: Sequence[Tensor | None]
-
-    def without(self, group: int) -> GeneratorSamples:
-        """Return the samples without every GROUPS-th one, counted from `group`."""
-        keep = np.arange(len(self.each[0].x)) % GROUPS != group
-        rows = torch.from_numpy(np.flatnonzero(keep))
-        return GeneratorSamples(
-            [DrawnSamples(one.x[keep], one.y[keep], one.member[keep]) for one in self.each],
-            [x[rows.to(x.device)] for x in self.features],
-            [None if x is None else x[rows.to(x.device)] for x in self.logits],
-        )
-
-
-@dataclass(frozen=True)
 class ScoreChange:
     """One score of the run's own mixture and of an ensemble, on the same samples."""
 
@@ -59,76 +40,70 @@ class ScoreChange:
     verdict: Verdict  # whether `after` is better, by the interval of how much nearer it is to the metric's goal
 
 
-def look_at(
-    mixture: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
-) -> GeneratorSamples:
-    """Return features and logits of the samples of each generator.
+@dataclass(frozen=True)
+class EnsembleScorer:
+    """Score mixtures of the generators of a run: by FID, by TVD if the network predicts classes, and by one more score."""
 
-    Raises:
-        UserError: The score `by` cannot be computed for them.
-    """
-    n, together = len(each[0].x), np.concatenate([one.x for one in each])
-    no_member = np.full(len(together), -1, np.int64)
-    fake, real = reference.of(DrawnSamples(together, no_member, no_member)), reference.real
-    known = 0 if real.logits is None else real.logits.shape[1], reference.network.name
-    objectives.refuse(f"--by {by}", by, reference.dataset, n, mixture.takes_label, trust_code, *known)
-    logits: Sequence[Tensor | None] = [None] * len(each) if fake.logits is None else fake.logits.split(n)
-    return GeneratorSamples(each, fake.x.split(n), logits)
+    mixture: Mixture
+    reference: RealFeatures
+    by: str  # the score of the search
+    trust_code: bool
 
+    def extract(self, drawn: Sequence[DrawnSamples]) -> list[SampledGenerator]:
+        """Return the samples of each generator, equally many, with their features and logits.
 
-def scores_of(
-    mixture: Mixture, reference: RealFeatures, look: GeneratorSamples, by: str, trust_code: bool
-) -> dict[str, MixtureScorer]:
-    """Return scores of mixtures of these generators: `fid`, `tvd` if the network predicts classes, and the score of the search."""
-    real, where = reference.real, _where(look.features[0].shape[1])
-    shares = classes = None
-    if real.logits is not None:
-        predicted = [x.argmax(1).cpu() for x in (real.logits, *look.logits) if x is not None]
-        shares, *each = class_shares(predicted, real.logits.shape[1])
-        classes = torch.stack(each)
-    objective, measured = objectives.find(by, reference, len(look.each[0].x), _where, trust_code), {}
-    if objective:
-        labels = [torch.from_numpy(one.y).to(look.features[0].device) for one in look.each]
-        seen = zip(look.each, look.features, look.logits, labels, strict=True)
-        measured = objective.measure_all(
-            SampledGenerator(torch.from_numpy(one.x), x, logits, y if mixture.takes_label else None)
-            for one, x, logits, y in seen
-        )
-    summary = summarise([x.to(where) for x in look.features], classes, measured)
-    moments = Moments(real.moments.mean.to(where), real.moments.cov.to(where))
-    return objectives.scorers(summary, moments, shares, by, objective)
+        Raises:
+            UserError: The score `by` cannot be computed for them.
+        """
+        n, x = len(drawn[0].x), np.concatenate([one.x for one in drawn])
+        no_member = np.full(len(x), -1, np.int64)
+        fake, real = self.reference.of(DrawnSamples(x, no_member, no_member)), self.reference.real
+        known = 0 if real.logits is None else real.logits.shape[1], self.reference.network.name
+        takes_label, data = self.mixture.takes_label, self.reference.dataset
+        objectives.refuse(f"--by {self.by}", self.by, data, n, takes_label, self.trust_code, *known)
+        logits: Sequence[Tensor | None] = [None] * len(drawn) if fake.logits is None else fake.logits.split(n)
+        labels = [torch.from_numpy(one.y).to(fake.x.device) if takes_label else None for one in drawn]
+        return [
+            SampledGenerator(torch.from_numpy(one.x), *seen)
+            for one, *seen in zip(drawn, fake.x.split(n), logits, labels, strict=True)
+        ]
 
+    def scorers(self, each: Sequence[SampledGenerator]) -> dict[str, MixtureScorer]:
+        """Return the scores of mixtures of these generators, on these samples."""
+        real = self.reference.real
+        where, shares, classes = _where(real.dimension), None, None
+        if real.logits is not None:
+            logits = [real.logits, *(one.logits for one in each if one.logits is not None)]
+            shares, *of_each = class_shares([x.argmax(1).cpu() for x in logits], real.logits.shape[1])
+            classes = torch.stack(of_each)
+        objective = objectives.find(self.by, self.reference, len(each[0].x), _where, self.trust_code)
+        measured = objective.measure_all(each) if objective else None
+        summary = summarise([one.features.to(where) for one in each], classes, measured)
+        moments = Moments(real.moments.mean.to(where), real.moments.cov.to(where))
+        return objectives.scorers(summary, moments, shares, self.by, objective)
 
-def changes_of(
-    mixture: Mixture,
-    reference: RealFeatures,
-    look: GeneratorSamples,
-    whole: dict[str, MixtureScorer],
-    by: str,
-    trust_code: bool,
-    both: tuple[Tensor, Tensor],
-) -> dict[str, ScoreChange]:
-    """Compare two mixtures by each score, over the samples.
+    def changes(
+        self, each: Sequence[SampledGenerator], whole: dict[str, MixtureScorer], both: tuple[Tensor, Tensor]
+    ) -> dict[str, ScoreChange]:
+        """Compare two mixtures by each score.
 
-    Intervals are those of a jackknife: differences are measured without each of some groups of samples.
+        Intervals are those of a jackknife: differences are measured without each of some groups of samples.
 
-    Args:
-        mixture: The mixture that the generators are from.
-        reference: Features of the data.
-        look: Samples of each generator.
-        whole: The scores on all samples of `look`.
-        by: The score of the search.
-        trust_code: Whether a user's function may be loaded.
-        both: The weights of the two mixtures.
-    """
-    groups = range(GROUPS if len(look.each[0].x) >= MINIMUM else 0)
-    without = [scores_of(mixture, reference, look.without(group), by, trust_code) for group in groups]
-    changes = {}
-    for name, score in whole.items():
-        before, after = (value_of(score, weights) for weights in both)
-        each = [(value_of(one[name], both[0]), value_of(one[name], both[1])) for one in without]
-        changes[name] = change_of(name, before, after, each)
-    return changes
+        Args:
+            each: Samples of each generator.
+            whole: The scores on all these samples.
+            both: The weights of the two mixtures.
+        """
+        n = len(each[0].x)
+        groups = range(GROUPS if n >= MINIMUM else 0)
+        rows = [torch.from_numpy(np.flatnonzero(np.arange(n) % GROUPS != group)) for group in groups]
+        without = [self.scorers([one.rows(some) for one in each]) for some in rows]
+        changes = {}
+        for name, score in whole.items():
+            before, after = (value_of(score, weights) for weights in both)
+            parts = [(value_of(one[name], both[0]), value_of(one[name], both[1])) for one in without]
+            changes[name] = change_of(name, before, after, parts)
+        return changes
 
 
 def change_of(name: str, before: float, after: float, without: Sequence[tuple[float, float]]) -> ScoreChange:

@@ -15,7 +15,7 @@ from ganherd.features.extract import best_device
 from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.mixture_scores import asked_score
-from ganherd.scoring.ensemble_scores import ScoreChange, changes_of, look_at, scores_of, value_of
+from ganherd.scoring.ensemble_scores import EnsembleScorer, ScoreChange, value_of
 from ganherd.strategies.mixing import objectives, subset_search
 from ganherd.strategies.mixing.scorers import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
@@ -24,7 +24,6 @@ from ganherd.util.files import JsonObject
 from ganherd.util.meter import Progress, timed
 
 if TYPE_CHECKING:
-    from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
 FOLDER = "mixture-ensemble"
@@ -157,11 +156,9 @@ def find(
     except MetricSkipped as why:
         raise UserError(f"--network {network}: {why}.") from why
     target = Path(folder.path) / FOLDER
-    on_device = loaded.to(best_device())
-    each = tuple(
-        _of_replica(on_device, r, reference, size, by, search, samples, seed, trust_code, progress)
-        for r in range(loaded.replicas)
-    )
+    scorer = EnsembleScorer(loaded.to(best_device()), reference, by, trust_code)
+    replicas = range(loaded.replicas)
+    each = tuple(_of_replica(scorer, r, size, search, samples, seed, progress) for r in replicas)
     weights = np.zeros((loaded.replicas, loaded.members))
     for row, one in zip(weights, each, strict=True):
         row[list(one.members)] = one.weights
@@ -174,24 +171,22 @@ def find(
 
 
 def _of_replica(
-    mixture: Mixture,
+    scorer: EnsembleScorer,
     replica: int,
-    reference: RealFeatures,
     size: int,
-    by: str,
     search: Search,
     samples: int,
     seed: int,
-    trust_code: bool,
     progress: Progress | None,
 ) -> ChosenGenerators:
     """Search the ensemble of one replica, and compare it with the mixture of the run on other samples."""
+    mixture, by = scorer.mixture, scorer.by
     sets = [_drawn(mixture, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
     able = sorted(set(sets[0]) & set(sets[1]))  # generators with finite samples
     if not able:
         raise UserError(f"no generator of seed {mixture.seeds[replica]} makes finite samples: train it again.")
-    looks = [look_at(mixture, reference, [one[m] for m in able], by, trust_code) for one in sets]
-    seen, fresh = (scores_of(mixture, reference, look, by, trust_code) for look in looks)
+    looks = [scorer.extract([one[m] for m in able]) for one in sets]
+    seen, fresh = (scorer.scorers(look) for look in looks)
     if progress:
         progress(f"{search} search by {by}")
     cost = metric_of(by).cost
@@ -211,7 +206,7 @@ def _of_replica(
         mixture.seeds[replica],
         tuple(able[number] for number in picked),
         tuple(float(new[number]) for number in picked),
-        changes_of(mixture, reference, looks[1], fresh, by, trust_code, (old, new)),
+        scorer.changes(looks[1], fresh, (old, new)),
         (value_of(seen[by], old), value_of(seen[by], new)),
         best.evaluations,
     )

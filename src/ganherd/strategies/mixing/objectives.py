@@ -52,6 +52,11 @@ class SampledGenerator:
     logits: Tensor | None  # float32 [n, K]
     y: Tensor | None  # int64 [n], the label that each sample was generated for
 
+    def rows(self, index: Tensor) -> SampledGenerator:
+        """Return some of the samples."""
+        parts = (self.x, self.features, self.logits, self.y)
+        return SampledGenerator(*(None if part is None else part[index.to(part.device)] for part in parts))  # type: ignore[arg-type]
+
 
 @dataclass(frozen=True)
 class Objective:
