@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.data import duplicates
+from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, TimeLeft
@@ -48,21 +49,6 @@ class NearestRows:
         """
         following = self.distance[:, 1:].mean(1)
         return np.where(self.distance[:, 0] == 0, 0.0, self.distance[:, 0] / np.maximum(following, 1e-300))
-
-
-@dataclass(frozen=True)
-class Memorisation:
-    """How many samples look like copies of training rows, and how near samples are to them."""
-
-    nearer: float
-    nearer_error: float  # standard error (Hanley and McNeil)
-    copies: float
-    copies_error: float  # standard error, the quantile's own included
-    ratio: float  # median distance of the samples by that of held-out data
-    samples: int
-    held_out: int
-    training: int
-    warning: str = ""
 
 
 def nearest(
@@ -107,8 +93,15 @@ def nearest(
     return NearestRows(np.concatenate(distances), np.concatenate(indices).astype(np.int64))
 
 
-def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> Memorisation:
-    """Return the statistics from the distances of samples and of held-out rows to the same training rows."""
+def memorisation(samples: NearestRows, held_out: NearestRows, training: int, network: str) -> ScoreEntry:
+    """Return the entry of scores.json from the distances of samples and of held-out rows to the same training rows.
+
+    Args:
+        samples: The nearest training rows of the samples.
+        held_out: Those of held-out rows.
+        training: The number of training rows.
+        network: What distances are measured on, in words.
+    """
     n, m = len(samples.distance), len(held_out.distance)
     if not n or m < 2:
         raise UserError("memorisation is measured against held-out real data: keep some with data.holdout.")
@@ -118,24 +111,29 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> 
     line = float(np.quantile(held_out.relative, BY_CHANCE))
     copies = float((samples.relative < line).mean()) if line > 0 else float((samples.relative == 0).mean())
     middle = float(np.median(held_out.distance[:, 0]))
-    # where the line lies is known from m rows only, and moves the share that chance brings
+    # The line is known from m rows only, which adds an error to the share below it.
     error = math.sqrt(copies * (1 - copies) / n + BY_CHANCE * (1 - BY_CHANCE) / m)
-    warning = f"the line that copies lie below is known from only {m} held-out rows" if m < FEW else ""
-    if n < FEW_SAMPLES:
-        warning = f"{n} samples are few to find copies among: ask for more"
+    low, high = max(0.0, copies - 1.96 * error), min(1.0, copies + 1.96 * error)
+    entry: ScoreEntry = {
+        "value": copies,
+        "by_chance": BY_CHANCE,
+        "error": error,
+        "interval": intervals.interval(low, high, "normal, with the line's own error"),
+        "nearer": nearer,
+        "nearer_error": _auc_error(nearer, n, m),  # standard error
+        "ratio": float(np.median(samples.distance[:, 0])) / middle if middle > 0 else None,
+        "samples": n,
+        "held_out": m,
+        "training": training,
+        "network": network,
+    }
     if line == 0:
-        warning = "held-out rows are copies of training rows already: the data has duplicates"
-    return Memorisation(
-        nearer=nearer,
-        nearer_error=_auc_error(nearer, n, m),
-        copies=copies,
-        copies_error=error,
-        ratio=float(np.median(samples.distance[:, 0])) / middle if middle > 0 else math.nan,
-        samples=n,
-        held_out=m,
-        training=training,
-        warning=warning,
-    )
+        entry["warning"] = "held-out rows are copies of training rows already: the data has duplicates"
+    elif n < FEW_SAMPLES:
+        entry["warning"] = f"{n} samples are few to find copies among: ask for more"
+    elif m < FEW:
+        entry["warning"] = f"the line that copies lie below is known from only {m} held-out rows"
+    return entry
 
 
 def below(a: np.ndarray, b: np.ndarray) -> float:
@@ -156,30 +154,6 @@ def _auc_error(auc: float, n: int, m: int) -> float:
     return math.sqrt(max(spread, 0.0) / (n * m))
 
 
-def entry(statistics: Memorisation, network: str) -> ScoreEntry:
-    """Return the entry of scores.json."""
-    reach = 1.96 * statistics.copies_error
-    out: ScoreEntry = {
-        "value": statistics.copies,
-        "by_chance": BY_CHANCE,
-        "error": statistics.copies_error,
-        "interval": {
-            "low": max(0.0, statistics.copies - reach),
-            "high": min(1.0, statistics.copies + reach),
-            "level": 0.95,
-            "how": "normal, with the line's own error",
-        },
-        "nearer": statistics.nearer,
-        "nearer_error": statistics.nearer_error,
-        "ratio": None if math.isnan(statistics.ratio) else statistics.ratio,
-        "samples": statistics.samples,
-        "held_out": statistics.held_out,
-        "training": statistics.training,
-        "network": network,
-    }
-    return out | ({"warning": statistics.warning} if statistics.warning else {})
-
-
 def measure(material: ScoringContext) -> ScoreEntry:
     """Measure memorisation of the free samples, in pixels (or coordinates), against the held-out split."""
     from ganherd.features.material import MetricSkipped
@@ -192,8 +166,11 @@ def measure(material: ScoringContext) -> ScoreEntry:
         )
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
     held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
-    statistics = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
-    out = entry(statistics, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
+    near, network = (
+        nearest(material.free.x, data.x, progress=material.progress),
+        "pixels" if data.is_image else "coordinates",
+    )
+    out = memorisation(near, held_out, len(data.x), network) | _in_groups(material, held_out)
     if data.is_image and (copies := duplicates.find(data.x, data.x_test)).across:
         out["warning"] = "; ".join([*([out["warning"]] if "warning" in out else []), copies.notes(data.kind)[-1]])
     return out
@@ -208,19 +185,17 @@ def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
     drawn, rows = wanted_rows(material)
     near = nearest(drawn.x, material.dataset.x, progress=material.progress)
 
-    def copies(one: SampleGroup) -> float:
+    def copies(one: SampleGroup) -> float | None:
         own = NearestRows(near.distance[one.index], near.index[one.index])
-        return memorisation(own, held_out, len(material.dataset.x)).copies
+        return memorisation(own, held_out, len(material.dataset.x), "")["value"]
 
     return of_rows(material, rows, copies)
 
 
-def draw_neighbours(
-    x: np.ndarray, training: np.ndarray, neighbours: NearestRows, rows: int = 10, columns: int = NEXT
-) -> Image.Image:
+def draw_neighbours(x: np.ndarray, training: np.ndarray, neighbours: NearestRows, rows: int = 10) -> Image.Image:
     """Draw the samples that look most like copies, each next to its nearest training images; uint8 [n, C, H, W]."""
     chosen = neighbours.relative.argsort(kind="stable")[:rows]
-    columns = min(columns, neighbours.index.shape[1])
+    columns = min(NEXT, neighbours.index.shape[1])
     left = draw_grid([x[i : i + 1] for i in chosen], [f"{neighbours.relative[i]:.2f}" for i in chosen])
     right = draw_grid([training[neighbours.index[i, :columns]] for i in chosen])
     gap, head, foot = 26, 28, 22

@@ -115,7 +115,7 @@ def assign(x: np.ndarray, modes: Modes) -> tuple[np.ndarray, np.ndarray]:
     return nearest, distance[np.arange(len(x)), nearest]
 
 
-def coverage(x: np.ndarray, modes: Modes, within: float = WITHIN) -> Coverage:
+def coverage(x: np.ndarray, modes: Modes) -> Coverage:
     """Return the modes captured, share of high quality and reverse KL of points [n, d].
 
     >>> ring = toy_modes("ring8")
@@ -125,7 +125,7 @@ def coverage(x: np.ndarray, modes: Modes, within: float = WITHIN) -> Coverage:
     if not len(x):
         raise UserError("mode coverage needs at least one sample.")
     nearest, distance = assign(x, modes)
-    counts = np.bincount(nearest[distance < within], minlength=len(modes.means))
+    counts = np.bincount(nearest[distance < WITHIN], minlength=len(modes.means))
     captured, good = int((counts > 0).sum()), int(counts.sum())
     kl = reverse_kl(counts, modes.weights) if good else None
     represented = counts >= np.maximum(1, THIN * modes.weights * len(x))

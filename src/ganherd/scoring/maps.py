@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ganherd.metrics.modes import THIN, WITHIN, Coverage, Modes, assign, coverage
+from ganherd.metrics.modes import POINTS, THIN, WITHIN, Coverage, Modes, assign, coverage
 from ganherd.util.errors import UserError
 from ganherd.viz import pictures
 from ganherd.viz.pictures import DATA, GENERATED, INK
@@ -26,9 +26,7 @@ _PER_ROW = 4  # panels
 _TSNE = "t-SNE: neighbours are near; distances far apart and axes mean nothing"
 
 
-def embed(
-    groups: Mapping[str, np.ndarray], seed: int = 0, most: int = MOST, perplexity: float = PERPLEXITY
-) -> dict[str, np.ndarray]:
+def embed(groups: Mapping[str, np.ndarray], seed: int = 0, most: int = MOST) -> dict[str, np.ndarray]:
     """Return one t-SNE map of all groups together: float [n, 2] for the rows of each, at most `most`, drawn by the seed.
 
     Rows are flattened. Of rows with more than 50 numbers the first 50 principal components are taken.
@@ -46,7 +44,7 @@ def embed(
         raise UserError(f"a t-SNE map needs at least 5 rows in all, not {len(flat)}.")
     if min(flat.shape) > 50:
         flat = PCA(50, svd_solver="randomized", random_state=seed).fit_transform(flat)
-    perplexity = min(perplexity, (len(flat) - 1) / 3)
+    perplexity = min(PERPLEXITY, (len(flat) - 1) / 3)
     flat = flat / max(float(flat.std()), 1e-12)  # t-SNE's first steps depend on the scale
     points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(flat)
     edges = np.cumsum([len(rows) for rows in subsets.values()])[:-1]
@@ -169,7 +167,7 @@ def draw_histograms(
     return figure
 
 
-def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes, title: str = "", most: int = 2500) -> Figure:
+def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes) -> Figure:
     """Draw samples [n, 2] over known modes, a panel for each group.
 
     Samples within 3 standard deviations of a mode are blue, others orange. Each mode is a circle: red and crossed if no
@@ -181,14 +179,14 @@ def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes, title: str = "
     columns = math.ceil(len(groups) / rows)
     figure, grid = _grid(columns, rows)
     for a, (name, x) in zip(grid, groups.items(), strict=False):
-        _draw_covered(a, np.asarray(x), modes, most)
+        _draw_covered(a, np.asarray(x), modes)
         covered = coverage(x, modes)
         a.set_title(f"{name}:\n{_words(covered)}", color=INK, fontsize=9, loc="left")
     for a in grid[len(groups) :]:
         a.set_visible(False)
     if (engine := figure.get_layout_engine()) is not None:
         engine.set(h_pad=0.1)  # type: ignore[call-arg]  # room between a panel's last line and the next one's title
-    _title(figure, title or modes.about)
+    _title(figure, modes.about)
     words = (
         f"points: blue within {WITHIN:g} std of a mode (its circle), orange beyond",
         "circles: red with a cross for a lost mode,",
@@ -199,8 +197,8 @@ def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes, title: str = "
     return figure
 
 
-def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
-    """Draw one panel of a coverage picture; at most `most` samples are shown."""
+def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes) -> None:
+    """Draw one panel of a coverage picture."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Ellipse
 
@@ -217,7 +215,7 @@ def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
         shapes = [Ellipse((m[0], m[1]), w, h) for m, (w, h) in zip(modes.means[some], sizes[some], strict=True)]
         width = 0.9 if colour == INK else 1.6
         axes.add_collection(PatchCollection(shapes, facecolor="none", edgecolor=colour, lw=width, alpha=0.75))
-    shown = slice(None, most)
+    shown = slice(None, POINTS)
     for mask, colour, size in ((~good, FAR, 7), (good, GENERATED, 6)):
         at = x[shown][mask[shown]]
         axes.scatter(at[:, 0], at[:, 1], s=size, c=colour, alpha=0.55, linewidths=0, rasterized=True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 _QUIET = 3.0  # seconds between two lines of progress
+_BLOCK = 4096  # samples of a kernel density estimate at once
 
 
 @dataclass(frozen=True)
@@ -167,9 +168,7 @@ def bdmc(
     return Bounds(forward.log_p, -weights[:, 0].cpu().numpy(), x.cpu().numpy(), settings.temperatures)
 
 
-def kde(
-    decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0, block: int = 4096
-) -> np.ndarray:
+def kde(decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0) -> np.ndarray:
     """Return log p(x) of every point by a kernel density estimate, float64 [P]: the mean of N(x; G(z_k), σ² I) over samples z_k.
 
     It is far too low if the posterior is narrow.
@@ -178,9 +177,9 @@ def kde(
     generator = _generator(x, seed)
     total = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
     with torch.no_grad():
-        for first in range(0, samples, block):
-            u = torch.randn(min(block, samples - first), latent, generator=generator, dtype=x.dtype, device=x.device)
-            off = torch.cdist(x, decoder(u).flatten(1), compute_mode="donot_use_mm_for_euclid_dist")  # [P, block]
+        for first in range(0, samples, _BLOCK):
+            u = torch.randn(min(_BLOCK, samples - first), latent, generator=generator, dtype=x.dtype, device=x.device)
+            off = torch.cdist(x, decoder(u).flatten(1), compute_mode="donot_use_mm_for_euclid_dist")  # [P, samples]
             part = torch.logsumexp(-off.double().square() / (2 * variance), 1)
             total = torch.logaddexp(total, part)
     total -= math.log(samples) + 0.5 * x.shape[1] * math.log(2 * math.pi * variance)
@@ -196,7 +195,6 @@ def decoder_of(
     mixture: Mixture,
     member: int,
     replica: int = 0,
-    label: int | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Decoder:
@@ -212,16 +210,14 @@ def decoder_of(
     scale, offset = mixture.scale, mixture.offset
     if mixture.is_image:
         scale, offset = scale / 255, offset / 255
-    told, stands_for = takes_label(module), int(mixture.label_of[member])
-    if told and stands_for >= 0:
-        label = stands_for
-    if told and label is None:
-        raise UserError("this generator takes the label as an input: say which label's likelihood is wanted.")
-    y = torch.tensor([label or 0], device=device)
+    conditional, label = takes_label(module), int(mixture.label_of[member])
+    if conditional and label < 0:
+        raise UserError("this generator takes the label as an input, so it has no likelihood without one.")
+    y = torch.tensor([label], device=device)
 
     def decode(z: Tensor) -> Tensor:
-        given = (z, y.expand(len(z))) if told else (z,)
-        return torch.as_tensor(module(*given)) * scale + offset
+        inputs = (z, y.expand(len(z))) if conditional else (z,)
+        return torch.as_tensor(module(*inputs)) * scale + offset
 
     return decode if mixture.prior_of(member) == "normal" else with_uniform_prior(decode)
 

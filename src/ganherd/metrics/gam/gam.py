@@ -204,12 +204,10 @@ class Battle:
     test_ratio: float  # their errors on held-out real data: the judges must be alike
 
 
-def gam(
-    errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, tie: float = TIE, samples: int = SAMPLES
-) -> Battle:
+def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, samples: int = SAMPLES) -> Battle:
     """Return the battle of two generators by GAM (2016).
 
-    It is a tie if the errors of the two judges on real data differ by more than `tie`, or if the difference of their errors on
+    It is a tie if the errors of the two judges on real data differ by more than `TIE`, or if the difference of their errors on
     fakes is undecided.
 
     Args:
@@ -217,7 +215,6 @@ def gam(
         real_errors: Error rates on real data [J].
         first: One generator, with its judge.
         second: The other.
-        tie: The largest difference of the ratio of real errors from 1.
         samples: The number of fakes of each generator.
 
     >>> gam(np.array([[0.5, 0.2], [0.4, 0.5]]), np.array([0.1, 0.1]), 0, 1).winner
@@ -225,7 +222,7 @@ def gam(
     """
     sample = _ratio(errors[first, second], errors[second, first])
     test = _ratio(real_errors[first], real_errors[second])
-    alike = abs(test - 1) <= tie
+    alike = abs(test - 1) <= TIE
     ahead = sign(apart(float(errors[second, first]), float(errors[first, second]), samples)) if alike else 0
     winner = {1: 0, -1: 1}.get(ahead)
     return Battle(winner, sample, test)
