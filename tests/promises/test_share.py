@@ -23,8 +23,8 @@ from ganherd.comm.communicator import Placement
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.state import State, members_of
 from ganherd.recipe import recipe_file
+from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.share import Share, columns
-from ganherd.strategies.strategy import MemberRanks
 from ganherd.training import loop
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy

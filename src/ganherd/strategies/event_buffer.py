@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.strategies.strategy import Event, MemberRanks
+from ganherd.strategies.member_ranks import MemberRanks
+from ganherd.strategies.strategy import Event
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,8 @@ from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import ROWS, Blueprint, finite_members
 from ganherd.recipe.strategy.share_config import ShareConfig
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
-from ganherd.strategies.strategy import Event, MemberRanks, Strategy
+from ganherd.strategies.member_ranks import MemberRanks
+from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.errors import UserError
 from ganherd.util.text import did_you_mean
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
-from ganherd.strategies.traffic import Traffic
+from ganherd.strategies.member_ranks import Traffic
 
 if TYPE_CHECKING:
     from ganherd.herd.breeds import Breeds
@@ -20,29 +18,6 @@ if TYPE_CHECKING:
     from ganherd.training.setup.assemble import PreparedHerd
 
 Event = tuple[str, dict[str, Any]]  # name and facts of a line in events.jsonl
-
-
-@dataclass(frozen=True)
-class MemberRanks:
-    """The ranks that have members, and the members of each."""
-
-    comm: Communicator
-    placement: Placement
-    members: int  # number of members in one replica
-
-    @classmethod
-    def of(cls, prepared: PreparedHerd) -> MemberRanks:
-        """Return the ranks of a run."""
-        return cls(prepared.ranks.member_comm, prepared.ranks.placement, prepared.members)
-
-    @property
-    def own(self) -> tuple[int, ...]:
-        """Return the members of this rank."""
-        return self.placement.ranks[self.comm.rank]
-
-    def all_gather(self, values: np.ndarray) -> np.ndarray:
-        """Return values of all members [N, …] from those of this rank's members [n, …]."""
-        return self.comm.all_gather(values, self.placement)
 
 
 class Strategy:

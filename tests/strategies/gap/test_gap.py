@@ -15,7 +15,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, count_meetings, pairs, swapped_tensors
 from ganherd.strategies.gap.paced import PacedGap
-from ganherd.strategies.strategy import MemberRanks
+from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.training.setup.build_strategy import never_due
 from ganherd.util.errors import UserError
 from ganherd.viz.meeting_map import draw_who_met

@@ -44,9 +44,10 @@ from ganherd.strategies.cellular.requirements import refuse_impossible
 from ganherd.strategies.cellular.rewiring import Rewiring
 from ganherd.strategies.cellular.tournament import SelectedIndividuals, ranked, survivors, winners
 from ganherd.strategies.event_buffer import EventBuffer
+from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.mixing.grid_scorer import GridScorer
 from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures
-from ganherd.strategies.strategy import Event, MemberRanks, Strategy
+from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.host import give_back
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from ganherd.herd.state import State, finite_members
 from ganherd.herd.step.opponents import opponent_tensors
 from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
-from ganherd.strategies.strategy import MemberRanks
-from ganherd.strategies.traffic import Traffic
+from ganherd.strategies.member_ranks import MemberRanks, Traffic
 
 KINDS = ("g", "d")
 _SNAPSHOT = "meet.kept."  # prefix of names in checkpoints
@@ -106,8 +105,7 @@ class GatheredIndividuals:
 
     def _begin_fetch(self, tensors: State, wiring: Wiring) -> Fetch:
         """Start to fetch these tensors of all members that the cells of each rank meet."""
-        ranks = self._ranks
-        return self._traffic.begin_fetch(ranks.comm, ranks.placement, ranks.members, tensors, wiring.wanted)
+        return self._traffic.begin_fetch(self._ranks, tensors, wiring.wanted)
 
     # -- into the herd ------------------------------------------------------------------------------------------------
 

@@ -7,8 +7,7 @@ from ganherd.herd.engine.engines import Herd
 from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals
-from ganherd.strategies.strategy import MemberRanks
-from ganherd.strategies.traffic import Traffic
+from ganherd.strategies.member_ranks import MemberRanks, Traffic
 
 
 class LatestNeighbours(GatheredIndividuals):
@@ -72,7 +71,7 @@ class LatestNeighbours(GatheredIndividuals):
 
     def _publish(self, version: int) -> None:
         """Publish this rank's individuals under a version."""
-        state, ranks = self._herd.state, self._ranks
+        state = self._herd.state
         self._traffic.exchanges += 1
-        self._traffic.count_all_gather(ranks.comm, ranks.placement, ranks.members, self.local)
+        self._traffic.count_all_gather(self._ranks, self.local)
         self._active_board.publish({name: state[name] for name in self.local}, version)

@@ -14,7 +14,7 @@ from ganherd.herd.engine.engines import Herd
 from ganherd.herd.step.opponents import FrozenOpponents, opponent_tensors
 from ganherd.strategies.cellular.cells import Cells, Wiring, valid_first
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, finite_nets
-from ganherd.strategies.strategy import MemberRanks
+from ganherd.strategies.member_ranks import MemberRanks
 
 
 class Matchups:

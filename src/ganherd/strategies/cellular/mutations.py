@@ -14,7 +14,7 @@ from ganherd.herd.step.mutation import draw_losses_, mutate_learning_rates_, rep
 from ganherd.recipe.strategy.strategy_settings import MutationConfig
 from ganherd.strategies.cellular.history.lineage import DRAWN
 from ganherd.strategies.cellular.individuals import KINDS
-from ganherd.strategies.strategy import MemberRanks
+from ganherd.strategies.member_ranks import MemberRanks
 
 _AT_ONCE = 1 << 18  # draws that are recomputed at a time
 

@@ -15,7 +15,8 @@ from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import finite_members
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
-from ganherd.strategies.strategy import Event, MemberRanks, Strategy
+from ganherd.strategies.member_ranks import MemberRanks
+from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.registry import load_target
 
 if TYPE_CHECKING:
@@ -155,9 +156,7 @@ class Gap(Strategy):
         state, kind = self.herd.state, "d" if self.settings.swap == "discriminators" else "g"
         tensors = {name: state[name] for name in swapped_tensors(state, kind, self.settings.travels)}
         self.traffic.exchanges += 1
-        return Swap(
-            drawn, well, self.traffic.begin_fetch(self.ranks.comm, self.placement, self.members, tensors, wanted)
-        )
+        return Swap(drawn, well, self.traffic.begin_fetch(self.ranks, tensors, wanted))
 
     def write(self, swap: Swap, member_steps: np.ndarray) -> None:
         """Write the received nets into the state of this rank; `member_steps` [N] are the steps that each member has made."""

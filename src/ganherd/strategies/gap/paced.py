@@ -16,7 +16,8 @@ from ganherd.herd.engine.engines import Herd
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, pairs
-from ganherd.strategies.strategy import Event, MemberRanks
+from ganherd.strategies.member_ranks import MemberRanks
+from ganherd.strategies.strategy import Event
 
 
 class PacedGap(Gap):

@@ -21,12 +21,11 @@ from ganherd.herd.state import State, buffers_of
 from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.strategy.cellular_config import MixingConfig
 from ganherd.strategies.cellular.cells import Cells, Wiring
+from ganherd.strategies.member_ranks import MemberRanks, Traffic
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
 from ganherd.strategies.mixing.scorers import MixtureScorer, Summary, class_shares, scored_on, summarise
 from ganherd.strategies.mixing.weight_evolution import Evolved, evolve
-from ganherd.strategies.strategy import MemberRanks
-from ganherd.strategies.traffic import Traffic
 from ganherd.util.host import give_back
 
 _REAL = 10_000  # real images for a heavy network without a GPU
@@ -58,7 +57,12 @@ class GridScorer:
         """
         self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
         self.metric = metric_of(settings.score)
-        self._ranks, self._traffic = ranks, traffic
+        p = cells.population
+        homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks.placement.ranks))
+        self._cell_ranks, self._traffic = (
+            MemberRanks(ranks.comm, homes, ranks.members // p),
+            traffic,
+        )  # cells as members
         network = None if settings.network == "auto" else settings.network
         self._reference = RealFeatures(assembly.dataset, network, _REAL, trust_code=assembly.trusted)
         self._play = NetworkCall(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
@@ -208,15 +212,10 @@ class GridScorer:
 
     def _fetch_neighbours(self, tensors: State, wiring: Wiring) -> State:
         """Return statistics of all cells that this rank's cells meet, from the local ones; others are fetched."""
-        comm, ranks, p = self._ranks.comm, self._ranks.placement.ranks, self._cells.population
-        if comm.world_size == 1:
+        if self._cell_ranks.comm.world_size == 1:
             return tensors
-        homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks))
-        cells = len(wiring.topology)
-        return self._traffic.begin_fetch(comm, homes, cells, tensors, wiring.cells).wait()
+        return self._traffic.begin_fetch(self._cell_ranks, tensors, wiring.cells).wait()
 
     def all_cells(self, values: Tensor) -> Tensor:
         """Return values of all cells from those of this rank's cells."""
-        p = self._cells.population
-        by_member = np.repeat(values.cpu().numpy(), p, 0)
-        return torch.from_numpy(self._ranks.all_gather(by_member)[::p])
+        return torch.from_numpy(self._cell_ranks.all_gather(values.cpu().numpy()))
