@@ -55,6 +55,7 @@ class Study:
 _GRID = "mnist-cellular-3x3"
 _CELLULAR = "strategy.cellular."
 _APART = (f"{_CELLULAR}topology=isolated", f"{_CELLULAR}selection=false")  # cells that never meet: plain GANs
+_R1 = ("loss.r1_weight=1",)
 _OF_A_GRID = (f"{_CELLULAR}mixing.keep=last", "train.precision=tf32", "engine.name=graph", "run.scores=false")
 STUDIES = {
     "cellular-decay": Study(
@@ -86,6 +87,21 @@ STUDIES = {
             "slow-critic": Arm(_GRID, "half the discriminator's learning rate", (*_APART, "optim.lr_d=1e-4")),
             "rare-critic": Arm(_GRID, "the discriminator learns at every fourth step", (*_APART, "train.skip_d=3")),
             "noise": Arm(_GRID, "noise of 0.1 on what the discriminator sees", (*_APART, "train.input_noise=0.1")),
+        },
+        _OF_A_GRID,
+        "fid,histogram",
+        10_000,
+        "lipizzaner_mnist_cnn.npz",
+    ),
+    "grid-r1": Study(
+        "With an R1 penalty, does a cellular grid still decay, and what do its neighbours and its selection gain?",
+        {
+            "4x4": Arm("mnist-cellular-4x4", "4 × 4 with neighbours and selection", _R1),
+            "5x5": Arm("mnist-cellular-5x5", "5 × 5 with neighbours and selection", _R1),
+            "3x3": Arm(_GRID, "3 × 3 with neighbours and selection", _R1),
+            "no-selection": Arm(_GRID, "3 × 3 with neighbours, no selection", (*_R1, f"{_CELLULAR}selection=false")),
+            "isolated": Arm(_GRID, "3 × 3 with selection, no neighbours", (*_R1, f"{_CELLULAR}topology=isolated")),
+            "apart": Arm(_GRID, "nine plain GANs", (*_R1, *_APART)),
         },
         _OF_A_GRID,
         "fid,histogram",
@@ -160,6 +176,7 @@ def train(study: Study, name: str, asked: argparse.Namespace) -> None:
         "arm": name,
         "why": arm.why,
         "command": " ".join(["ganherd train", *asks, *budget]),
+        "seeds": asked.seeds,
         "seconds": round(trained, 1),
         "scores": scores,
         **recorded(run),
@@ -202,20 +219,20 @@ def collect(name: str, study: Study, asked: argparse.Namespace) -> None:
     rows = ",\n".join(f"  {json.dumps(arm)}" for arm in arms)
     (asked.output / f"{name}.json").write_text(f'{{\n{lines},\n "arms": [\n{rows}\n ]\n}}\n')
     if any(arm["mixture_scores"] for arm in arms):
-        plot(arms, asked.seeds, asked.output / f"{name}.png", study.question)
+        plot(arms, asked.output / f"{name}.png", study.question)
 
 
-def best_cells(arm: dict[str, Any], seeds: int) -> np.ndarray:
+def best_cells(arm: dict[str, Any]) -> np.ndarray:
     """Return the score of the best cell of each seed at each iteration: [iterations, seeds]."""
     scores = np.array(arm["mixture_scores"])  # [T, seeds × cells]
-    return scores.reshape(len(scores), seeds, -1).min(2)
+    return scores.reshape(len(scores), arm["seeds"], -1).min(2)
 
 
-def plot(arms: list[dict[str, Any]], seeds: int, path: Path, title: str) -> None:
+def plot(arms: list[dict[str, Any]], path: Path, title: str) -> None:
     """Draw the mean over seeds of the best cell's score, with the range of the seeds."""
     figure, axes = plt.subplots(figsize=(8, 4.5))
     for arm in arms:
-        best = best_cells(arm, seeds)
+        best = best_cells(arm)
         (line,) = axes.plot(np.arange(1, len(best) + 1), best.mean(1), label=f"{arm['arm']}: {arm['why']}", lw=1.5)
         axes.fill_between(
             np.arange(1, len(best) + 1), best.min(1), best.max(1), color=line.get_color(), alpha=0.12, lw=0

@@ -526,7 +526,7 @@ class Dtypes(Net):
     """`x.to(t.dtype)`, and `arange` with the dtype of a tensor."""
 
     def mid(self, h: Tensor) -> Tensor:
-        ramp = torch.arange(h.shape[1], dtype=h.dtype) / h.shape[1]
+        ramp = torch.arange(h.shape[1], dtype=h.dtype, device=h.device) / h.shape[1]
         return h * ramp.to(h.dtype) + (h > 0).to(self.f.weight.dtype)
 
 
@@ -647,9 +647,9 @@ class OptionsOfDraws(Net):
     """Options that functions which draw take by name."""
 
     def mid(self, h: Tensor) -> Tensor:
-        noise = torch.full((WIDTH,), 50.0, dtype=h.dtype)
+        noise = torch.full((WIDTH,), 50.0, dtype=h.dtype, device=h.device)
         torch.rand(WIDTH, out=noise)
-        leaf = torch.rand(WIDTH, dtype=h.dtype, requires_grad=True)
+        leaf = torch.rand(WIDTH, dtype=h.dtype, device=h.device, requires_grad=True)
         return F.dropout(input=h, p=0.5) + noise + leaf * leaf.requires_grad + torch.randn_like(input=h)
 
 

@@ -16,7 +16,7 @@ import torch
 import ganherd
 from ganherd.herd import rng
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.herd.engine.engines import Engine, Plan, make_engine, place_state
 from ganherd.herd.engine.explain import explain
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import buffers_of
@@ -304,3 +304,25 @@ def test_resume_and_mixture_keep_frozen_parameters_and_changed_buffers(tmp_path:
     samples = mixture.sample(40).x
     assert np.array_equal(mixture.sample(100).x[:40], samples) and np.ptp(samples) > 0
     assert np.array_equal(ganherd.load(part, trust_code=True).sample(40).x, samples)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("net", SUPPORTED, ids=lambda net: net.__name__)
+def test_on_a_gpu_every_engine_trains_a_users_net_alike(tmp_path: Path, net: type) -> None:
+    states, engines = [], ["loop"]
+    if not autotune.cannot_be_fused(herd_of(tmp_path, net).herd):  # depends on PyTorch's version too
+        engines += ["fused", "graph"]
+    for engine in engines:
+        herd = herd_of(tmp_path, net, engine={"device": "cuda"}).herd
+        plan = Plan(engine, 2, 1, "cuda")
+        place_state(herd, plan)
+        before = {name: value.clone() for name, value in herd.state.items()}
+        running = make_engine(herd, plan)
+        assert running.advance(0, STEPS, herd.zero_sums()) == STEPS
+        states.append({name: value.cpu() for name, value in herd.state.items()})
+        for kind in ("g", "d"):  # … and they learned
+            assert not torch.equal(before[f"{kind}.params"], herd.state[f"{kind}.params"])
+    for state, engine in zip(states, engines, strict=True):
+        for name, value in states[0].items():
+            gap = (state[name].double() - value.double()).abs().max() if value.numel() else 0.0
+            assert gap < 1e-9, (engine, name, float(gap))

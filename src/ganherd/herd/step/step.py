@@ -149,12 +149,13 @@ class Step:
             ahead: Draw the samples of the generator's update in parallel, and return them.
         """
         rules, state, draws = self.rules, ctx.state, ctx.draws
-        x, y = ctx.batches(update)
+        # The side stream reads `batch` until the join; released earlier, its memory would be given to something else.
+        batch, y = ctx.batches(update)
         weights = self._networks["d"].weights(state["d.params"], state)
         call = 8 * (update + 1)  # every forward pass of a step has its own random streams
         with self._fork(_REAL):
             with torch.no_grad():
-                x = augment_inputs(rules, x, ctx.noise_scale, draws, update, 0)
+                x = augment_inputs(rules, batch, ctx.noise_scale, draws, update, 0)
             real_logits, real_classes = self._forward("d", ctx, weights.views(), (x,), y, call + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:

@@ -19,6 +19,7 @@ from ganherd import nets
 from ganherd.comm.ranks import Ranks
 from ganherd.data import dataset as source
 from ganherd.herd.breeds import new_breeds
+from ganherd.herd.checks.device_check import refuse_cpu_only
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, try_out
@@ -183,7 +184,7 @@ def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begin
         if not is_packaged(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
             inputs = partial(_inputs, shape, blueprint.takes_label, classes, dtype)
-            tried = partial(_tried, make, inputs, dtype)
+            tried = partial(_tried, make, inputs, dtype, device)
             blueprint.adopt(first_that_runs(tried, batch_sizes(recipe.train.batch), CannotRun))
     load_target(STRATEGIES[recipe.strategy.name].target).check_nets(recipe.strategy.settings, breeds, d, made.members)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
@@ -209,9 +210,17 @@ def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begin
 
 
 def _tried(
-    make: Callable[[], nn.Module], inputs: Callable[..., tuple[Tensor, ...]], dtype: torch.dtype, rows: int
+    make: Callable[[], nn.Module],
+    inputs: Callable[..., tuple[Tensor, ...]],
+    dtype: torch.dtype,
+    device: torch.device,
+    rows: int,
 ) -> ModuleTraits:
-    return try_out(make, partial(inputs, rows), dtype)
+    """Try a net out on the CPU, and on the device of the run."""
+    traits = try_out(make, partial(inputs, rows), dtype)
+    if device.type != "cpu":
+        refuse_cpu_only(make, inputs(rows, 0), dtype, device)
+    return traits
 
 
 def _inputs(
