@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 VERSION = 2  # part of the cache's key: raise it when the net or its training changes
 BATCH = 64
 STEPS = (500, 2000)  # two epochs, but not fewer nor more steps than these
-OWN, FEW = 5, 20  # of data without a held-out split a fifth is held out, if that is at least this many rows
-LARGEST = 32  # larger images are averaged down to this side: enough to tell classes apart, in seconds
+OWN, FEW = 5, 20  # without a held-out split, a fifth of the data is held out, if that is at least 20 rows
+LARGEST = 32  # larger images are averaged down to this side
 
 
 class ImageNet(nn.Sequential):
@@ -71,9 +71,9 @@ class Classifier:
     name: str
     offset: float
     scale: float
-    held_out_accuracy: float | None  # None: there is too little data to hold any out
+    held_out_accuracy: float | None  # None: there is too little data to hold some out
     held_out_samples: int
-    resizing: str = "none"  # what it does to an image first
+    resizing: str = "none"  # what is done to an image first
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """Return the scores of every class, float32 [n, classes], for data in its own units (uint8 images, float points)."""
@@ -207,7 +207,7 @@ def _accuracy(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
 
 
 def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
-    """Return data of its own units as a float32 tensor in the units that nets see."""
+    """Return data as a float32 tensor in the units of the nets."""
     return torch.from_numpy((np.asarray(x, np.float32) - np.float32(offset)) / np.float32(scale))
 
 

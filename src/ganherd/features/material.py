@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
-EACH = 256  # samples of every member, at least, if members are scored one by one
+EACH = 256  # least number of samples of every member, if members are scored separately
 
 
 class MetricSkipped(Exception):
@@ -103,7 +103,7 @@ class ScoringContext:
     def asked(self) -> DrawnSamples:
         """Return samples with every label requested equally often; the first labels once more if the number does not divide."""
         if not self.has_generators:
-            known = self.free.y >= 0  # the set is what it is; what has no label was not asked for
+            known = self.free.y >= 0  # a set cannot be asked for labels: those with a label are used
             return DrawnSamples(self.free.x[known], self.free.y[known], self.free.member[known])
         label_of = np.asarray(self.mixture.label_of)
         labels = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])

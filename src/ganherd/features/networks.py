@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
 
 NAMES = ("inception", "classifier", "lipizzaner-mnist", "pixels")
-LARGEST = 8  # `pixels` averages images down to this side: a covariance of thousands of pixels says little, slowly
-SMALLEST = 32  # images below this side say little to Inception
+LARGEST = 8  # `pixels` averages images down to this side; a covariance of thousands of pixels would be slow and rough
+SMALLEST = 32  # Inception is not the default for smaller images
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Network:
     name: str  # reported with every number
     module: nn.Module
     resizing: str  # what is done to an image before the network sees it
-    digest: str | None  # of the weights: part of the cache's key; None: never cached
+    digest: str | None  # of the weights, for the key of the cache; None: never cached
     batch: int = 1024
-    heavy: bool = False  # seconds for a hundred images on a CPU
+    heavy: bool = False  # takes seconds for a hundred images on a CPU
     held_out_accuracy: float | None = None
     as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
 
@@ -159,7 +159,7 @@ def _inception(path: Path | None, stated: str, head: Path | None, dataset: Datas
     """Return Inception, or the TorchScript file that takes its place."""
     from ganherd.features import inception
 
-    # a file that is not there is the first thing to say
+    # a missing file is reported first
     if (not dataset.is_image or dataset.shape[0] not in (1, 3)) and (path is None or path.is_file()):
         raise MetricSkipped("the network inception looks at grey or RGB images, and this is other data")
     module, name, digest = inception.load(path, head, stated, trust_code)
@@ -204,7 +204,7 @@ def _own(name: str, dataset: Dataset, trust_code: bool) -> Network:
     from ganherd import nets
     from ganherd.recipe import schema
 
-    try:  # a score's network is built as a discriminator is: from shape and classes, if it asks for them
+    try:  # it is built like a discriminator: from shape and classes, if it takes them
         net = schema.NetConfig(name=name)
         module = nets.build_discriminator(net, dataset.shape, len(dataset.labels), trust_code=trust_code)
     except UserError as error:

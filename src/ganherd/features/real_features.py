@@ -34,7 +34,7 @@ class RealFeatures:
 
     dataset: Dataset
     wanted: str | None = None  # the network's name, path or class; None: the one that is cheap everywhere
-    limit: int | None = None  # most real rows for a heavy network on a CPU; None: all
+    limit: int | None = None  # number of real rows for a heavy network on a CPU; None: all
     head: Path | None = None  # a classifier head for inception
     trust_code: bool = False
     progress: Progress | None = None
@@ -64,7 +64,7 @@ class RealFeatures:
     def _extract(self) -> dict[str, Tensor]:
         """Return the features of the real rows, and their logits if there are any."""
         is_all = len(self.rows) == len(self.dataset.x)
-        x = self.dataset.x if is_all else self.dataset.x[self.rows]  # all rows are not copied
+        x = self.dataset.x if is_all else self.dataset.x[self.rows]  # without a copy if all rows are used
         features, logits = extract(self.network, x, self.progress, f"real samples of {self.dataset.name}")
         return {"features": features} | ({} if logits is None else {"logits": logits})
 

@@ -11,10 +11,10 @@ from ganherd.metrics.groups import SampleGroup, asked_by_class, of_rows, wanted_
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
-FEW = 50  # a spread of fewer samples than this gets a warning
-ENOUGH = 10  # … and of fewer than this no interval: two rows cannot say how far off their spread is
-_ROWS = 4096  # at once
-_AT_ONCE = 1 << 21  # numbers of some pixels over all rows, in float64
+FEW = 50  # with fewer samples than this there is a warning
+ENOUGH = 10  # with fewer samples than this there is no interval
+_ROWS = 4096  # rows at once
+_AT_ONCE = 1 << 21  # float64 numbers in memory at once
 
 
 def spread(x: np.ndarray) -> float:
@@ -29,7 +29,8 @@ def spread(x: np.ndarray) -> float:
 def _std(flat: np.ndarray, ddof: int) -> np.ndarray:
     """Return the standard deviation of each pixel [pixels] over rows [n, pixels], computed in chunks to save memory."""
     pixels = flat.shape[1]
-    some = max(4, _AT_ONCE // max(1, len(flat)))  # 4: a part that is one pixel would be summed in another order
+    # At least 4, because a chunk of one pixel would be summed in another order
+    some = max(4, _AT_ONCE // max(1, len(flat)))
     parts = np.array_split(np.arange(pixels), -(-pixels // some))
     return np.concatenate([flat[:, own[0] : own[-1] + 1].astype(np.float64).std(axis=0, ddof=ddof) for own in parts])
 
@@ -78,7 +79,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
     samples, dataset = (material.asked if material.has_labels else material.free), material.dataset
     per_class = diversity(samples.x, samples.y, dataset.x, dataset.y, dataset.labels)
     known = {name: v for name, v in per_class.items() if v is not None}
-    # the worst class is the score: a mean would hide one member that collapsed
+    # The value is that of the worst class, because a mean would hide one member that collapsed.
     out: ScoreEntry = {
         "value": min(known.values()) if known else None,
         "mean": float(np.mean(list(known.values()))) if known else None,

@@ -19,8 +19,8 @@ from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import few
 from ganherd.util.meter import Progress, timed
 
-SURE = 10_000  # FID of fewer samples than this is known to come out too high
-ENOUGH = 10  # samples for each feature: with fewer a covariance is so rough that it shows in the distance
+SURE = 10_000  # FID of fewer samples than this is clearly too high
+ENOUGH = 10  # samples per feature; with fewer, the error of the covariance is visible in the distance
 
 
 def distance(a: Moments, b: Moments) -> Tensor:

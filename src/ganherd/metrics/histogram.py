@@ -12,7 +12,7 @@ from ganherd.metrics.groups import SampleGroup, of_rows, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
-ROUGH = 0.1  # a distance that chance alone would show: from here on there are too few samples to tell much
+ROUGH = 0.1  # if perfect draws would have a larger distance than this, there is a warning
 
 
 def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
@@ -64,7 +64,7 @@ class ClassJudge:
     """What predicts the classes of samples."""
 
     predict: Callable[[DrawnSamples], np.ndarray]
-    described: Callable[[int], ScoreEntry]  # returns what a score says of it, for a number of samples
+    described: Callable[[int], ScoreEntry]  # returns the fields of scores.json about it, for this many samples
 
 
 def _judge(material: ScoringContext) -> ClassJudge:

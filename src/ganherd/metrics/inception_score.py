@@ -23,7 +23,7 @@ HEAD = (
     "the network of FID ends before its classifier: give one with --head FILE.npz, an array weight [classes, 2048] and maybe "
     "bias; the score's authors take softmax/weights of TensorFlow's classify_image_graph_def.pb (2015-12-05) without a bias"
 )
-FEW = 100  # samples of a split: fewer cannot show many classes
+FEW = 100  # samples in a split; with fewer there is a warning
 
 
 def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]:

@@ -16,9 +16,9 @@ from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 SUBSETS = 100
-SIZE = 1000  # of a subset, as in the paper; smaller where there are fewer than five such
+SIZE = 1000  # of a subset, as in the paper; smaller if there are fewer than five times as many samples
 PARTS = 5
-WITHIN = 250  # of a subset within a class or of a member: there are many of those
+WITHIN = 250  # of a subset of one class or member
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:

@@ -11,8 +11,8 @@ from ganherd.metrics.groups import asked_by_class, of_rows, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
-TRUSTED = 0.95  # a classifier that is right less often than this on real data gets a warning
-FEW = 100  # samples in all
+TRUSTED = 0.95  # with a lower accuracy of the classifier on real data there is a warning
+FEW = 100  # with fewer samples there is a warning
 
 
 def label_accuracy(

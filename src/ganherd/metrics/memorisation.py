@@ -27,11 +27,11 @@ from ganherd.viz.pictures import FRAME, INK, draw_grid
 if TYPE_CHECKING:
     from ganherd.features.material import ScoringContext
 
-NEXT = 5  # neighbours after the first that a distance is compared with
+NEXT = 5  # neighbours after the first, with which its distance is compared
 BY_CHANCE = 0.05
-MOST_HELD_OUT = 2000  # rows that calibrate; more cost time and move the line little
-FEW = 200  # held-out rows below which the quantile is a guess
-FEW_SAMPLES = 100  # below which a share of 5 % is a handful
+MOST_HELD_OUT = 2000  # rows that the line is computed from; more would change it little
+FEW = 200  # with fewer held-out rows there is a warning
+FEW_SAMPLES = 100  # with fewer samples there is a warning
 
 
 @dataclass(frozen=True)
@@ -74,19 +74,19 @@ def nearest(
     centre = b.mean(0, dtype=np.float64).astype(np.float32)  # small norms, so that a² + b² - 2ab loses few digits
     a, b = a - centre, b - centre
     b2 = np.einsum("ij,ij->i", b, b)
-    take = min(2 * k, len(b))  # some more than wanted: the rough order may err among equals
+    take = min(2 * k, len(b))  # more than wanted, because rounding may change the order of nearly equal distances
     at_once = max(1, budget // max(4 * len(b), 16 * take * a.shape[1]))
     distances, indices = [], []
     clock = TimeLeft(progress, "nearest training rows", len(a))
     for i in range(0, len(a), at_once):
         clock.at(i)
         part = a[i : i + at_once]
-        rough = b2 - 2 * (part @ b.T)  # [rows, training], up to each row's own a²
+        rough = b2 - 2 * (part @ b.T)  # [rows, training]; a² is missing, which does not change the order
         if take < len(b):
             near = np.argpartition(rough, take - 1, axis=1)[:, :take]
         else:
             near = np.broadcast_to(np.arange(len(b)), rough.shape)
-        exact = np.sqrt(((part[:, None].astype(np.float64) - b[near]) ** 2).sum(-1))  # of the few that matter
+        exact = np.sqrt(((part[:, None].astype(np.float64) - b[near]) ** 2).sum(-1))  # exact distances of the nearest
         order = exact.argsort(1, kind="stable")[:, :k]
         distances.append(np.take_along_axis(exact, order, 1))
         indices.append(np.take_along_axis(near, order, 1))

@@ -28,15 +28,17 @@ class Metric:
 
     measure: Callable[[ScoringContext], ScoreEntry]
     about: str
-    best: float  # the value of a perfect mixture; inf: there is no highest
-    direction: Literal["lower", "higher", "nearest"]  # what is better; nearest: to `best`, from either side
+    best: float  # the value of a perfect mixture; inf: there is no limit
+    direction: Literal["lower", "higher", "nearest"]  # which values are better; nearest: those nearest to `best`
     needs_classes: bool = False  # data with labels of at least two classes
-    needs_asking: bool = False  # members that have a class each
+    needs_asking: bool = False  # members that generate one class each, or take a label
     needs_generators: bool = False  # a mixture, not only its samples
-    when: Literal["train", "score", "asked"] = "asked"  # at the end of a training too; by `ganherd score`; only by name
-    fits: Callable[[Any], bool] | None = None  # the data that it is for; on other data it comes only by name
-    bounds: tuple[float, float] = (-math.inf, math.inf)  # beyond which no value can be
-    contest: bool = False  # of runs against each other, by their discriminators
+    # Measured by default at the end of a training and by `ganherd score`; only by the latter; never
+    when: Literal["train", "score", "asked"] = "asked"
+    # Returns whether it is measured by default on this data; None: on all data
+    fits: Callable[[Any], bool] | None = None
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # the least and the largest possible value
+    contest: bool = False  # compares runs with each other, by their discriminators
 
     def merit(self, value: Number) -> Number:
         """Return a number of which more is better.
@@ -238,7 +240,7 @@ def known_metrics(
 
 
 def _known(name: str) -> tuple[str, ...]:
-    """Return the metrics that a name or the name of a group stands for; a UserError suggests the nearest name."""
+    """Return the metrics of a name, which may be that of a group; a UserError suggests the nearest name."""
     key = name.strip().lower().replace("-", "_")
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.features.material import ScoringContext
 
-POINTS = 2500  # of the protocol; fewer points capture fewer modes by chance alone
+POINTS = 2500  # of the protocol; fewer points capture fewer modes by chance
 WITHIN = 3.0  # standard deviations
-THIN = 0.2  # of its share of the samples: a mode with less is captured by the protocol, but hardly represented
+THIN = 0.2  # a mode with less than this part of its expected samples is captured, but not represented
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Modes:
     means: np.ndarray  # [M, d]
     stds: np.ndarray  # [M, d]
     weights: np.ndarray  # [M]
-    about: str  # which mixture this is: rings of other radii are another task
+    about: str  # the mixture in words, with its parameters
 
 
 @dataclass(frozen=True)
@@ -45,9 +45,9 @@ class Coverage:
     captured: int
     modes: int
     high_quality: float  # share of all samples
-    reverse_kl: float | None  # nats; None where no sample is of high quality
+    reverse_kl: float | None  # in nats; None if no sample is of high quality
     counts: np.ndarray  # int64 [M] samples of high quality of each mode
-    # bool [M]: a mode has more samples than the tails of its neighbours give it; in R15, where modes touch, one is not enough
+    # bool [M], True for modes with at least THIN of their expected samples; neighbours that touch a mode can capture it
     represented: np.ndarray
     samples: int
 

@@ -21,7 +21,7 @@ from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 NEIGHBOURS = 5
-MOST = 10_000  # samples and data: the number that these scores are commonly given for
+MOST = 10_000  # samples and real rows, as is usual for these scores
 CHUNK = 1024  # rows of distances at once
 FEW = 1000
 NAMES = ("precision", "recall", "density", "coverage")
@@ -31,8 +31,8 @@ NAMES = ("precision", "recall", "density", "coverage")
 class PrdcScores:
     """The four scores of some samples."""
 
-    each: dict[str, np.ndarray]  # float64: by score the values whose mean it is, of the samples [n] or of the data [m]
-    counts: dict[str, redraws.Counts]  # what recall and coverage count, from which their errors are found
+    each: dict[str, np.ndarray]  # float64: the values whose mean is the score, of the samples [n] or of the data [m]
+    counts: dict[str, redraws.Counts]  # for the standard errors of recall and coverage
 
     def value(self, name: str) -> float:
         """Return a score of all samples."""
@@ -47,7 +47,7 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
     1.0
     """
     real, fake = real.double(), fake.double()
-    clock = TimeLeft(progress, "neighbourhoods", 3)  # three passes that take about as long
+    clock = TimeLeft(progress, "neighbourhoods", 3)  # three passes of about the same duration
     real_radius = radius_of(real, k)
     clock.at(1)
     near = redraws.nearest(fake, k)
@@ -122,9 +122,9 @@ def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
 def interval_of(name: str, scores: PrdcScores, seed: int) -> ScoreInterval | None:
     """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
     value, n = scores.value(name), len(scores.each["precision"])
-    if name == "precision":  # samples are in or out independently of each other
+    if name == "precision":  # samples are independent of each other
         return intervals.share(value, n)
-    if name == "density":  # it is no share: it may be above 1
+    if name == "density":  # may exceed 1
         return intervals.mean(scores.each[name])
     how = f"{redraws.SUBSETS} subsets of the samples"
     return intervals.share_with_error(value, scores.counts[name].error(seed), n / NEIGHBOURS, n, how)

@@ -94,7 +94,7 @@ def score(
             "network": entry.pop("network"),
             "seed": seed,
             "replica": replica,
-            "resizing": "none",  # unless the metric says otherwise
+            "resizing": "none",  # the metric may replace it
         }
         out[name] = first | entry
     if skipped:

@@ -32,7 +32,10 @@ ADVICE = {
     "worse": "The ensemble is worse than the run's own mixture by {by}: sample the run as it is.",
     "undecided": "Whether the ensemble is better than the run's own mixture by {by} is undecided: more samples (-n) may decide it.",
 }
-_GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as the cellular papers at the end of a run
+_GENERATIONS, _SIGMA = (
+    5000,
+    0.01,
+)  # of the ES on the weights of a neighbourhood, as at the end of a run in the cellular papers
 
 
 @dataclass(frozen=True)
@@ -40,11 +43,11 @@ class ChosenGenerators:
     """The ensemble of one replica. The search saw one set of samples; `changes` are measured on another."""
 
     seed: int
-    members: tuple[int, ...]  # as the search picked them
+    members: tuple[int, ...]  # in the order of the search
     weights: tuple[float, ...]
     changes: Mapping[str, ScoreChange]  # fid, tvd if the network predicts classes, and the score of the search
     searched: tuple[float, float]  # the scores of both mixtures on the samples of the search
-    tried: int  # mixtures
+    tried: int  # number of mixtures
 
     def facts(self) -> JsonObject:
         """Return what `--json` prints."""
@@ -69,7 +72,7 @@ class EnsembleResult:
     by: str
     search: Search
     network: str
-    samples: int  # of each generator, twice
+    samples: int  # of each generator, for the search and again for the comparison
     generators: int
     each: tuple[ChosenGenerators, ...]  # of every replica
 

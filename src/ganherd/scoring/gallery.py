@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from ganherd.viz.pictures import Picture
 
 FOLDER, ABOUT = "pictures", "about.json"
-MAPPED = 1000  # samples on a t-SNE map, and as many of the data: more take minutes and show no more
-PANELS = 8  # of a coverage picture: the mixture and its first members
+MAPPED = 1000  # samples on a t-SNE map, and as many real rows; more would take minutes
+PANELS = 8  # panels of a coverage picture: the mixture and its first members
 POINTS = 2500
 NAMES = ("map", "map-classes", "classes", "coverage", "neighbours")
-LARGEST = 8 << 20  # bytes of a picture that a report takes in
+LARGEST = 8 << 20  # bytes of a picture that a report accepts
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def make(
                 written.append(folder / f"{name}{ending}")
         for name in NAMES:
             for ending in (".png", ".svg") if name not in captions else ():
-                (folder / f"{name}{ending}").unlink(missing_ok=True)  # of an earlier mixture
+                (folder / f"{name}{ending}").unlink(missing_ok=True)  # a picture of an earlier mixture
 
         atomic_write(folder / ABOUT, json.dumps({"of": key, "captions": captions}, indent=1) + "\n")
         tell(f"pictures: {folder}")
@@ -93,7 +93,7 @@ def make(
 def read(run: Path, step: int | None) -> list[GalleryPicture]:
     """Return the pictures of the mixture of this step; none if they are of another step.
 
-    Files are checked before they are read, because a run may come from somebody else.
+    Files are checked before they are read, because a run folder may come from other people.
     """
     folder = Path(run) / FOLDER
     about = _about(folder)

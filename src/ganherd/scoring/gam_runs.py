@@ -212,7 +212,7 @@ def _family(run: Path) -> set[Path]:
         if path in out:
             continue
         out.add(path)
-        with suppress(UserError):  # it may be gone by now
+        with suppress(UserError):  # its folder may have been removed
             ask += [Path(one.path).resolve() for one in RunFolder.open(path).info.origins or () if one.path]
     return out
 

@@ -17,10 +17,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# the data grey, then what is compared with it; they differ in lightness, too
+# the data in grey, then the groups that are compared with it; colours differ in lightness, too
 COLOURS = (DATA, GENERATED, "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c")
 FAR, MISSED = "#e08a1e", "#e5484d"
-MOST = 1000  # rows of each group in a t-SNE map: more take minutes and show no more
+MOST = 1000  # rows of each group in a t-SNE map; more would take minutes
 PERPLEXITY = 30.0
 _PER_ROW = 4  # panels
 _TSNE = "t-SNE: neighbours are near; distances far apart and axes mean nothing"
@@ -208,7 +208,7 @@ def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes) -> None:
     kind = np.where(seen, np.where(covered.represented, 2, 1), 0)
     low, high = modes.means.min(0), modes.means.max(0)
     centre, half = (low + high) / 2, 0.62 * float((high - low).max())
-    # a circle too small to see is drawn as large as one can be seen
+    # circles have at least a visible size
     sizes = np.maximum(2 * WITHIN * modes.stds, 0.055 * half)
     for number, colour in enumerate((MISSED, FAR, INK)):
         some = kind == number

@@ -56,7 +56,7 @@ def score_run(
     folder = RunFolder.open(run)
     from ganherd.mixture import mixture
 
-    loaded = mixture.load(run, trust_code)  # first, so that code without trust is refused before data is read
+    loaded = mixture.load(run, trust_code)  # first, so that untrusted code is refused before data is read
     data = load(folder.recipe.data)
     names = known_metrics(metrics, "score", data)
     if names == ["ais"] and annealing.points is None:
@@ -68,7 +68,7 @@ def score_run(
         loaded, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing
     )
     keep(run, scores, names)
-    if metrics is None:  # all that is usual: its pictures too
+    if metrics is None:  # the usual metrics come with the pictures
         from ganherd.scoring import gallery
 
         gallery.make(folder.path, loaded, data, reference, seed, progress)
@@ -111,7 +111,7 @@ def recorded_network(scores: Path, data: Dataset) -> str | None:
     from ganherd.features import networks
 
     entries = _read(scores)
-    for entry in (entries.get("fid"), *entries.values()):  # FID is what runs are compared by
+    for entry in (entries.get("fid"), *entries.values()):  # FID first, because runs are compared by it
         if isinstance(entry, dict) and "real_samples" in entry and isinstance(entry.get("network"), str):
             return networks.known_as(entry["network"], data)
     return None
@@ -139,7 +139,7 @@ def reference_for(
     try:
         name = reference.network.name
     except MetricSkipped:
-        return reference  # those scores are left out with the reason, and the others come
+        return reference  # scores that need it are left out with the reason
     if progress and not network:
         other = f"--network {best} is here, too" if best != wanted and not head else "--network chooses another"
         whose = ", as in the run's recorded scores" if wanted == default else ""

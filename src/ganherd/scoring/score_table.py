@@ -86,7 +86,7 @@ def _marks(row: Sequence[Score | None]) -> list[str]:
     if len(known) < 2 or (metric := known[0].metric) is None:
         return [""] * len(row)
     kinds = [tuple(score.entry.get("kinds", ())) for score in known]
-    if len(set(kinds)) > 1 or max(map(len, kinds)) > 1:  # each kind of generator has other judges
+    if len(set(kinds)) > 1 or max(map(len, kinds)) > 1:  # generators of different kinds have different judges
         return [""] * len(row)
     with_what = ("network", "head", "samples", "real", "real_samples")
     if len({tuple(score.entry.get(key) for key in with_what) for score in known}) > 1:
@@ -129,7 +129,7 @@ def network_notes(scores: Scores) -> list[str]:
     for score in measured(scores).values():
         if (resizing := score.entry.get("resizing")) not in (None, "none"):
             fed[score.network] = resizing
-        if "real_samples" in score.entry and "held_out_accuracy" in score.entry:  # others say it next to their value
+        if "real_samples" in score.entry and "held_out_accuracy" in score.entry:  # others have it among their remarks
             judges[score.network] = format_value("accuracy", score.entry["held_out_accuracy"])
     notes = [f"{network}: resizing {resizing}." for network, resizing in fed.items()]
     return notes + [f"{network} is right on {share} of held-out real data." for network, share in judges.items()]

@@ -26,7 +26,7 @@ class ScoredRun:
     """The scores of each run, or of one set of samples, by its path; its text is a table."""
 
     runs: Mapping[str, Scores]
-    real: str = ""  # what a set was scored against, if that is not a run's own data
+    real: str = ""  # the data that a set was scored against; empty: that of the run
     contest: str = ""  # the table of GAM-II
     contested: Sequence[GamRow] = ()  # its rows, by kind and run
     per: str | None = None  # the groups that have scores, too: class, member or neighbourhood
@@ -80,7 +80,8 @@ def score_runs(
         if progress and len(runs) > 1 and others != []:
             progress(f"{run} ({number + 1} of {len(runs)})")
         if others != []:
-            own = None if contests and others == ["ais"] else samples  # which are the contest's, and not AIS's images
+            # The number is that of the contest, not that of the images of AIS
+            own = None if contests and others == ["ais"] else samples
             scores[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
     if not contests:
         return ScoredRun(scores, per=settings.get("per"))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
 
 MOST = 50_000  # rows of a larger set that are used by default
-DRAWN = 10_000  # samples of a run that takes the place of the data
+DRAWN = 10_000  # samples of a run that is used as the data
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class GivenSet:
     x: np.ndarray
     y: np.ndarray  # int64 [n], index into labels; -1: no label
     labels: tuple[str, ...]
-    only_samples: bool = True  # no generators stand behind it
+    only_samples: bool = True  # there are no generators
     takes_label: bool = False
     replicas: int = 1
     seeds: tuple[int, ...] = (0,)
@@ -97,7 +97,7 @@ def score_sets(
             progress(f"{fake} holds {n:,} samples, not {samples:,}: all of them are used")
     else:
         n = samples or default_samples(data, network)
-        if source.labels and tuple(source.labels) != tuple(data.labels):  # then its labels mean nothing to this data
+        if source.labels and tuple(source.labels) != tuple(data.labels):  # its labels are not those of the data
             source = GivenSet(fake, source.sample(n, seed=seed).x, np.full(n, -1, np.int64), ())
     reference = reference_for(data, network, n, head, trust_code, progress)
     return score_seeds(source, data, names, n, seed, progress, reference=reference, per=per)
@@ -119,9 +119,8 @@ def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
         return _rows(source)
     from ganherd.data.dataset import Dataset
 
-    drawn = mixture.sample(
-        samples, seed=seed + 1
-    )  # another seed than the fakes': a run scores well against itself, not 0
+    # Another seed than that of the fakes, so that a run can be compared with itself
+    drawn = mixture.sample(samples, seed=seed + 1)
     labels = mixture.labels if (drawn.y >= 0).all() else ()
     return Dataset(source, drawn.x, drawn.y, drawn.x[:0], drawn.y[:0], labels, mixture.offset, mixture.scale)
 

@@ -127,7 +127,7 @@ def log_likelihood(
     [-2.757, -2.757]
     """
     x = _rows(decoder, x, latent, variance)
-    generator = _generator(x, settings.seed)
+    generator = torch.Generator(x.device).manual_seed(settings.seed)
     start = torch.randn(len(x), settings.chains, latent, generator=generator, dtype=x.dtype, device=x.device)
     with tf32(False):  # An energy of thousands of nats cannot be compared in the ten bits of TF32.
         weights, chains = _anneal(decoder, x, start, variance, settings, generator, False, progress)
@@ -174,7 +174,7 @@ def kde(decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int 
     It is far too low if the posterior is narrow.
     """
     x = _rows(decoder, x, latent, variance)
-    generator = _generator(x, seed)
+    generator = torch.Generator(x.device).manual_seed(seed)
     total = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
     with torch.no_grad():
         for first in range(0, samples, _BLOCK):
@@ -287,7 +287,7 @@ def _anneal(
             chains.move(on_device[t + 1])
         if progress and time.monotonic() - last >= _QUIET:
             if x.is_cuda:
-                torch.cuda.synchronize(x.device)  # the host runs ahead; what is reported must have happened
+                torch.cuda.synchronize(x.device)  # wait for the GPU, so that the reported progress is true
             last = time.monotonic()
             left = (last - began) / (t + 1) * (settings.temperatures - t - 1)
             way = "down" if backward else "up"
@@ -317,11 +317,6 @@ def _rows(decoder: Decoder, x: Tensor, latent: int, variance: float) -> Tensor:
             "put it into evaluation mode."
         )
     return x
-
-
-def _generator(x: Tensor, seed: int) -> torch.Generator:
-    """Return a random generator on the device of x."""
-    return torch.Generator(x.device).manual_seed(seed)
 
 
 def standard_error(values: np.ndarray) -> float:

@@ -17,12 +17,12 @@ from ganherd.runs.score_entry import ScoreEntry
 if TYPE_CHECKING:
     from ganherd.features.material import ScoringContext
 
-VARIANCE = 0.025  # of the decoder, for pixels in [0, 1]: what the paper takes for its GAN with 10 latent numbers
+VARIANCE = 0.025  # of the decoder, for pixels in [0, 1]; that of the paper for its GAN with 10 latent numbers
 POINTS = {"cuda": 100, "cpu": 16}  # held-out images
 SIMULATED = 16  # points of the gap
 KDE_SAMPLES = 10_000
-FEW = 16  # images
-WIDE = 10.0  # nats of gap from which an estimate is warned of
+FEW = 16  # with fewer images there is a warning
+WIDE = 10.0  # with a larger gap, in nats, there is a warning
 
 
 def measure(material: ScoringContext) -> ScoreEntry:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from ganherd.util.errors import UserError
 
-Decoder = Callable[[Tensor], Tensor]  # u [n, k], standard normal, to means [n, …]; each row for itself
+Decoder = Callable[[Tensor], Tensor]  # maps u [n, k], standard normal, to means [n, …], row by row
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,8 @@ class Hmc:
     step: float = 0.01  # at the start
     shortest: float = 1e-4
     longest: float = 0.5
-    target: float = 0.65  # acceptance that the step size is steered to
-    memory: float = 0.9  # of the running acceptance
+    target: float = 0.65  # acceptance rate that the step size is adapted to
+    memory: float = 0.9  # weight of the past in the running acceptance
     grow: float = 1.02
     shrink: float = 0.98
 
@@ -46,9 +45,8 @@ class Likelihood:
         at_once = self._points = self._points or points_at_once(self.decoder, u, self.budget)
         if len(u) <= at_once:
             return self._of_points(u, self.x)
-        parts = [
-            self._of_points(u[i : i + at_once], self.x[i : i + at_once]) for i in range(0, len(u), at_once)
-        ]  # the chains move together all the same, so that memory decides nothing but the time
+        # All chains move together, so that the available memory does not change results
+        parts = [self._of_points(u[i : i + at_once], self.x[i : i + at_once]) for i in range(0, len(u), at_once)]
         return torch.cat([p for p, _ in parts]), torch.cat([slope for _, slope in parts])
 
     def _of_points(self, u: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -73,17 +71,12 @@ def points_at_once(decoder: Decoder, u: Tensor, budget: int) -> int:
             size += tensor.nbytes
             return tensor
 
-        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(weigh, _same):
+        with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(weigh, lambda tensor: tensor):
             out = decoder(torch.zeros(rows, u.shape[-1], dtype=u.dtype, device=u.device, requires_grad=True))
         return size + 4 * out.nbytes  # the residual, its square and two gradients
 
     per_row = max(1, saved_bytes(3) - saved_bytes(2))  # both save the weights, which cancel
     return max(1, budget // (2 * per_row * u.shape[1]))  # twice, for the backward pass
-
-
-def _same(tensor: Any) -> Any:
-    """Return the tensor, as autograd unpacks what it has saved."""
-    return tensor
 
 
 class Chains:
@@ -108,7 +101,8 @@ class Chains:
     def move(self, beta: Tensor) -> None:
         """Propose a move for every chain at this temperature, accept or reject it, and adapt the step size."""
         self.beta.copy_(beta)
-        self._noise.normal_(generator=self.generator)  # drawn outside of the graph: the same stream with and without
+        # Drawn outside of the graph, so that numbers are the same with and without it
+        self._noise.normal_(generator=self.generator)
         self._level.uniform_(generator=self.generator)
         if self._graph is not None:
             self._graph.replay()
@@ -125,7 +119,7 @@ class Chains:
             u = u + step * v
             log_p, slope = self.likelihood(u)
             v = v + (step if i < hmc.leapfrog - 1 else 0.5 * step) * (beta * slope - u)
-        # a proposal that went astray is never accepted
+        # a proposal that is not finite is never accepted
         gain = (_joint(beta, u, v, log_p) - before).nan_to_num(nan=-math.inf, posinf=-math.inf)
         taken = self._level.log() < gain  # [P, C]
         self.u.copy_(torch.where(taken[..., None], u, self.u))
@@ -146,14 +140,14 @@ class Chains:
         side = torch.cuda.Stream(device)
         side.wait_stream(torch.cuda.current_stream(device))
         with torch.cuda.stream(side):
-            for _ in range(2):  # libraries choose their kernels now, which a capture must not see
+            for _ in range(2):  # libraries choose their kernels now, before the capture
                 self._propose()
         torch.cuda.current_stream(device).wait_stream(side)
         graph, held = torch.cuda.CUDAGraph(), True
         try:
             with torch.cuda.graph(graph):
                 self._propose()
-        except RuntimeError:  # a user's decoder that waits for the host
+        except RuntimeError:  # the decoder synchronises with the CPU
             held = False
             torch.cuda.synchronize(device)
         for tensor, old in zip(state, saved, strict=True):

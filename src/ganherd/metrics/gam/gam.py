@@ -19,10 +19,10 @@ from ganherd.metrics.statistics.verdict import UNDECIDED, difference, sign
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.errors import UserError
 
-SAMPLES = 10_000  # of every generator, at least: then an error rate is known to 0.005
-# where a logit of each loss stands between fake and real, as its own targets have it
+SAMPLES = 10_000  # of each generator; an error rate then has a standard error of at most 0.005
+# the logit between fake and real for each loss, by its targets
 _THRESHOLDS = {"minimax": 0.0, "non-saturating": 0.0, "hinge": 0.0, "least-squares": 0.5}
-TIE = 0.1  # GAM: judges whose errors on real data differ by more than this factor from 1 decide nothing
+TIE = 0.1  # GAM: the battle is a tie if the ratio of the errors on real data differs by more than this from 1
 
 
 @dataclass(frozen=True)
@@ -31,11 +31,11 @@ class Player:
 
     group: str  # the run
     member: int
-    herd: int = 0  # the replica: players of one herd may have met
-    label: int = -1  # the class that it represents
-    kind: str = ""  # its generator's net, if the runs have several: then each kind is judged by itself
+    herd: int = 0  # the replica; nets of one herd may have met
+    label: int = -1  # the class that it generates; -1: none
+    kind: str = ""  # the net of its generator, if the runs have several; each kind is judged separately
     kin: frozenset[str] = frozenset()  # other runs that its run began with, or that began with it
-    seed: int | None = None  # of its replica, where its run has several
+    seed: int | None = None  # of its replica, if its run has several
 
     @property
     def seat(self) -> str:
@@ -52,7 +52,7 @@ def threshold(loss: str, real: np.ndarray, fake: np.ndarray) -> tuple[float, str
     """Return the logit above which a judge calls an image real, and the rule behind it in words.
 
     The logits of a critic are no probabilities. Its threshold is the midpoint between its mean on held-out real data and its
-    mean on new fakes of its own generator.
+    mean on new fakes of the generator that it was trained with.
 
     >>> threshold("wasserstein", np.array([4.0, 6.0]), np.array([0.0, 2.0]))
     (3.0, 'midpoint of the mean critic on held-out real data and on its own fakes')
@@ -79,11 +79,11 @@ def called_real(logits: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 class Gam2Scores:
     """GAM-II of every generator; NaN if no discriminator may judge it."""
 
-    errors: np.ndarray  # [J, M] of judge j on generator m
+    errors: np.ndarray  # [J, M] error of judge j on generator m
     allowed: np.ndarray  # bool [J, M]
     average: np.ndarray  # [M]
     worst: np.ndarray  # [M]
-    across: np.ndarray  # [M] the average of the judges of every kind, by which kinds can be compared
+    across: np.ndarray  # [M] average over the judges of all kinds, to compare generators of different kinds
 
     @property
     def judges(self) -> np.ndarray:
@@ -200,8 +200,9 @@ class Battle:
     """GAM of two generators: the winner, and the two ratios that decide."""
 
     winner: int | None  # 0 or 1; None: a tie
-    sample_ratio: float  # error of the first's judge on the second's samples, by the reverse: below 1 the first wins
-    test_ratio: float  # their errors on held-out real data: the judges must be alike
+    # Ratio of the first judge's error on the second generator to the reverse; below 1 the first wins
+    sample_ratio: float
+    test_ratio: float  # ratio of their errors on held-out real data
 
 
 def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, samples: int = SAMPLES) -> Battle:
@@ -305,7 +306,7 @@ def entry(
     average = verdict.average[rows]
     known = not np.isnan(average).all()
     kinds = sorted({players[i].kind for i in rows} - {""})
-    # who is compared needs the same judges: kinds share those of every kind, classes share none
+    # Only generators with the same judges can be compared: kinds share the judges of all kinds, classes share none.
     values = verdict.across if len(kinds) > 1 else verdict.average
     found_best = largest(values, rows) if len({players[i].label for i in rows}) == 1 else None
     best = None if found_best is None else players[found_best]
@@ -322,11 +323,12 @@ def entry(
         "by_judge": {
             players[j].name: _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
             for j in np.flatnonzero(verdict.allowed[:, rows].any(1)).tolist()
-        },  # of each judge, the error on every generator of the run
+        },  # the error of each judge on every generator of the run
         "best_member": best.member if best else None,
         "best_replica": best.herd if best else None,
         "best_value": None if found_best is None else float(values[found_best]),
-        "best_of_all": found_best is not None and largest(verdict.average, rivals) == found_best,  # of its kind
+        "best_of_all": found_best is not None
+        and largest(verdict.average, rivals) == found_best,  # among those of its kind
     }
     if len(kinds) > 1:
         scores["best_by"] = "the judges of every kind that they did not meet"

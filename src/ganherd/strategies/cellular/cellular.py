@@ -68,9 +68,8 @@ class Cellular(Strategy):
         settings, ranks = prepared.recipe.strategy.settings, prepared.ranks
         assert isinstance(settings, Settings)
         strategy = cls(prepared, settings, spans, MemberRanks.of(prepared))
-        if (
-            not ranks.is_single_process
-        ):  # The first rank trains the network of the mixtures; the others find it in the cache.
+        # The first rank trains the network of the mixtures; the others find it in the cache.
+        if not ranks.is_single_process:
             look = strategy.mixtures.scorer.look_at_data
             run_on_all_ranks(ranks.member_comm, lambda: look() if ranks.is_first else None)
         return strategy

@@ -58,9 +58,8 @@ class Mutations:
             return
         base, losses, most = base_keys(self._herd.state), counts.shape[1], max(1, _AT_ONCE // len(counts))
         for start in range(first, step, most):
-            drawn = replay_loss_draws(
-                base, range(start, min(start + most, step)), losses, self._herd.device
-            )  # [steps, n]
+            # [steps, n]
+            drawn = replay_loss_draws(base, range(start, min(start + most, step)), losses, self._herd.device)
             counts += torch.stack([(drawn == number).sum(0) for number in range(losses)], 1).cpu()
 
     def take_columns(self, step: int) -> dict[str, np.ndarray]:

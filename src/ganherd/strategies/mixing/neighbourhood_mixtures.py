@@ -74,9 +74,8 @@ class NeighbourhoodMixtures:
         The best is chosen by the recipe's score; ties are broken by FID, TVD and KID.
         """
         settings, near = self.scorer.settings, torch.from_numpy(wiring.near)
-        stored = (
-            self.best_generators if self.best_generators and iteration else None
-        )  # None before the first iteration.
+        # None before the first iteration.
+        stored = self.best_generators if self.best_generators and iteration else None
         summary = self.scorer.summary(wiring, iteration, stored.generators() if stored else None)
         if settings.when == "end":
             self.wire(wiring)

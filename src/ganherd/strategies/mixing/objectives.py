@@ -62,9 +62,8 @@ class SampledGenerator:
 class Objective:
     """A score of mixtures other than FID and TVD, which are always computed."""
 
-    measure: Callable[
-        [SampledGenerator], dict[str, Tensor]
-    ]  # what the score needs of one generator; sent between ranks
+    # What the score needs of one generator; sent between ranks
+    measure: Callable[[SampledGenerator], dict[str, Tensor]]
     score: Callable[[Mapping[str, Tensor]], MixtureScorer]  # from the measurements of G generators, stacked [G, …]
 
     def measure_all(self, each: Iterable[SampledGenerator]) -> dict[str, Tensor]:

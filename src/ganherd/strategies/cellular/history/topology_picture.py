@@ -96,9 +96,8 @@ def positions(topology: Topology) -> np.ndarray:
         row, column = np.divmod(np.arange(n), topology.columns)
         return np.stack([column, row], 1).astype(np.float64)
     angle = 2 * np.pi * np.arange(n) / n
-    radius = (
-        0.5 / math.sin(math.pi / n) * (1.25 if n < 9 else 1) if n > 1 else 0.0
-    )  # Neighbours have a distance of at least 1.
+    # Neighbours have a distance of at least 1.
+    radius = 0.5 / math.sin(math.pi / n) * (1.25 if n < 9 else 1) if n > 1 else 0.0
     return radius * np.stack([np.sin(angle), -np.cos(angle)], 1)
 
 
