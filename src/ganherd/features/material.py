@@ -35,6 +35,11 @@ class DrawnSamples:
     y: np.ndarray  # int64 [n]
     member: np.ndarray  # int64 [n]
 
+    @staticmethod
+    def joined(parts: Sequence[DrawnSamples]) -> DrawnSamples:
+        """Return all samples of the parts, one after another."""
+        return DrawnSamples(*(np.concatenate([getattr(part, f) for part in parts]) for f in ("x", "y", "member")))
+
 
 @dataclass(frozen=True)
 class ScoredNeighbourhood:
@@ -110,8 +115,7 @@ class ScoringContext:
         share, rest = divmod(self.samples, len(labels))
         self.tell(f"drawing {self.samples:,} samples, {len(labels)} labels equally")
         counts = {int(k): share + (i < rest) for i, k in enumerate(labels)}
-        parts = [self._draw(n, k) for k, n in counts.items() if n > 0]
-        return DrawnSamples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+        return DrawnSamples.joined([self._draw(n, k) for k, n in counts.items() if n > 0])
 
     @cached_property
     def free(self) -> DrawnSamples:
@@ -154,7 +158,7 @@ class ScoringContext:
             clock.at(m)
             alone = dataclasses.replace(self, mixture=dataclasses.replace(self.mixture, weights=np.eye(members)[m]))
             parts.append(alone._draw(each, None, quiet=True))
-        return DrawnSamples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+        return DrawnSamples.joined(parts)
 
     @cached_property
     def member_features(self) -> ExtractedFeatures:
@@ -196,13 +200,10 @@ class ScoringContext:
 
     def _draw(self, n: int, label: int | None, quiet: bool = False) -> DrawnSamples:
         """Return n samples, with a label if one is requested; a UserError names members that generate NaN."""
-        if self.has_generators:
-            clock = TimeLeft(None if quiet else self.progress, "drawing samples", n)
-            drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
-            if len(drawn.x) != n:
-                raise RuntimeError(f"{n} samples were asked for and {len(drawn.x)} came")
-        else:
-            drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica)
+        clock = TimeLeft(None if quiet else self.progress, "drawing samples", n)
+        drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
+        if self.has_generators and len(drawn.x) != n:
+            raise RuntimeError(f"{n} samples were asked for and {len(drawn.x)} came")
         x, member = np.asarray(drawn.x), np.asarray(drawn.member)
         if np.issubdtype(x.dtype, np.floating):
             bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ganherd.features.material import DrawnSamples
 from ganherd.herd import rng
 from ganherd.herd.evaluation import member_module
 from ganherd.herd.parameter_names import call_with_tensors
@@ -39,12 +40,9 @@ _ARRAYS = {"label_of": np.int64, "weights": np.float64, "label_weights": np.floa
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Generated samples with their labels and the members that generated them."""
+class Samples(DrawnSamples):
+    """Generated samples with their labels, the members that generated them, and the names of all labels."""
 
-    x: np.ndarray  # uint8 [n, C, H, W]; float32 [n, 2] for points
-    y: np.ndarray  # int64 [n]; -1: no label
-    member: np.ndarray  # int64 [n]
     labels: tuple[str, ...]
 
     def __len__(self) -> int:

@@ -241,5 +241,5 @@ def _drawn(
         except UserError:  # not finite
             continue
         if np.isfinite(drawn.x).all():
-            samples_of[member] = DrawnSamples(drawn.x, drawn.y, drawn.member)
+            samples_of[member] = drawn
     return samples_of

@@ -130,8 +130,7 @@ def _drawn(
     else:
         n = min(MAPPED, len(dataset.x))
         tell(f"pictures: drawing {n:,} samples")
-        sample = mixture.sample(n, seed=seed)
-        drawn = DrawnSamples(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member))
+        drawn = mixture.sample(n, seed=seed)
         ways = [
             lambda: _maps(drawn, dataset, reference, seed, tell),
             lambda: _neighbours(drawn, dataset, seed, tell),

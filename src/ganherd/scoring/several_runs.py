@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +83,9 @@ def score_runs(
             # The number is that of the contest, not that of the images of AIS
             own = None if contests and others == ["ais"] else samples
             scores[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
+    result = ScoredRun(scores, per=settings.get("per"))
     if not contests:
-        return ScoredRun(scores, per=settings.get("per"))
+        return result
     if "gam" in contests and len(runs) < 2:
         raise UserError("GAM is a battle between runs: name at least two.")
     from ganherd.metrics.gam import gam
@@ -99,8 +100,8 @@ def score_runs(
         if "gam2" in entries:
             _mark(run, entries["gam2"])
     if "gam2" not in contests:
-        return ScoredRun(scores, per=settings.get("per"))
-    return ScoredRun(scores, contest=f"GAM-II\n{held}", contested=held.summary(), per=settings.get("per"))
+        return result
+    return replace(result, contest=f"GAM-II\n{held}", contested=held.summary())
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:

@@ -55,7 +55,9 @@ class GivenSet:
         result: np.ndarray = counts / counts.sum()
         return result
 
-    def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> DrawnSamples:
+    def sample(
+        self, n: int, label: int | None = None, seed: int = 0, replica: int = 0, watch: Any = None
+    ) -> DrawnSamples:
         """Return n rows of the set, or all if there are fewer; no row occurs twice."""
         rows = np.arange(len(self.x)) if label is None else np.flatnonzero(self.y == label)
         if n < len(rows):

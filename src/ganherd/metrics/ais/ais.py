@@ -48,10 +48,7 @@ class Estimate:
 
     log_p: np.ndarray  # float64 [P]
     log_weights: np.ndarray  # float64 [P, C]
-    variance: float
-    temperatures: int
     acceptance: float  # of the last moves, by a running mean
-    step: float  # the step size at the end
 
     @property
     def mean(self) -> float:
@@ -77,7 +74,6 @@ class Bounds:
     lower: np.ndarray  # float64 [P]
     upper: np.ndarray  # float64 [P]
     x: np.ndarray  # [P, d] the simulated points
-    temperatures: int
 
     @property
     def gap(self) -> float:
@@ -132,14 +128,7 @@ def log_likelihood(
     with tf32(False):  # An energy of thousands of nats cannot be compared in the ten bits of TF32.
         weights, chains = _anneal(decoder, x, start, variance, settings, generator, False, progress)
     log_p = torch.logsumexp(weights, 1) - math.log(settings.chains)
-    return Estimate(
-        log_p.cpu().numpy(),
-        weights.cpu().numpy(),
-        variance,
-        settings.temperatures,
-        float(chains.accepted),
-        float(chains.step),
-    )
+    return Estimate(log_p.cpu().numpy(), weights.cpu().numpy(), float(chains.accepted))
 
 
 def bdmc(
@@ -165,7 +154,7 @@ def bdmc(
     forward = log_likelihood(decoder, x, latent, variance, settings, progress)
     with tf32(False):
         weights, _ = _anneal(decoder, x, u, variance, settings, generator, True, progress)
-    return Bounds(forward.log_p, -weights[:, 0].cpu().numpy(), x.cpu().numpy(), settings.temperatures)
+    return Bounds(forward.log_p, -weights[:, 0].cpu().numpy(), x.cpu().numpy())
 
 
 def kde(decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0) -> np.ndarray:
