@@ -13,8 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ganherd.features.extract import ExtractedFeatures
-from ganherd.features.moments import moments
+from ganherd.features.extract import ExtractedFeatures, moments
 from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.mixture_scores import BY
 from ganherd.strategies.cellular import topology

@@ -1,4 +1,4 @@
-"""Extract features: pass samples through a network on the best device, report the time left, and refuse NaN."""
+"""Extract features of samples with a network, and compute their mean and covariance."""
 
 from __future__ import annotations
 
@@ -11,10 +11,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.features.moments import Moments, moments
 from ganherd.features.networks import Network
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, TimeLeft
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Mean and covariance, of one group or of several with a leading axis."""
+
+    mean: Tensor  # float64 [..., d]
+    cov: Tensor  # float64 [..., d, d]
+
+
+def moments(x: Tensor) -> Moments:
+    """Return the mean and unbiased covariance of features [n, d], summed in float64 and in chunks.
+
+    >>> moments(torch.tensor([[0.0], [2.0]])).cov.item()
+    2.0
+    """
+    mean = x.mean(0, dtype=torch.float64)
+    cov = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=x.device)
+    for part in x.split(8192):
+        centred = part.double() - mean
+        cov += centred.T @ centred
+    return Moments(mean, cov / max(len(x) - 1, 1))
 
 
 @dataclass(frozen=True)

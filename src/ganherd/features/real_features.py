@@ -14,9 +14,8 @@ from torch import Tensor
 
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache, networks
-from ganherd.features.extract import ExtractedFeatures, best_device, extract, precision
+from ganherd.features.extract import ExtractedFeatures, Moments, best_device, extract, precision
 from ganherd.features.material import DrawnSamples
-from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.files import sha256_of

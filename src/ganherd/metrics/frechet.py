@@ -10,9 +10,8 @@ import math
 import torch
 from torch import Tensor
 
-from ganherd.features.extract import ExtractedFeatures
+from ganherd.features.extract import ExtractedFeatures, Moments, moments
 from ganherd.features.material import ScoringContext
-from ganherd.features.moments import Moments, moments
 from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry

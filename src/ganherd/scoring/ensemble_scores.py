@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.features.extract import best_device
+from ganherd.features.extract import Moments, best_device
 from ganherd.features.material import DrawnSamples
-from ganherd.features.moments import Moments
 from ganherd.metrics.metric_registry import metric_of
 from ganherd.metrics.statistics import intervals
 from ganherd.metrics.statistics.verdict import Verdict, verdict

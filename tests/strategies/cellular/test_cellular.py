@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.features.moments import moments
+from ganherd.features.extract import moments
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Plan, make_engine
 from ganherd.herd.rng import Streams

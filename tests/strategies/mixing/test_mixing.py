@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ganherd.features.moments import Moments, moments
+from ganherd.features.extract import Moments, moments
 from ganherd.herd import rng as streams
 from ganherd.metrics.frechet import distance
 from ganherd.metrics.histogram import class_histogram, total_variation

@@ -13,8 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganherd.features.extract import ExtractedFeatures
-from ganherd.features.moments import Moments, moments
+from ganherd.features.extract import ExtractedFeatures, Moments, moments
 from ganherd.metrics import frechet, inception_score, prdc
 from ganherd.metrics import modes as known_modes
 from ganherd.metrics.metric_registry import GROUPS, metric_of

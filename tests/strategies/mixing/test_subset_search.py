@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganherd.features.moments import moments
+from ganherd.features.extract import moments
 from ganherd.strategies.mixing.scorers import FrechetScore, VariationScore, class_shares, summarise
 from ganherd.strategies.mixing.subset_search import GeneratorSubset, evolutionary, greedy, neighbourhoods
 from ganherd.util.errors import UserError

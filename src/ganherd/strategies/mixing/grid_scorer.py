@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.communicator import Placement
-from ganherd.features.moments import Moments
+from ganherd.features.extract import Moments
 from ganherd.features.networks import Network
 from ganherd.features.real_features import RealFeatures
 from ganherd.herd import rng
@@ -56,13 +56,9 @@ class GridScorer:
             traffic: Counts bytes received from other ranks.
         """
         self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
-        self.metric = metric_of(settings.score)
-        p = cells.population
+        self.metric, self._traffic, p = metric_of(settings.score), traffic, cells.population
         homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks.placement.ranks))
-        self._cell_ranks, self._traffic = (
-            MemberRanks(ranks.comm, homes, ranks.members // p),
-            traffic,
-        )  # cells as members
+        self._cell_ranks = MemberRanks(ranks.comm, homes, ranks.members // p)  # with cells in place of members
         network = None if settings.network == "auto" else settings.network
         self._reference = RealFeatures(assembly.dataset, network, _REAL, trust_code=assembly.trusted)
         self._play = NetworkCall(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from ganherd import nets
+from ganherd.features.extract import Moments
 from ganherd.features.material import MetricSkipped
-from ganherd.features.moments import Moments
 from ganherd.metrics import modes, prdc, stacked_modes
 from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.mixture_scores import is_own

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.features.moments import Moments, moments
+from ganherd.features.extract import Moments, moments
 from ganherd.metrics import frechet
 from ganherd.util.errors import UserError
 
