@@ -83,13 +83,9 @@ class Classifier:
             return np.concatenate([self.net(_model_units(x, self.offset, self.scale)).numpy() for x in batches])
 
     def described(self, samples: int) -> ScoreEntry:
-        """Return what a score of this many samples says of the classifier."""
-        return {
-            "samples": samples,
-            "network": self.name,
-            "resizing": self.resizing,
-            "held_out_accuracy": self.held_out_accuracy,
-        }
+        """Return the fields of scores.json about the classifier, for this many samples."""
+        facts: ScoreEntry = {"samples": samples, "network": self.name, "resizing": self.resizing}
+        return facts | {"held_out_accuracy": self.held_out_accuracy}
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the likeliest class of each row, int64 [n]."""

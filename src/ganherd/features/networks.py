@@ -6,7 +6,7 @@ import copy
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -41,9 +41,9 @@ class Network:
     as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
 
     def described(self, samples: int) -> ScoreEntry:
-        """Return what a score of this many samples says of the network."""
-        facts = {"samples": samples, "network": self.name, "resizing": self.resizing}
-        return cast(ScoreEntry, {**facts, "held_out_accuracy": self.held_out_accuracy})
+        """Return the fields of scores.json about the network, for this many samples."""
+        facts: ScoreEntry = {"samples": samples, "network": self.name, "resizing": self.resizing}
+        return facts | {"held_out_accuracy": self.held_out_accuracy}
 
 
 class Pixels(nn.Module):

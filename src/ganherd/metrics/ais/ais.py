@@ -266,7 +266,7 @@ def _anneal(
     deltas = betas.diff().tolist()
     on_device = betas.to(x)
     budget = settings.budget or (1 << 32 if x.is_cuda else 1 << 29)
-    likelihood = Likelihood(decoder, x, variance, start.shape[1], budget)
+    likelihood = Likelihood(decoder, x, variance, budget)
     chains = Chains(likelihood, start, settings.hmc, generator, settings.graph)
     weights = torch.zeros(start.shape[:2], dtype=torch.float64, device=x.device)
     began = last = time.monotonic()

@@ -31,12 +31,11 @@ class Hmc:
 class Likelihood:
     """log N(x; decoder(u), variance · I) of every chain, and its gradient with respect to u."""
 
-    def __init__(self, decoder: Decoder, x: Tensor, variance: float, chains: int, budget: int) -> None:
+    def __init__(self, decoder: Decoder, x: Tensor, variance: float, budget: int) -> None:
         self.decoder = decoder
         self.x = x[:, None]  # [P, 1, d]
         self.variance = variance
         self.constant = -0.5 * x.shape[1] * math.log(2 * math.pi * variance)
-        self.chains = chains
         self.budget = budget  # bytes that one call of the decoder may need
         self._points: int | None = None
 
