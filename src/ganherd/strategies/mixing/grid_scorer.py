@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ganherd.comm.communicator import Placement
 from ganherd.features.extract import Moments
+from ganherd.features.material import MetricSkipped
 from ganherd.features.networks import Network
 from ganherd.features.real_features import RealFeatures
 from ganherd.herd import rng
@@ -26,6 +27,7 @@ from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
 from ganherd.strategies.mixing.scorers import MixtureScorer, Summary, class_shares, scored_on, summarise
 from ganherd.strategies.mixing.weight_evolution import Evolved, evolve
+from ganherd.util.errors import UserError
 from ganherd.util.host import give_back
 
 _REAL = 10_000  # real images for a heavy network without a GPU
@@ -66,13 +68,17 @@ class GridScorer:
     @cached_property
     def network(self) -> Network:
         """Return the network that extracts features, on the herd's device."""
-        network = self._reference.network
+        try:
+            network = self._reference.network
+        except MetricSkipped as why:  # in benchmarks, which skip the checks before a run
+            raise UserError(f"strategy.cellular.mixing.network {self.settings.network}: {why}.") from why
         network.module.to(self._herd.device)
         return network
 
     @cached_property
     def _real(self) -> tuple[Moments, Tensor | None]:
         """Return the moments of the data's features, and the shares of the classes that the network predicts for it."""
+        self.network  # noqa: B018 - raises a UserError if the network is missing
         moments, counts = self._reference.summary
         self._reference.forget()
         where = self._where(len(moments.mean))
