@@ -1,4 +1,4 @@
-"""Which alarms are raised for GANs that are made to fail, and for healthy ones; and what watching costs. Writes JSON.
+"""Count the alarms for GANs that are made to fail and for healthy ones, and measure what monitoring costs. Writes JSON.
 
 python benchmarks/alarms.py                        seeds 10 to 19, which neither limits nor rules were tuned on
 python benchmarks/alarms.py --seed 0               seeds 0 to 9: after them the rule of collapse was changed, since it had
@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import ganherd
-from failing_gans import KINDS, recipe, told
+from failing_gans import KINDS, first_alarms, recipe
 from ganherd.herd.engine.engines import Plan, place_state
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
@@ -33,7 +33,7 @@ from ganherd.util.progress import Progress
 
 
 def train(settings: dict[str, Any], path: Path) -> Trainer:
-    """The training alone, without what comes after it."""
+    """Train without making a mixture, scores or a report."""
     assembly = assemble(recipe_file.load(settings), trust_code=True)
     plan = Plan("fused", assembly.herd.num_members, 1, "cpu")
     torch.set_num_threads(plan.threads)
@@ -46,28 +46,28 @@ def train(settings: dict[str, Any], path: Path) -> Trainer:
 
 
 def row(kind: str, folder: Path, seed: int, seeds: int) -> dict[str, Any]:
-    """What came out for one kind: a GAN is a member of a seed."""
-    made = KINDS[kind]
+    """Return the alarms of one kind of GAN; each member of each seed is one GAN."""
+    chosen = KINDS[kind]
     trainer = train(recipe(kind, folder, seed, seeds), folder / "run")
-    found = told(trainer.folder.events(), trainer.herd.num_members)
-    others = Counter(what for alarms in found for what in alarms if what != made.alarm)
-    first = sorted(alarms[made.alarm] for alarms in found if made.alarm in alarms)
+    by_member = first_alarms(trainer.folder.events(), trainer.herd.num_members)
+    others = Counter(what for alarms in by_member for what in alarms if what != chosen.alarm)
+    first = sorted(alarms[chosen.alarm] for alarms in by_member if chosen.alarm in alarms)
     return {
         "kind": kind,
-        "about": made.about,
+        "about": chosen.about,
         "seeds": [seed, seed + seeds - 1],
-        "gans": len(found),
-        "steps": made.steps,
-        "alarm": made.alarm or None,
-        "raised": len(first) if made.alarm else None,
+        "gans": len(by_member),
+        "steps": chosen.steps,
+        "alarm": chosen.alarm or None,
+        "raised": len(first) if chosen.alarm else None,
         "at_step": [first[0], first[-1]] if first else None,
-        "right": sum(made.alarm in alarms if made.alarm else not alarms for alarms in found),
+        "right": sum(chosen.alarm in alarms if chosen.alarm else not alarms for alarms in by_member),
         "other_alarms": dict(others),
     }
 
 
 def cost(folder: Path) -> dict[str, Any]:
-    """The default recipe as it is, looks as often as it measures: their share of the training time."""
+    """Return the share of the training time that health checks of the default recipe take."""
     settings = recipe_file.load("digits-wcgan", ["engine.device=cpu"]).model_dump()
     trainer = train(settings, folder / "cost")
     return {"every": trainer.schedule.looks.every, "share": round(trainer.state.monitor.seconds / trainer.seconds, 4)}
@@ -79,11 +79,11 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", choices=list(KINDS), action="append")
     parser.add_argument("-o", type=Path, help="where the JSON goes, as benchmarks/results/alarms.json")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     rows = []
-    for kind in asked.only or KINDS:
+    for kind in args.only or KINDS:
         with tempfile.TemporaryDirectory() as folder:
-            rows.append(row(kind, Path(folder), asked.seed, asked.seeds))
+            rows.append(row(kind, Path(folder), args.seed, args.seeds))
         new = rows[-1]
         print(
             f"{kind:<26} right {new['right']:>3} of {new['gans']:<4} {new['alarm'] or 'none':<12} at {new['at_step']}"
@@ -97,9 +97,9 @@ def main() -> None:
     versions = {"ganherd": ganherd.__version__, "torch": torch.__version__}
     machine = {"machine": platform.machine(), "threads": torch.get_num_threads(), **versions}
     text = json.dumps({"rows": rows, "watching": watching, **machine}, indent=1)
-    if asked.o:
-        asked.o.parent.mkdir(parents=True, exist_ok=True)
-        asked.o.write_text(text + "\n")
+    if args.o:
+        args.o.parent.mkdir(parents=True, exist_ok=True)
+        args.o.write_text(text + "\n")
     print(text)
 
 

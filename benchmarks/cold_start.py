@@ -60,12 +60,12 @@ def phase_of(stack: list[FrameType]) -> tuple[str, str]:
         if frame.f_code.co_name == "rate" and frame.f_code.co_filename.endswith("herd/engine/engines.py"):
             phase = f"measuring engine {frame.f_locals['plan'].name}"
             break
-        if found := next((name for rule, name in PHASES.items() if _matches(frame, rule)), None):
-            phase = found
+        if match := next((name for rule, name in PHASES.items() if _matches(frame, rule)), None):
+            phase = match
             break
     for frame in reversed(stack):
-        if found := next((name for rule, name in ACTIVITIES.items() if _matches(frame, rule)), None):
-            return phase, found
+        if match := next((name for rule, name in ACTIVITIES.items() if _matches(frame, rule)), None):
+            return phase, match
     return phase, "running"
 
 

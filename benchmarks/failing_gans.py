@@ -1,6 +1,6 @@
-"""GANs on digits that are made to fail, each in one way, and healthy ones beside them: what alarms are shown on.
+"""Define GANs on digits that are made to fail, each in one way, and healthy ones for comparison, to test alarms on.
 
-Each kind is a recipe; `herd.seeds` stacks as many of them as are asked for, with seeds of their own.
+Each kind is a recipe; `herd.seeds` stacks several of them, with different seeds.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ IMAGES = 5  # that the memorising GAN has to learn by heart
 
 
 class MeanCritic(nn.Module):
-    """Sees how bright an image is and nothing else: with a Wasserstein loss that nothing tames, its game with a generator
-    is the bilinear one of the textbooks, which has no place of rest and goes round."""
+    """A critic that sees only the brightness of an image.
+
+    With an unconstrained Wasserstein loss, its game with a generator is the bilinear one of the textbooks: it cycles.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -33,7 +35,7 @@ class MeanCritic(nn.Module):
 
 
 class DeadCritic(nn.Module):
-    """A discriminator whose rectifiers never open: the same answer to everything."""
+    """A discriminator whose rectifiers never open, so that its output is constant."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()
@@ -66,7 +68,7 @@ _MANY = {key: _ONE[key] for key in ("engine", "run")}
 
 
 def _with(*changes: dict[str, Any]) -> dict[str, Any]:
-    """Mappings laid over one another, key by key; a net is replaced as a whole."""
+    """Return mappings merged key by key, in which later ones win; a net is replaced as a whole."""
     merged: dict[str, Any] = {}
     for change in changes:
         for key, value in copy.deepcopy(change).items():
@@ -138,18 +140,18 @@ KINDS = {
 
 
 def recipe(kind: str, folder: Path, seed: int, seeds: int, steps: int | None = None) -> dict[str, Any]:
-    """The recipe of a kind with its seeds stacked; `folder` holds the few images of the one that memorises."""
-    made = KINDS[kind]
-    base = recipe_file.load(made.base).model_dump()
-    whole = _with(base, made.changes, {"run": {"seed": seed}, "herd": {"seeds": seeds}})
-    whole["train"]["budget"] = f"{steps or made.steps}steps"
+    """Return the recipe of a kind with its seeds stacked; `folder` receives the few images that one kind memorises."""
+    chosen = KINDS[kind]
+    base = recipe_file.load(chosen.base).model_dump()
+    whole = _with(base, chosen.changes, {"run": {"seed": seed}, "herd": {"seeds": seeds}})
+    whole["train"]["budget"] = f"{steps or chosen.steps}steps"
     if kind == "memorising":
         whole["data"]["source"] = str(_few_images(folder / "few.npz"))
     return whole
 
 
 def _few_images(path: Path) -> Path:
-    """Some images of the digit 3 to train on; all the others are held out."""
+    """Write some images of the digit 3 to train on, and hold all others out."""
     digits = dataset.load(recipe_file.load("digits-wcgan").data)
     x = np.concatenate([digits.x[digits.y == 3], digits.x_test[digits.y_test == 3]])
     x = x[np.random.default_rng(0).permutation(len(x))]
@@ -158,11 +160,11 @@ def _few_images(path: Path) -> Path:
     return path
 
 
-def told(events: list[dict[str, Any]], members: int) -> list[dict[str, int]]:
-    """For each member the step at which each alarm first began."""
-    found: list[dict[str, int]] = [{} for _ in range(members)]
+def first_alarms(events: list[dict[str, Any]], members: int) -> list[dict[str, int]]:
+    """Return for each member the step at which each alarm first began."""
+    steps: list[dict[str, int]] = [{} for _ in range(members)]
     for event in events:
         if event["event"] in ("alarm", "nan", "diverged"):
             what = "diverged" if event["event"] == "nan" else event.get("what", event["event"])
-            found[event["member"]].setdefault(what, event["step"])
-    return found
+            steps[event["member"]].setdefault(what, event["step"])
+    return steps

@@ -1,4 +1,4 @@
-"""FID of CIFAR-10's training set against its test set, and the time of FID + IFID of 50,000 images. Prints JSON.
+"""Compute the FID of CIFAR-10's training set against its test set, and the time of FID + IFID of 50,000 images. Prints JSON.
 
     python benchmarks/fid_cifar10.py [--images 50000] [--cpu]
 
@@ -37,8 +37,8 @@ def features(
     network: Network, x: np.ndarray, y: np.ndarray, device: torch.device, fast: bool
 ) -> tuple[ExtractedFeatures, float]:
     start = time.perf_counter()
-    found, logits = extract(network, x, device=device, fast=fast)
-    return ExtractedFeatures(found, logits, y, np.full(len(y), -1)), seconds(start)
+    features, logits = extract(network, x, device=device, fast=fast)
+    return ExtractedFeatures(features, logits, y, np.full(len(y), -1)), seconds(start)
 
 
 def train_test(
@@ -66,7 +66,7 @@ def train_test(
 
 
 def fid_and_ifid(network: Network, data: Dataset, real: ExtractedFeatures, device: torch.device) -> dict[str, Any]:
-    """All of what a second `ganherd score` does: features of the samples, then eleven distances with their errors."""
+    """Do what a second `ganherd score` does: features of the samples, then eleven distances with their errors."""
     n = len(real)
     start = time.perf_counter()
     fake, spent = features(network, data.x[:n, :, :, ::-1], data.y[:n], device, fast=True)

@@ -1,4 +1,4 @@
-"""One arm of the toy study: GANs of many seeds trained as one run, and what each seed of it captured."""
+"""Train one arm of the toy study: GANs of many seeds in one run; measure what each seed captured."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 
+import existing_runs
 import ganherd
-import kept
 from ganherd.data.dataset import load
 from ganherd.metrics.modes import POINTS, Coverage, Modes, coverage, modes_of
 from ganherd.runs.folder import RunFolder
 
 ARMS = {"one": "gan", "apart": "apart4", "gap": "gap4"}  # by the end of their recipes' names
-# Four that swap and four that do not in one run: a GPU is kept waiting by the launches of a step, whose number is the same
+# Four that swap and four that do not in one run: a GPU waits for the launches of a step, whose number is the same
 BOTH = "both"
 SLOTS = {"gap": range(4), "apart": range(4, 8)}
 _BOTH = ("herd.members=8", f"strategy.gap.stay={list(SLOTS['apart'])}")
@@ -36,7 +36,7 @@ _CPU = ("engine.device=cpu", "engine.name=fused", "engine.threads=1", "engine.ch
 
 @dataclass(frozen=True)
 class Job:
-    """What one arm is trained from."""
+    """The recipe and settings of one arm."""
 
     data: str  # r15, grid25, ring8
     arm: str
@@ -58,11 +58,13 @@ class Job:
 
 
 def trained(job: Job, runs: Path) -> tuple[Path, float]:
-    """The finished run of a job and the seconds that it took, all in all; one that is there already is used (its seconds
-    are those of its training), one that was stopped goes on; one with other settings is refused."""
+    """Return the finished run of a job and the seconds that it took.
+
+    An existing run is used, with the seconds of its training; a stopped one is resumed; one with other settings is refused.
+    """
     path = runs / f"{job.recipe}-{job.seed}"
     began = time.perf_counter()
-    state = kept.state(path, job.recipe, job.settings)
+    state = existing_runs.state(path, job.recipe, job.settings)
     if state == "finished":
         return path, float(RunFolder.open(path).info.seconds)
     if state == "new":
@@ -73,10 +75,12 @@ def trained(job: Job, runs: Path) -> tuple[Path, float]:
 
 
 def measured(run: Path, arm: str, slots: Sequence[int] | None = None) -> list[dict[str, Any]]:
-    """For each seed: modes, share of high quality and reverse KL of the mean member, the best and the mixture, of all members or
-    of those in some slots.
+    """Return modes, share of high quality and reverse KL of the mean member, the best and the mixture, for each seed.
 
-    Each from 2,500 points, as in the protocol. The best member is picked by other points than it is measured with.
+    Each is measured with 2,500 points, as in the protocol. The best member is chosen with other points than it is measured with.
+
+    Args:
+        slots: The members that count; default: all.
     """
     mixture, modes = ganherd.load(run), modes_of(load(RunFolder.open(run).recipe.data))
     slots = range(mixture.members) if slots is None else slots
@@ -84,21 +88,21 @@ def measured(run: Path, arm: str, slots: Sequence[int] | None = None) -> list[di
     out = []
     for replica, seed in enumerate(mixture.seeds):
         each = [coverage(mixture.alone(m).sample(POINTS, replica=replica).x, modes) for m in slots]
-        found = {"mean": _mean([numbers(one) for one in each])}
+        row = {"mean": _mean([numbers(one) for one in each])}
         if arm != "one":
-            found["best"] = numbers(each[_best(mixture, modes, replica, slots)])
-            found["mixture"] = numbers(coverage(mixture.sample(POINTS, replica=replica).x, modes))
-        out.append({"seed": seed, **found, "members": [numbers(one) for one in each]})
+            row["best"] = numbers(each[_best(mixture, modes, replica, slots)])
+            row["mixture"] = numbers(coverage(mixture.sample(POINTS, replica=replica).x, modes))
+        out.append({"seed": seed, **row, "members": [numbers(one) for one in each]})
     return out
 
 
-def numbers(found: Coverage) -> dict[str, float | None]:
-    values = (float(found.captured), float(found.represented.sum()), found.high_quality, found.reverse_kl)
+def numbers(one: Coverage) -> dict[str, float | None]:
+    values = (float(one.captured), float(one.represented.sum()), one.high_quality, one.reverse_kl)
     return dict(zip(NUMBERS, values, strict=True))
 
 
 def _best(mixture: Any, modes: Modes, replica: int, slots: Sequence[int]) -> int:
-    """By modes, then by quality, of points of another sampling seed; the place among the slots."""
+    """Return the position of the best slot: by modes, then by quality, of points of another sampling seed."""
     judged = [coverage(mixture.alone(m).sample(POINTS, seed=1, replica=replica).x, modes) for m in slots]
     return max(range(len(judged)), key=lambda m: (judged[m].captured, judged[m].high_quality))
 
@@ -112,7 +116,7 @@ def _mean(each: Sequence[dict[str, float | None]]) -> dict[str, float | None]:
 
 
 def work(job: Job, runs: Path) -> list[dict[str, Any]]:
-    """Trains an arm, or both, and measures each, all in this process."""
+    """Train an arm, or both, and measure each, all in this process."""
     path, seconds = trained(job, runs)
     run, rows = RunFolder.open(path), []
     for arm, slots in SLOTS.items() if job.arm == BOTH else [(job.arm, None)]:

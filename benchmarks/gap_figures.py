@@ -1,12 +1,12 @@
-"""The figures of the GAP paper, each from one command: trains the runs that it shows, unless they are there, and draws them.
+"""Draw figures of the GAP paper, each with one command; runs that a figure shows are trained unless they exist.
 
 python benchmarks/gap_figures.py 3                        R15 at 600, 300 and 100 points: minutes on a CPU
 python benchmarks/gap_figures.py 6 13 --set engine.device=cuda
 python benchmarks/gap_figures.py 14 --budget 200steps --set nets.generator.width=8 --set nets.discriminator.width=8
 python benchmarks/gap_figures.py --list
 
-Runs lie in --runs and are shared by all figures; one that was stopped goes on. Figures 11, 12, 17 and 18 are of LSUN's
-churches: --set data.source=FOLDER says where their images are.
+Runs are stored in --runs and shared by all figures; a stopped run is resumed. Figures 11, 12, 17 and 18 are of LSUN's
+churches: --set data.source=FOLDER names the folder of their images.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import existing_runs
 import ganherd
-import kept
 from ganherd.report import figures
 
-RUNS = "$RUNS"  # where the runs lie, in the recipe of one that starts from others
+RUNS = "$RUNS"  # the folder of the runs, in the recipe of a run that starts from others
 TRY = 1000  # images that costs are taken of, trained and held out
 
 
@@ -34,14 +34,14 @@ class Wanted:
 
     @property
     def folder(self) -> str:
-        """The same for the same run in every figure."""
-        told = (one.partition("=") for one in self.overrides if not one.startswith(("run.", "herd.members=[")))
-        return "-".join([self.recipe, *(f"{key.rpartition('.')[2]}-{value}" for key, _, value in told)])
+        """The name of the folder, which figures that show the same run share."""
+        given = (one.partition("=") for one in self.overrides if not one.startswith(("run.", "herd.members=[")))
+        return "-".join([self.recipe, *(f"{key.rpartition('.')[2]}-{value}" for key, _, value in given)])
 
 
 @dataclass(frozen=True)
 class Plan:
-    """One figure, or a part of it."""
+    """One figure, or one panel of it."""
 
     about: str
     draws: tuple[str, ...]  # of `ganherd figures`
@@ -53,13 +53,13 @@ RATES = ("0.1", "0.3", "0.5", "0.7", "1.0")
 
 
 def toys(points: int) -> tuple[Wanted, ...]:
-    """A single GAN and GAP ×4 on so many of R15's points, with none held out."""
+    """Return a single GAN and GAP ×4 on this many of R15's points, with none held out."""
     own = (f"data.points={points}", "data.holdout=0")
     return Wanted(f"GAN, {points}", "r15-gan", own), Wanted(f"GAP ×4, {points}", "r15-gap4", own)
 
 
 def scaled(data: str, kind: str, rate: str = "0.5") -> tuple[Wanted, ...]:
-    """One, two and four GANs of a kind, d or g, that swap so many epochs after each other."""
+    """Return one, two and four GANs of a kind, d or g, that swap every `rate` epochs."""
     own = (*every(rate), *VALIDATED)
     two = Wanted("GAP ×2", f"{data}-gap-{kind}4", ("herd.members=2", *own))
     return Wanted("×1", f"{data}-gan-{kind}", VALIDATED), two, Wanted("GAP ×4", f"{data}-gap-{kind}4", own)
@@ -80,7 +80,7 @@ def pair(data: str, kind: str) -> tuple[Wanted, ...]:
 
 
 def tuned(data: str) -> tuple[Wanted, ...]:
-    """Two trained DCGANs and two trained GRANs that go on together."""
+    """Return two trained DCGANs and two trained GRANs that continue as one GAP herd."""
     single = [Wanted("", f"{data}-gan-{kind}", ("herd.members=2",)) for kind in "dg"]
     origins = ", ".join(f"{{from: {RUNS}/{one.folder}, member: {m}}}" for one in single for m in (0, 1))
     return *single, Wanted("GAP_F4", "mnist-gap-f4", (f"data.source={data}", f"herd.members=[{origins}]"))
@@ -115,10 +115,10 @@ FIGURES = {
 
 
 def trained(wanted: Wanted, runs: Path, more: list[str]) -> Path:
-    """The finished run; one that was stopped goes on, one with other settings is refused."""
+    """Return the finished run. A stopped run is resumed; one with other settings is refused."""
     path = runs / wanted.folder
     settings = [*(one.replace(RUNS, str(runs)) for one in wanted.overrides), *more]
-    state = kept.state(path, wanted.recipe, settings)
+    state = existing_runs.state(path, wanted.recipe, settings)
     if state == "new":
         print(f"training {path}", file=sys.stderr)
         ganherd.train(wanted.recipe, settings, run=path)
@@ -128,7 +128,7 @@ def trained(wanted: Wanted, runs: Path, more: list[str]) -> Path:
 
 
 def asked_for(numbers: list[str]) -> list[str]:
-    """`6` stands for 6a and 6b."""
+    """Return the names of figures; `6` means 6a and 6b."""
     known = {number: [name for name in FIGURES if number in (name, name.rstrip("abcd"))] for number in numbers}
     for number, names in known.items():
         if not names:
@@ -138,28 +138,28 @@ def asked_for(numbers: list[str]) -> list[str]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("figures", nargs="*", help="by their numbers in the paper")
-    parser.add_argument("--list", action="store_true", help="what there is, and which runs each needs")
+    parser.add_argument("figures", nargs="*", help="numbers of figures in the paper")
+    parser.add_argument("--list", action="store_true", help="list the figures, and the runs that each needs")
     parser.add_argument("--runs", type=Path, default=Path("runs/gap"))
-    parser.add_argument("-o", type=Path, default=Path("figures"), help="a folder for each figure lies in it")
-    parser.add_argument("--budget", help="instead of the recipes', as 20epochs")
+    parser.add_argument("-o", type=Path, default=Path("figures"), help="folder that receives a folder for each figure")
+    parser.add_argument("--budget", help="budget that replaces those of the recipes, e.g. 20epochs")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
-    asked = parser.parse_args()
-    if asked.list or not asked.figures:
+    args = parser.parse_args()
+    if args.list or not args.figures:
         for name, plan in FIGURES.items():
             print(f"{name:<4} {plan.about}: {', '.join(wanted.folder for wanted in plan.runs)}")
         return
-    more = [*asked.set, *([f"train.budget={asked.budget}"] if asked.budget else [])]
-    for name in asked_for(asked.figures):
+    more = [*args.set, *([f"train.budget={args.budget}"] if args.budget else [])]
+    for name in asked_for(args.figures):
         plan = FIGURES[name]
-        done = [(wanted.label, trained(wanted, asked.runs, more)) for wanted in plan.runs]
+        done = [(wanted.label, trained(wanted, args.runs, more)) for wanted in plan.runs]
         shown = [(label, path) for label, path in done if label]
         labels, paths = zip(*shown, strict=True)
         page, _ = figures.draw(
-            paths, asked.o / f"figure-{name}", plan.draws, labels, progress=lambda line: print(line, file=sys.stderr)
+            paths, args.o / f"figure-{name}", plan.draws, labels, progress=lambda line: print(line, file=sys.stderr)
         )
         print(page)
 
 
 if __name__ == "__main__":
-    kept.told(main)
+    existing_runs.run_main(main)

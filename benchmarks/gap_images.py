@@ -1,12 +1,12 @@
-"""GAP on images: four GANs apart, four that swap, and both kinds mixed; GAM-II, classifier score, class TVD, AIS. Writes JSON.
+"""Compare GAP on images: four separate GANs, four that swap, and both kinds mixed; GAM-II, classifier score, TVD, AIS.
 
 python benchmarks/gap_images.py --data mnist --set engine.device=cuda       Tables 2 to 4 of the paper, on MNIST
 python benchmarks/gap_images.py --data cifar10 --set engine.device=cuda --budget 20epochs
 python benchmarks/gap_images.py --data mnist --only apart-d gap-d4 …        some arms now, the others in another call
 python benchmarks/gap_images.py --data mnist --budget 20steps -n 100 --ais-temperatures 10 …      a try on a CPU
 
-Results are written after each piece, runs are kept in --runs, and another call goes on where one ended. GAM-II comes once all
-arms are there, or with --judge of those that are. AIS is of MNIST's DCGANs alone.
+Writes JSON after each arm. Runs are stored in --runs, and another call continues where one ended. GAM-II is measured once all
+arms are trained, or with --judge for those that are. AIS is measured for MNIST's DCGANs alone.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from called import command
+from command_line import command
+from existing_runs import run_main
 from ganherd.util.text import text_table
 from gap_study import Arm, Row, each, opened, parser, write
-from kept import told
 
 HERE = Path(__file__).parent / "results"
 FOUR = ("herd.members=4",)
@@ -58,7 +58,7 @@ for _data, _kind, _arm, _avg, _worst in _GAM2:
 
 
 def arms(data: str, gran_width: int | None = None) -> dict[str, Arm]:
-    """The paper's; GRANs of another width where it is given, in all arms that have some."""
+    """Return the arms of the paper; `--gran-width` sets another width of the GRANs in all arms that have some."""
     narrow: tuple[str, ...] = ()
     mixed: tuple[str, ...] = ()
     if gran_width:
@@ -80,7 +80,7 @@ def arms(data: str, gran_width: int | None = None) -> dict[str, Arm]:
 
 
 def scored(run: str, data_name: str, samples: int) -> Row:
-    """Scores of the mixture, and of each member by itself, every one from so many samples of its own."""
+    """Return scores of the mixture and of each member alone, each from n samples."""
     import ganherd
     from ganherd.data.dataset import load
     from ganherd.runs.folder import RunFolder
@@ -97,18 +97,20 @@ def scored(run: str, data_name: str, samples: int) -> Row:
     return {"mixture": of(mixture), "members": [of(mixture.alone(m)) for m in range(mixture.members)]}
 
 
-def annealed(run: str, variance: float, asked: Any) -> Row:
-    """AIS of the run's members and mixture, with the seconds that it took."""
+def annealed(run: str, variance: float, args: Any) -> Row:
+    """Return AIS of the run's members and mixture, with the seconds that it took."""
     began = time.perf_counter()
-    words = ["--ais-points", asked.ais_points, "--ais-variance", variance]
-    words += ["--ais-temperatures", asked.ais_temperatures, "--ais-chains", asked.ais_chains]
-    found = json.loads(command("score", run, "--metrics", "ais", *words, "--json", "-q"))["scores"]["ais"]
-    return {**found, "seconds": round(time.perf_counter() - began, 1)}
+    words = ["--ais-points", args.ais_points, "--ais-variance", variance]
+    words += ["--ais-temperatures", args.ais_temperatures, "--ais-chains", args.ais_chains]
+    score = json.loads(command("score", run, "--metrics", "ais", *words, "--json", "-q"))["scores"]["ais"]
+    return {**score, "seconds": round(time.perf_counter() - began, 1)}
 
 
 def judged(rows: list[tuple[str, Row]], samples: int) -> Row:
-    """GAM-II of all arms at once: by kind, the least and the largest over the generators, in words, and as a table. Without the
-    arm of both kinds, a contest for each: the paper has no judge of another kind either."""
+    """Return GAM-II of all arms in one contest: by kind the least and the largest over the generators, and as a table.
+
+    Without the arm of both kinds there is a contest for each kind: the paper has no judge of another kind either.
+    """
     began = time.perf_counter()
     both = [("", rows)]
     if "gap-c4" not in dict(rows):
@@ -120,17 +122,17 @@ def judged(rows: list[tuple[str, Row]], samples: int) -> Row:
         if len(those) < 2:
             continue
         runs = [row["run"] for _, row in those]
-        found = json.loads(command("score", *runs, "--metrics", "gam2", "-n", samples, "--json", "-q"))
+        contest = json.loads(command("score", *runs, "--metrics", "gam2", "-n", samples, "--json", "-q"))
         by_run = {Path(row["run"]).name: name for name, row in those}
-        for row in found["gam2"]["rows"]:
+        for row in contest["gam2"]["rows"]:
             out["by_kind"].setdefault(row["kind"] or kind, {})[by_run[row["run"]]] = row
-        out["arms"] |= {name: found["runs"][row["run"]]["scores"]["gam2"] for name, row in those}
-        out["table"] += found["gam2"]["table"] + "\n"
+        out["arms"] |= {name: contest["runs"][row["run"]]["scores"]["gam2"] for name, row in those}
+        out["table"] += contest["gam2"]["table"] + "\n"
     return {**out, "seconds": round(time.perf_counter() - began, 1)}
 
 
 def table(results: Row) -> str:
-    """What came out beside what is published, a line for each arm and kind."""
+    """Return the results next to the published ones, a line for each arm and kind."""
     lines = [("arm", "kind", "what", "here", "published")]
     published = PUBLISHED[results["settings"]["data"]]
     for kind, those in results.get("gam2", {}).get("by_kind", {}).items():
@@ -148,9 +150,9 @@ def table(results: Row) -> str:
                 here = f"{min(own):.3f} to {max(own):.3f}, mixture {row['scores']['mixture'][what]['value']:.3f}"
                 known = published.get(what, {}).get(name, "–")
                 lines.append((name, "", what.replace("_", " "), here, known))
-        for variance, found in row.get("ais", {}).items():
-            own = list(found["per_member"].values())
-            here = f"{min(own):.1f} to {max(own):.1f}, mixture {found['value']:.1f}, gap {found['gap']:.1f}"
+        for variance, score in row.get("ais", {}).items():
+            own = list(score["per_member"].values())
+            here = f"{min(own):.1f} to {max(own):.1f}, mixture {score['value']:.1f}, gap {score['gap']:.1f}"
             lines.append((name, "", f"AIS, σ² {variance}", here, published.get("ais", {}).get(name, "–")))
     return "\n".join(text_table(lines))
 
@@ -169,27 +171,27 @@ def main() -> None:
     options.add_argument("--ais-variance", type=float, nargs="+", default=[0.025], help="several: an estimate at each")
     options.add_argument("--ais-temperatures", type=int, default=10_000 if gpu else 1000)
     options.add_argument("--ais-chains", type=int, default=16)
-    asked = options.parse_args()
-    asked.runs = asked.runs or Path("runs/gap-images")
-    path = asked.o or HERE / f"gap-{asked.data}.json"
-    settings = {key: getattr(asked, key) for key in ("data", "seed", "budget", "set", "n", "gran_width")}
-    results = opened(path, settings) | {"benchmark": "gap_images", "published": PUBLISHED[asked.data]}
+    args = options.parse_args()
+    args.runs = args.runs or Path("runs/gap-images")
+    path = args.o or HERE / f"gap-{args.data}.json"
+    settings = {key: getattr(args, key) for key in ("data", "seed", "budget", "set", "n", "gran_width")}
+    results = opened(path, settings) | {"benchmark": "gap_images", "published": PUBLISHED[args.data]}
 
     def measure(name: str, row: Row) -> Iterator[Row]:
         if "scores" not in row:
             began = time.perf_counter()
-            found = scored(row["run"], asked.data, asked.n)
-            yield {"scores": found, "scoring_seconds": round(time.perf_counter() - began, 1)}
-        for variance in asked.ais_variance if asked.ais_points and name in PUBLISHED[asked.data].get("ais", ()) else ():
+            scores = scored(row["run"], args.data, args.n)
+            yield {"scores": scores, "scoring_seconds": round(time.perf_counter() - began, 1)}
+        for variance in args.ais_variance if args.ais_points and name in PUBLISHED[args.data].get("ais", ()) else ():
             there = row.get("ais", {}).get(f"{variance:g}", {})
             known = tuple(there.get(key) for key in ("samples", "temperatures", "chains"))
-            if known != (asked.ais_points, asked.ais_temperatures, asked.ais_chains):
-                yield {"ais": row.get("ais", {}) | {f"{variance:g}": annealed(row["run"], variance, asked)}}
+            if known != (args.ais_points, args.ais_temperatures, args.ais_chains):
+                yield {"ais": row.get("ais", {}) | {f"{variance:g}": annealed(row["run"], variance, args)}}
 
-    all_arms = arms(asked.data, asked.gran_width)
-    rows = each(all_arms, asked, results, path, measure)
-    if len(rows) == len(all_arms) or (asked.judge and len(rows) > 1):
-        results["gam2"] = judged(rows, asked.n)
+    all_arms = arms(args.data, args.gran_width)
+    rows = each(all_arms, args, results, path, measure)
+    if len(rows) == len(all_arms) or (args.judge and len(rows) > 1):
+        results["gam2"] = judged(rows, args.n)
         print(results["gam2"]["table"], end="\n\n")
     results["table"] = table(results)
     write(results, path)
@@ -197,4 +199,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    told(main)
+    run_main(main)

@@ -1,8 +1,8 @@
-"""By which batch-norm statistics do discriminators judge best? Compares ways on runs, by the judges' own accuracy. Prints JSON.
+"""Compare batch-norm statistics with which discriminators judge, by the accuracy of the judges. Prints JSON.
 
 python benchmarks/gap_judges.py RUN RUN …            runs of mnist-gan-d, mnist-gap-d2 and their like
 
-Each judge looks at held-out real images and at fresh samples of its own generator; balanced accuracy is the mean of the
+Each judge sees held-out real images and new samples of its generator; balanced accuracy is the mean of the
 shares that it is right on. GAM-II uses what is called `each set alone` here.
 """
 
@@ -28,7 +28,7 @@ WAYS = ("as trained", "real", "half real, half fakes", "each set alone")
 
 
 def judge(judges: Judges, row: int) -> nn.Module:
-    """One discriminator with its own weights and the statistics that it was saved with, in evaluation mode."""
+    """Return one discriminator with its weights and the statistics that it was saved with, in evaluation mode."""
     module = copy.deepcopy(judges.module).eval()
     for norm in norms_of(module):
         norm.track_running_stats = True
@@ -38,7 +38,7 @@ def judge(judges: Judges, row: int) -> nn.Module:
 
 
 def calibrated(module: nn.Module, x: torch.Tensor) -> nn.Module:
-    """Its statistics taken anew from rows, in blocks."""
+    """Return the discriminator with statistics that are estimated from these rows, in blocks."""
     for norm in norms_of(module):
         norm.reset_running_stats()
         norm.momentum = None  # a plain average over the blocks
@@ -55,7 +55,7 @@ def called_real(module: nn.Module, x: torch.Tensor) -> float:
 
 
 def compared(run: Path, samples: int) -> list[dict[str, Any]]:
-    """A row for each judge of the run and each way."""
+    """Return a row for each judge of the run and each kind of statistics."""
     data, mixture = dataset.load(RunFolder.open(run).recipe.data), ganherd.load(run)
     judges = load_judges(run, mixture.shape, len(data.labels))
     like = next(iter(judges.params.values()))
@@ -78,8 +78,8 @@ def compared(run: Path, samples: int) -> list[dict[str, Any]]:
         ways = (judge(judges, row), calibrated(judge(judges, row), real), calibrated(judge(judges, row), both), by_set)
         for way, module in zip(WAYS, ways, strict=True):
             on_real, on_fakes = 1 - called_real(module, held), called_real(module, fresh)
-            found = {"real_error": on_real, "own_fakes_error": on_fakes, "balanced": 1 - (on_real + on_fakes) / 2}
-            out.append({"run": run.name, "judge": row, "steps": judges.step, "way": way, **found})
+            accuracy = {"real_error": on_real, "own_fakes_error": on_fakes, "balanced": 1 - (on_real + on_fakes) / 2}
+            out.append({"run": run.name, "judge": row, "steps": judges.step, "way": way, **accuracy})
     return out
 
 
@@ -88,17 +88,17 @@ def main() -> None:
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("-n", type=int, default=3000, help="held-out real images, and samples of each generator")
     parser.add_argument("-o", type=Path, help="keep it here")
-    asked = parser.parse_args()
-    rows = [row for run in asked.runs for row in compared(run, asked.n)]
+    args = parser.parse_args()
+    rows = [row for run in args.runs for row in compared(run, args.n)]
     mean = {way: float(np.mean([row["balanced"] for row in rows if row["way"] == way])) for way in WAYS}
     worst = {way: float(min(row["balanced"] for row in rows if row["way"] == way)) for way in WAYS}
     text = json.dumps(
-        {"benchmark": "gap_judges", "samples": asked.n, "mean": mean, "worst": worst, "rows": rows}, indent=1
+        {"benchmark": "gap_judges", "samples": args.n, "mean": mean, "worst": worst, "rows": rows}, indent=1
     )
     print(text)
-    if asked.o:
-        asked.o.parent.mkdir(parents=True, exist_ok=True)
-        asked.o.write_text(text + "\n")
+    if args.o:
+        args.o.parent.mkdir(parents=True, exist_ok=True)
+        args.o.write_text(text + "\n")
 
 
 if __name__ == "__main__":

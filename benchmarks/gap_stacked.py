@@ -1,12 +1,12 @@
-"""GAP on stacked MNIST: modes of 1,000 and KL of one GAN, four apart and four that swap, each from 26,000 samples. Writes JSON
-and PNG.
+"""Measure GAP on stacked MNIST: modes of 1,000 and KL of one GAN, four separate and four that swap. Writes JSON and PNG.
 
 python benchmarks/gap_stacked.py --set engine.device=cuda
 python benchmarks/gap_stacked.py --only gap …                       one arm now, the other in another call
 python benchmarks/gap_stacked.py --budget 20steps -n 500 --set nets.generator.width=8 --set nets.discriminator.width=8   a try
 
-One GAN is the first of the four apart, which begins and trains as it would alone, so it is not trained twice. The best member is
-picked by other samples than it is measured with. Published: the tables of VEEGAN and PacGAN.
+Each number is from 26,000 samples. One GAN is the first of the four separate ones, which trains as it would alone, so it is
+not trained twice. The best member is chosen with other samples than it is measured with. Published numbers are from the tables
+of VEEGAN and PacGAN.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from existing_runs import run_main
 from ganherd.metrics.stacked_modes import SAMPLES
 from ganherd.util.text import text_table
 from ganherd.viz import pictures
 from gap_study import Arm, Row, each, opened, parser, write
-from kept import told
 
 HERE = Path(__file__).parent / "results"
 ARMS = {
@@ -39,7 +39,7 @@ PUBLISHED = {  # modes and KL
 
 
 def measured(run: str, samples: int) -> Row:
-    """Modes and KL of each member, of their mean, of the best, and of the mixture."""
+    """Return modes and KL of each member, of their mean, of the best, and of the mixture."""
     import ganherd
     from ganherd.data.dataset import load
     from ganherd.features.extract import best_device
@@ -48,25 +48,25 @@ def measured(run: str, samples: int) -> Row:
     from ganherd.runs.folder import RunFolder
 
     mixture, data = ganherd.load(run).to(best_device()), load(RunFolder.open(run).recipe.data)
-    found, other = (
+    scores, other = (
         stacked_modes.measure(ScoringContext(mixture, data, samples, s, per="member"), samples) for s in (0, 1)
     )
-    modes, kl = list(found["per_member"].values()), list(found["per_member_kl"].values())
+    modes, kl = list(scores["per_member"].values()), list(scores["per_member_kl"].values())
     best = other["best_member"]
     return {
-        "samples": found["samples"],
-        "network": found["network"],
-        "held_out_accuracy": found["held_out_accuracy"],
-        "by_chance": found["by_chance"],
+        "samples": scores["samples"],
+        "network": scores["network"],
+        "held_out_accuracy": scores["held_out_accuracy"],
+        "by_chance": scores["by_chance"],
         "members": [{"modes": m, "kl": k} for m, k in zip(modes, kl, strict=True)],
-        "mean": {"modes": found["mean_member"], "kl": found["mean_member_kl"]},
+        "mean": {"modes": scores["mean_member"], "kl": scores["mean_member_kl"]},
         "best": {"modes": modes[best], "kl": kl[best], "member": best},
-        "mixture": {"modes": found["value"], "kl": found["kl"], "interval": found["interval"]},
+        "mixture": {"modes": scores["value"], "kl": scores["kl"], "interval": scores["interval"]},
     }
 
 
 def lines_of(results: Row) -> list[tuple[str, dict[str, Any]]]:
-    """Every number with its name: one GAN, then each arm's mean member, best and mixture."""
+    """Return every number with its name: one GAN, then each arm's mean member, best and mixture."""
     out = []
     if "apart" in results["arms"]:
         out.append(("one GAN", results["arms"]["apart"]["found"]["members"][0]))
@@ -76,47 +76,47 @@ def lines_of(results: Row) -> list[tuple[str, dict[str, Any]]]:
 
 
 def table(results: Row) -> str:
-    """What is published, and what came out here."""
+    """Return a table of the published results and of these."""
     lines = [("method", "modes", "KL"), *((name, *cells) for name, cells in PUBLISHED.items())]
     lines += [(f"{name}: here", f"{one['modes']:,.1f}", f"{one['kl']:.3f}") for name, one in lines_of(results)]
     return "\n".join(text_table(lines))
 
 
 def draw(results: Row, path: Path) -> None:
-    """A bar for each, of modes and of KL; dots are the members."""
+    """Draw bars of modes and of KL; dots are the members."""
     from matplotlib.figure import Figure
 
-    found = lines_of(results)
-    figure = Figure(figsize=(9.5, 0.5 * len(found) + 1.4), layout="constrained")
+    lines = lines_of(results)
+    figure = Figure(figsize=(9.5, 0.5 * len(lines) + 1.4), layout="constrained")
     axes = figure.subplots(1, 2, sharey=True)
-    at = range(len(found))
+    at = range(len(lines))
     for a, number, words in zip(axes, ("modes", "kl"), ("modes of 1,000", "KL, nats"), strict=True):
-        a.barh(at, [one[number] for _, one in found], color=pictures.GENERATED, height=0.6)
+        a.barh(at, [one[number] for _, one in lines], color=pictures.GENERATED, height=0.6)
         for row in results["arms"].values():
-            y = next(i for i, (name, _) in enumerate(found) if name == f"{row['label']}, mean")
+            y = next(i for i, (name, _) in enumerate(lines) if name == f"{row['label']}, mean")
             own = [one[number] for one in row["found"]["members"]]
             a.scatter(own, [y] * len(own), color=pictures.INK, s=14, zorder=3)
         a.set_title(words, color=pictures.INK, fontsize=10, loc="left")
         a.spines[["top", "right"]].set_visible(False)
         a.tick_params(colors=pictures.INK, labelsize=8)
-    axes[0].set_yticks(list(at), [name for name, _ in found])
+    axes[0].set_yticks(list(at), [name for name, _ in lines])
     axes[0].invert_yaxis()
     figure.supxlabel("dots: the members; each from its own samples", color=pictures.INK, fontsize=9)
     pictures.save(figure, path)
 
 
 def main() -> None:
-    asked = parser(__doc__, list(ARMS), SAMPLES).parse_args()
-    asked.runs = asked.runs or Path("runs/gap-stacked")
-    path = asked.o or HERE / "gap-stacked.json"
-    settings = {key: getattr(asked, key) for key in ("seed", "budget", "set", "n")}
+    args = parser(__doc__, list(ARMS), SAMPLES).parse_args()
+    args.runs = args.runs or Path("runs/gap-stacked")
+    path = args.o or HERE / "gap-stacked.json"
+    settings = {key: getattr(args, key) for key in ("seed", "budget", "set", "n")}
     results = opened(path, settings) | {"benchmark": "gap_stacked", "published": PUBLISHED}
 
     def measure(_: str, row: Row) -> Iterator[Row]:
         if "found" not in row:
-            yield {"found": measured(row["run"], asked.n)}
+            yield {"found": measured(row["run"], args.n)}
 
-    each(ARMS, asked, results, path, measure)
+    each(ARMS, args, results, path, measure)
     results["table"] = table(results)
     write(results, path)
     draw(results, path.with_suffix(".png"))
@@ -124,4 +124,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    told(main)
+    run_main(main)

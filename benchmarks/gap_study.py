@@ -1,4 +1,4 @@
-"""A study of arms, each a run: trained and measured one by one, the results written after each, so that calls can be short."""
+"""Train and measure the arms of a study, one run each; results are written after each arm, so that calls can be short."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import existing_runs
 import ganherd
-import kept
-from called import command
+from command_line import command
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
 
@@ -26,7 +26,7 @@ Measure = Callable[
 
 @dataclass(frozen=True)
 class Arm:
-    """What is trained."""
+    """One arm: a recipe with its settings."""
 
     label: str
     recipe: str
@@ -34,23 +34,23 @@ class Arm:
 
 
 def parser(about: str | None, arms: Sequence[str], samples: int) -> argparse.ArgumentParser:
-    """The options that all such studies have."""
+    """Return a parser of the options that all such studies have."""
     out = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     out.add_argument(
-        "--only", nargs="+", choices=arms, metavar="ARM", help=f"of {', '.join(arms)}; the others' results are kept"
+        "--only", nargs="+", choices=arms, metavar="ARM", help=f"of {', '.join(arms)}; the results of the others stay"
     )
     out.add_argument("--seed", type=int, default=0)
     out.add_argument("--budget", help="instead of the recipes', as 5epochs or 20steps; the results say it")
     out.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every run")
     out.add_argument("-n", type=int, default=samples, help="samples of each generator, and of each mixture")
     out.add_argument("--together", type=int, default=1, help="runs that train at the same time")
-    out.add_argument("--runs", type=Path, help="where the runs are kept")
+    out.add_argument("--runs", type=Path, help="folder of the runs")
     out.add_argument("-o", type=Path, help="the results; what is there of other arms stays")
     return out
 
 
 def opened(path: Path, settings: Row) -> Row:
-    """The results so far; those of other settings are not mixed with new ones."""
+    """Return the results so far; results of other settings are refused."""
     if not path.is_file():
         return {"settings": settings, "ganherd": ganherd.__version__, "commands": [], "arms": {}}
     old: Row = json.loads(path.read_text())
@@ -66,12 +66,12 @@ def write(results: Row, path: Path) -> None:
     path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n")
 
 
-def trained(name: str, arm: Arm, asked: argparse.Namespace) -> Row:
-    """The run of an arm: trained, or gone on with, or there already; and what it was made with."""
-    path = asked.runs / f"{arm.recipe.removesuffix(f'-{name}')}-{name}-{asked.seed}"
-    settings = [f"run.seed={asked.seed}", "run.scores=false", *arm.settings, *asked.set]
-    settings += [f"train.budget={asked.budget}"] if asked.budget else []
-    state = kept.state(path, arm.recipe, settings)
+def trained(name: str, arm: Arm, args: argparse.Namespace) -> Row:
+    """Return facts about the run of an arm, which is trained or resumed unless it is finished."""
+    path = args.runs / f"{arm.recipe.removesuffix(f'-{name}')}-{name}-{args.seed}"
+    settings = [f"run.seed={args.seed}", "run.scores=false", *arm.settings, *args.set]
+    settings += [f"train.budget={args.budget}"] if args.budget else []
+    state = existing_runs.state(path, arm.recipe, settings)
     if state == "new":
         path.parent.mkdir(parents=True, exist_ok=True)
         command("train", arm.recipe, "--run", path, "-q", *(word for one in settings for word in ("--set", one)))
@@ -96,7 +96,7 @@ def trained(name: str, arm: Arm, asked: argparse.Namespace) -> Row:
 
 
 def device(name: str) -> str:
-    """In words: the GPU's name."""
+    """Return the name of the GPU, or CPU."""
     import torch
 
     gpu = name.startswith("cuda") and torch.cuda.is_available()
@@ -104,14 +104,16 @@ def device(name: str) -> str:
 
 
 def each(
-    arms: dict[str, Arm], asked: argparse.Namespace, results: Row, path: Path, measure: Measure
+    arms: dict[str, Arm], args: argparse.Namespace, results: Row, path: Path, measure: Measure
 ) -> list[tuple[str, Row]]:
-    """Trains the arms that are asked for, --together of them at once, and measures each as soon as those before it are: the
-    results are whole after each piece. All that there are, in order."""
+    """Train the requested arms, --together of them at once; return all arms in order, with their results.
+
+    Each arm is measured as soon as those before it are, so that the written results are complete after each.
+    """
     results["commands"].append(" ".join(["python", *sys.argv]))
-    wanted = [name for name in arms if name in (asked.only or arms)]
-    with ThreadPoolExecutor(asked.together) as pool:
-        runs = {name: pool.submit(trained, name, arms[name], asked) for name in wanted}
+    wanted = [name for name in arms if name in (args.only or arms)]
+    with ThreadPoolExecutor(args.together) as pool:
+        runs = {name: pool.submit(trained, name, arms[name], args) for name in wanted}
         for name in wanted:
             row = runs[name].result()
             print(
@@ -122,7 +124,7 @@ def each(
             old = results["arms"].get(name, {})
             if (old.get("run"), old.get("steps")) == (row["run"], row["steps"]):
                 row = old | row  # what an earlier call measured of the same run is not measured again
-            row["together"], results["arms"][name] = asked.together, row
+            row["together"], results["arms"][name] = args.together, row
             for piece in measure(name, row):
                 row |= piece
                 write(results, path)

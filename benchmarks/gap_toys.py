@@ -1,14 +1,14 @@
-"""GAP on toys: does swapping discriminators find more modes than the same GANs apart, or than one of them? Writes JSON and PNG.
+"""Measure on toys whether swapping discriminators finds more modes than separate GANs or one GAN. Writes JSON and PNG.
 
 python benchmarks/gap_toys.py                        R15 at 100 points and 25 Gaussians at 2,500, seeds 0 to 9, two processes
 python benchmarks/gap_toys.py --tune                 the settings that were tried first, on seeds 1000 to 1002
-python benchmarks/gap_toys.py --full --device cuda   PacGAN's protocol on ring8 and grid25, beside its table; --runs keeps the
-                                                     runs, and goes on with those that were stopped
+python benchmarks/gap_toys.py --full --device cuda   PacGAN's protocol on ring8 and grid25, with its table; --runs stores the
+                                                     runs, and resumes those that were stopped
 python benchmarks/gap_toys.py --full --device cuda --set train.ema=0.999        with averages of the generators' weights
 
 Three arms with the same updates for each member: one GAN, four that never meet, four that swap. All seeds of an arm are one run;
-on a GPU both fours are, which then begin from different weights. One GAN of a seed is the first of its four apart, so these two
-differ by what the other three add.
+on a GPU the two arms of four are one run, with different first weights. One GAN of a seed is the first of its four separate
+ones, so these two differ by what the other three add.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import ganherd
+from existing_runs import run_main
 from ganherd.data.shards.prepare import end_with_parent
 from gap_arms import ARMS, BOTH, Job, work
-from gap_toys_show import beside, differences, draw, table
-from kept import told
+from gap_toys_show import differences, draw, table, with_published
 
 HERE = Path(__file__).parent / "results"
 _RATES = [
@@ -57,9 +57,9 @@ FULL_GAP = ("strategy.gap.every=1epochs",)
 
 
 def everyone(jobs: Sequence[Job], runs: Path, processes: int) -> list[dict[str, Any]]:
-    """All jobs, the longest first: in so many processes of one thread each, or in this one."""
+    """Run all jobs, the longest first, in several processes of one thread each, or in this one."""
     order = sorted(jobs, key=lambda job: (job.data != "grid25", job.arm == "one"))
-    found = []
+    all_rows = []
     with ExitStack() as pool:
         each = map
         if processes:
@@ -68,50 +68,50 @@ def everyone(jobs: Sequence[Job], runs: Path, processes: int) -> list[dict[str, 
         for job, rows in zip(order, each(partial(work, runs=runs), order), strict=True):
             words = f"{job.recipe:<13} {' '.join(job.overrides)[:60]:<60} {rows[0]['seconds']:>7.1f} s"
             print(words, file=sys.stderr, flush=True)
-            found += rows
-    return sorted(found, key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
+            all_rows += rows
+    return sorted(all_rows, key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
 
 
-def tune(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
-    """Every setting that was tried, with what the mean member and the mixture captured on the seeds for tuning."""
+def tune(args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
+    """Measure every setting that was tried: what the mean member and the mixture captured on the seeds for tuning."""
     jobs = [
-        Job(data, arm, asked.tuning_seed, asked.tuning_seeds, (*_budget(asked), *tried.split()))
-        for data in asked.data
-        for arm, tried in asked.try_ or [(arm, tried) for arm, each in TRIED.items() for tried in each]
+        Job(data, arm, args.tuning_seed, args.tuning_seeds, (*_budget(args), *tried.split()))
+        for data in args.data
+        for arm, tried in args.try_ or [(arm, tried) for arm, each in TRIED.items() for tried in each]
     ]
     rows = []
-    for number, job in enumerate(jobs):  # each in a folder of its own: they differ in more than their recipes
+    for number, job in enumerate(jobs):  # each in a separate folder: they differ in more than their recipes
         (runs / str(number)).mkdir(exist_ok=True)
         rows += everyone([job], runs / str(number), 0)
     return rows
 
 
-def study(asked: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
+def study(args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     jobs = []
-    gpu = asked.device.startswith("cuda")
-    for data in asked.data:
-        for arm in [BOTH] if gpu else asked.arms:
-            more = (*FULL, *(FULL_GAP if arm in (BOTH, "gap") else ())) if asked.full else ()
-            jobs.append(Job(data, arm, asked.seed, asked.seeds, (*more, *_budget(asked), *asked.set), asked.device))
-    rows = everyone(jobs, runs, min(asked.processes, len(jobs)))
+    gpu = args.device.startswith("cuda")
+    for data in args.data:
+        for arm in [BOTH] if gpu else args.arms:
+            more = (*FULL, *(FULL_GAP if arm in (BOTH, "gap") else ())) if args.full else ()
+            jobs.append(Job(data, arm, args.seed, args.seeds, (*more, *_budget(args), *args.set), args.device))
+    rows = everyone(jobs, runs, min(args.processes, len(jobs)))
     if not gpu:
         return rows
     # one GAN of a seed is the first of its four apart, up to rounding: on a GPU it is not trained twice
     singles = [_first(row) for row in rows if row["arm"] == "apart"]
-    wanted = [row for row in [*singles, *rows] if row["arm"] in asked.arms]
+    wanted = [row for row in [*singles, *rows] if row["arm"] in args.arms]
     return sorted(wanted, key=lambda row: (row["data"], list(ARMS).index(row["arm"])))
 
 
 def _first(row: dict[str, Any]) -> dict[str, Any]:
-    """The first member of every seed of an arm, as the arm of one GAN."""
+    """Return the first member of every seed of an arm, as the arm of one GAN."""
     each = [{"seed": one["seed"], "mean": one["members"][0], "members": one["members"][:1]} for one in row["per_seed"]]
     slot = row["slots"][0]
     return {**row, "arm": "one", "recipe": f"{row['data']}-{ARMS['one']} (member {slot} of {row['recipe']})", "slots": [slot],
             "seconds": 0.0, "per_seed": each}  # fmt: skip
 
 
-def _budget(asked: argparse.Namespace) -> tuple[str, ...]:
-    return (f"train.budget={asked.steps}steps",) if asked.steps else ()
+def _budget(args: argparse.Namespace) -> tuple[str, ...]:
+    return (f"train.budget={args.steps}steps",) if args.steps else ()
 
 
 def main() -> None:
@@ -137,46 +137,46 @@ def main() -> None:
     parser.add_argument(
         "-o", type=Path, help="default: benchmarks/results/gap-toys.json, with --full gap-toys-full.json"
     )
-    asked = parser.parse_args()
-    if asked.try_ and not asked.tune:
+    args = parser.parse_args()
+    if args.try_ and not args.tune:
         parser.error("--try goes with --tune")
-    if asked.set and asked.tune:
+    if args.set and args.tune:
         parser.error("--set goes without --tune, which has --try")
-    if min(number for number in (asked.steps, asked.seeds, asked.processes) if number is not None) < 1:
+    if min(number for number in (args.steps, args.seeds, args.processes) if number is not None) < 1:
         parser.error("--steps, --seeds and --processes are at least 1")
-    asked.data = asked.data or (["ring8", "grid25"] if asked.full else ["r15", "grid25"])
-    asked.processes = asked.processes or 2
-    path = asked.o or HERE / ("gap-toys-full.json" if asked.full else "gap-toys.json")
+    args.data = args.data or (["ring8", "grid25"] if args.full else ["r15", "grid25"])
+    args.processes = args.processes or 2
+    path = args.o or HERE / ("gap-toys-full.json" if args.full else "gap-toys.json")
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        runs = asked.runs or Path(folder)
+        runs = args.runs or Path(folder)
         runs.mkdir(parents=True, exist_ok=True)
-        rows = tune(asked, runs) if asked.tune else study(asked, runs)
+        rows = tune(args, runs) if args.tune else study(args, runs)
     seconds = round(time.perf_counter() - began, 1)
     old = json.loads(path.read_text()) if path.is_file() else {}
-    if asked.tune:
+    if args.tune:
         print(table(rows))
         new = {**old, "tuning": [*old.get("tuning", []), *rows]}
     else:
-        found = differences(rows)
-        print(beside(rows, table(rows, found)) if asked.full else table(rows, found))
+        compared = differences(rows)
+        print(with_published(rows, table(rows, compared)) if args.full else table(rows, compared))
         command = " ".join(["python", "benchmarks/gap_toys.py", *sys.argv[1:]])
         new = {
             "command": command,
             "seconds": seconds,
-            "processes": asked.processes,
+            "processes": args.processes,
             "machine": platform.machine(),
             "ganherd": ganherd.__version__,
             "arms": rows,
-            "differences": found,
+            "differences": compared,
         }
         new |= {"tuning": old["tuning"]} if "tuning" in old else {}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(new, indent=1) + "\n")
-    if not asked.tune:
+    if not args.tune:
         draw(rows, path.with_suffix(".png"))
     print(f"{seconds:,.0f} s; {path}", file=sys.stderr)
 
 
 if __name__ == "__main__":
-    told(main)
+    run_main(main)

@@ -1,4 +1,4 @@
-"""The toy study as a table, as differences with paired intervals, and as a picture."""
+"""Show the toy study as a table, as differences with paired intervals, and as a picture."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ PUBLISHED = {
 
 
 def values(row: dict[str, Any], kind: str, name: str) -> np.ndarray:
-    """[seeds] of one arm; one GAN is its own best and its own mixture. NaN where nothing was of high quality."""
+    """Return a value for each seed of an arm; one GAN is also the best and the mixture. NaN if nothing was of high quality."""
     own = [one.get(kind, one["mean"])[name] for one in row["per_seed"]]
     return np.array([np.nan if value is None else value for value in own], float)
 
 
 def paired(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
-    """Of the mean of a - b over seeds, with the interval of Student's t; and for how many seeds a is above, equal, below.
+    """Return the mean of a - b over seeds with Student's interval, and for how many seeds a is above, equal and below.
 
     >>> paired(np.array([3.0, 5.0, 4.0]), np.array([1.0, 2.0, 3.0]))["value"]
     2.0
@@ -69,34 +69,34 @@ def paired(a: np.ndarray, b: np.ndarray) -> dict[str, Any]:
 
 
 def differences(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Between arms on the same data and seeds, of the mean member, the best and the mixture."""
+    """Return the differences between arms on the same data and seeds, of the mean member, the best and the mixture."""
     out = []
     for data in dict.fromkeys(row["data"] for row in rows):
         arms = {row["arm"]: row for row in rows if row["data"] == data}
         for first, second in _PAIRS:
             for kind in KINDS if {first, second} <= arms.keys() else ():
-                found = {n: paired(values(arms[first], kind, n), values(arms[second], kind, n)) for n in _SHOWN}
-                out.append({"data": data, "arm": first, "minus": second, "kind": kind, **found})
+                numbers = {n: paired(values(arms[first], kind, n), values(arms[second], kind, n)) for n in _SHOWN}
+                out.append({"data": data, "arm": first, "minus": second, "kind": kind, **numbers})
     return out
 
 
-def table(rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]] = ()) -> str:
-    """Means with their standard errors over the seeds, then the differences with their intervals."""
+def table(rows: Sequence[dict[str, Any]], compared: Sequence[dict[str, Any]] = ()) -> str:
+    """Return means with their standard errors over the seeds, then the differences with their intervals."""
     lines = [
         ("data", "arm", "of", "modes", "with a share", "high quality %", "reverse KL", "seeds", "steps", "settings")
     ]
     for row in rows:
         for kind in KINDS[: 1 if row["arm"] == "one" else 3]:
             cells = [_mean(values(row, kind, n), s, d) for n, s, d in _COLUMNS]
-            told = " ".join(row["overrides"]) if not found and kind == "mean" else ""
+            overrides = " ".join(row["overrides"]) if not compared and kind == "mean" else ""
             seeds, steps = str(len(row["per_seed"])), f"{row['steps']:,}"
-            lines.append((row["data"], _WORDS[row["arm"]], kind, *cells, seeds, steps, told))
-    text = _aligned(lines if not found else [line[:-1] for line in lines])
-    if not found:
+            lines.append((row["data"], _WORDS[row["arm"]], kind, *cells, seeds, steps, overrides))
+    text = _aligned(lines if not compared else [line[:-1] for line in lines])
+    if not compared:
         return text
     head = ("data", "difference", "of", *(f"{words} [95 %]" for words in _SHOWN.values()), "seeds above/equal/below")
     lines = [head]
-    for one in found:
+    for one in compared:
         words = f"{_WORDS[one['arm']]} − {_WORDS[one['minus']]}"
         cells = [_span(one[name], 100 if name == "high_quality" else 1) for name in _SHOWN]
         by_modes = "/".join(str(one["modes"][how]) for how in ("above", "equal", "below"))
@@ -107,8 +107,8 @@ def table(rows: Sequence[dict[str, Any]], found: Sequence[dict[str, Any]] = ()) 
 _COLUMNS = (("modes", 1, 2), ("represented", 1, 2), ("high_quality", 100, 1), ("reverse_kl", 1, 2))
 
 
-def beside(rows: Sequence[dict[str, Any]], text: str) -> str:
-    """The table, and below it what others have published for the same data and protocol."""
+def with_published(rows: Sequence[dict[str, Any]], text: str) -> str:
+    """Return the table, and below it what others have published for the same data and protocol."""
     lines = [("data", "method", "modes", "high quality %", "reverse KL")]
     for data in dict.fromkeys(row["data"] for row in rows if row["data"] in PUBLISHED):
         lines += [(data, name, *cells) for name, cells in PUBLISHED[data].items()]
@@ -141,7 +141,7 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
 
 
 def draw(rows: Sequence[dict[str, Any]], path: Path) -> None:
-    """A dot for each seed, the same seed joined by a line between four apart and GAP; the mean as a bar."""
+    """Draw a dot for each seed, and the mean as a bar; a line joins the same seed of four separate GANs and GAP."""
     from matplotlib.figure import Figure
 
     data = list(dict.fromkeys(row["data"] for row in rows))

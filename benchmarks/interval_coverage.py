@@ -1,4 +1,4 @@
-"""How often the 95 % intervals of scores hold the mean of redrawn samples, and how wide they are against what is needed.
+"""Measure how often 95 % intervals of scores contain the mean of redrawn samples, and whether they are too wide.
 
 The data is fixed and the samples are redrawn, both from Gaussians: `python benchmarks/interval_coverage.py -o FILE.json`.
 """
@@ -39,9 +39,9 @@ METRICS = (*prdc.NAMES, "fid", "kid")
 def measured(real: Tensor, fake: Tensor, metrics: tuple[str, ...], seed: int) -> Iterator[tuple[str, float, Any]]:
     """Yield (name, value, interval) of each metric, as `ganherd score` gives them."""
     if wanted := [name for name in prdc.NAMES if name in metrics]:
-        found = prdc.prdc(real, fake)
+        result = prdc.prdc(real, fake)
         for name in wanted:
-            yield name, found.value(name), prdc.interval_of(name, found, seed)
+            yield name, result.value(name), prdc.interval_of(name, result, seed)
     if "fid" in metrics:
         value, error = frechet.distance_and_error(fake, moments(real))
         yield "fid", value, frechet.interval(value, error)["interval"]
@@ -53,7 +53,7 @@ def measured(real: Tensor, fake: Tensor, metrics: tuple[str, ...], seed: int) ->
 def simulate(
     setting: str, repeats: int, points: int = 700, metrics: tuple[str, ...] = METRICS
 ) -> dict[str, dict[str, float]]:
-    """Return by metric the share of intervals that hold the mean, their half width, and 1.96 standard deviations."""
+    """Return by metric the share of intervals that contain the mean, their half width, and 1.96 standard deviations."""
     features, shift, scale = SETTINGS[setting]
     rng = torch.Generator().manual_seed(0)
     real = torch.randn(points, features, generator=rng, dtype=torch.float64)
@@ -80,14 +80,14 @@ def main() -> None:
     options.add_argument("-o", "--output", type=Path, required=True)
     options.add_argument("--repeats", type=int, default=200)
     options.add_argument("--points", type=int, default=700)
-    asked = options.parse_args()
+    args = options.parse_args()
     rows = []
     for setting in SETTINGS:
-        for name, found in simulate(setting, asked.repeats, asked.points).items():
-            rows.append({"setting": setting, "metric": name, **found})
+        for name, result in simulate(setting, args.repeats, args.points).items():
+            rows.append({"setting": setting, "metric": name, **result})
             print(
-                f"{setting:<22} {name:<10} mean {found['mean']:8.4f}  held {100 * found['held']:5.1f} %  "
-                f"half width {found['half_width']:.4f}, needed {found['needed']:.4f}",
+                f"{setting:<22} {name:<10} mean {result['mean']:8.4f}  held {100 * result['held']:5.1f} %  "
+                f"half width {result['half_width']:.4f}, needed {result['needed']:.4f}",
                 flush=True,
             )
     commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
@@ -97,11 +97,11 @@ def main() -> None:
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}, 1 thread",
         "torch": torch.__version__,
-        "seeds": f"0 to {asked.repeats - 1}",
-        "repeats": asked.repeats,
-        "points": asked.points,
+        "seeds": f"0 to {args.repeats - 1}",
+        "repeats": args.repeats,
+        "points": args.points,
     }
-    asked.output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
+    args.output.write_text(json.dumps({**facts, "rows": rows}, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Does bf16 cost quality? Trains the digits herd with several seeds in float32 and in bf16 and sets the scores side by side.
+"""Measure whether bf16 costs quality: train the digits herd with several seeds in float32 and in bf16, and compare scores.
 
 python benchmarks/precision.py --device cuda -o benchmarks/results/h200-precision.json
 python benchmarks/precision.py --device cpu --steps 1200 --seeds 5
 python benchmarks/precision.py --recipe digits-nonsat --precision tf32
 
 The seeds are replicas of one run, stacked. For each score: the mean over the seeds of float32, the interval in which 95 % of
-single seeds fall (Student's t), and whether the mean of bf16 lies in it; beside it, whether it also lies in the narrower interval
+single seeds fall (Student's t), and whether the mean of bf16 is inside it; also, whether it is inside the narrower interval
 of float32's own mean, which two equal precisions leave by chance in about one of eight comparisons of five seeds.
-Writes JSON, and a picture beside it.
+Writes JSON, and a picture next to it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ NAMES = {"label_accuracy": "label accuracy", "fid": "FID by the digits' classifi
 def trained(
     recipe: str, precision: str, device: str, steps: int, seeds: int, seed: int, samples: int
 ) -> dict[str, Any]:
-    """Scores by seed of one precision, with how long it took."""
+    """Return the scores by seed of one precision, with the seconds of the training."""
     overrides = [
         f"train.precision={precision}",
         f"train.budget={steps}steps",
@@ -54,14 +54,14 @@ def trained(
         run = ganherd.train(recipe, overrides, run=Path(folder) / "run", quiet=True)
         took = time.perf_counter() - began
         data = load(recipe_file.load(recipe, overrides).data)
-        found = score_seeds(run.mixture, data, METRICS, samples)
+        scored = score_seeds(run.mixture, data, METRICS, samples)
         engine = run.folder.info.engine.as_json()
-    scores = {name: [float(value) for value in found[name]["per_seed"]] for name in METRICS}
+    scores = {name: [float(value) for value in scored[name]["per_seed"]] for name in METRICS}
     return {"precision": precision, "engine": engine, "seconds": round(took, 1), "scores": scores}
 
 
 def compared(reference: Sequence[float], other: Sequence[float]) -> dict[str, Any]:
-    """Where the mean of the other lies beside the spread of the reference's seeds."""
+    """Compare the mean of the other precision with the spread of the reference's seeds."""
     n, mean = len(reference), float(np.mean(reference))
     deviation = float(np.std(reference, ddof=1))
     quantile = float(student.ppf(0.975, n - 1))
@@ -78,11 +78,11 @@ def compared(reference: Sequence[float], other: Sequence[float]) -> dict[str, An
 
 
 def draw(facts: dict[str, Any], path: Path) -> None:
-    """Every seed as a point, float32's interval as a band."""
+    """Draw every seed as a point, and float32's interval as a band."""
     figure, panels = new_figure(4.2 * len(METRICS), 3.4, columns=len(METRICS))
     for axes, name in zip(panels, METRICS, strict=True):
-        found = facts["compared"][name]
-        axes.axhspan(*found["seed_interval"], color=DATA, alpha=0.25, lw=0, label="95 % of single seeds, float32")
+        result = facts["compared"][name]
+        axes.axhspan(*result["seed_interval"], color=DATA, alpha=0.25, lw=0, label="95 % of single seeds, float32")
         for place, one in enumerate(facts["rows"]):
             values = one["scores"][name]
             spread = np.linspace(-0.12, 0.12, len(values))
@@ -107,37 +107,37 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--seed", type=int, default=0, help="the first of them")
     parser.add_argument("--samples", type=int, default=1000, help="for each score and seed")
-    parser.add_argument("-o", type=Path, help="where the JSON goes; the picture beside it")
-    asked = parser.parse_args()
-    if asked.seeds < 2:
+    parser.add_argument("-o", type=Path, help="file of the JSON; the picture has the same name")
+    args = parser.parse_args()
+    if args.seeds < 2:
         parser.error("--seeds: one seed has no spread; give at least 2, better 5")
     rows = [
-        trained(asked.recipe, precision, asked.device, asked.steps, asked.seeds, asked.seed, asked.samples)
-        for precision in ("float32", asked.precision)
+        trained(args.recipe, precision, args.device, args.steps, args.seeds, args.seed, args.samples)
+        for precision in ("float32", args.precision)
     ]
-    gpu = torch.cuda.is_available() and asked.device != "cpu"
+    gpu = torch.cuda.is_available() and args.device != "cpu"
     facts: dict[str, Any] = {
-        "recipe": asked.recipe,
-        "steps": asked.steps,
-        "seeds": asked.seeds,
-        "first_seed": asked.seed,
-        "samples": asked.samples,
+        "recipe": args.recipe,
+        "steps": args.steps,
+        "seeds": args.seeds,
+        "first_seed": args.seed,
+        "samples": args.samples,
         "machine": f"{torch.cuda.get_device_name() if gpu else platform.machine()}, PyTorch {torch.__version__}",
         "ganherd": ganherd.__version__,
         "rows": rows,
         "compared": {name: compared(*(one["scores"][name] for one in rows)) for name in METRICS},
     }
-    for name, found in facts["compared"].items():
-        low, high = found["seed_interval"]
+    for name, result in facts["compared"].items():
+        low, high = result["seed_interval"]
         print(
-            f"{NAMES[name]}: float32 {found['mean']:.4f} ({low:.4f} to {high:.4f} for 95 % of seeds), "
-            f"{asked.precision} {found['other_mean']:.4f}: {'within' if found['within_seeds'] else 'OUTSIDE'}"
-            f" the seed-to-seed interval, {'within' if found['within_mean'] else 'outside'} that of the mean"
+            f"{NAMES[name]}: float32 {result['mean']:.4f} ({low:.4f} to {high:.4f} for 95 % of seeds), "
+            f"{args.precision} {result['other_mean']:.4f}: {'within' if result['within_seeds'] else 'OUTSIDE'}"
+            f" the seed-to-seed interval, {'within' if result['within_mean'] else 'outside'} that of the mean"
         )
-    if asked.o:
-        asked.o.parent.mkdir(parents=True, exist_ok=True)
-        asked.o.write_text(json.dumps(facts, indent=1) + "\n")
-        draw(facts, asked.o.with_suffix(".png"))
+    if args.o:
+        args.o.parent.mkdir(parents=True, exist_ok=True)
+        args.o.write_text(json.dumps(facts, indent=1) + "\n")
+        draw(facts, args.o.with_suffix(".png"))
     else:
         print(json.dumps(facts, indent=1))
 

@@ -1,13 +1,13 @@
-"""How fast `ganherd data prepare` reads, beside Pillow alone on the same cores. Prints one JSON object.
+"""Measure how fast `ganherd data prepare` reads, compared with Pillow alone on the same cores. Prints one JSON object.
 
 python benchmarks/prepare.py                     100,000 JPEGs of 500 × 375, made in a temporary folder (4 GB)
 python benchmarks/prepare.py --images 4000 --rounds 3
 
 The baselines are plain loops in as many processes that open, decode, crop to the centre square, resize (Lanczos) and throw
-away: `pillow` decodes at full size, `pillow_draft` as small as `prepare` does (Image.draft). What `prepare` does besides
+away: `pillow` decodes at full size, `pillow_draft` as small as `prepare` does (Image.draft). What `prepare` does in addition
 (look for orientation, transparency and other kinds, write parts, join them to shards with checksums) is in its own time.
-CPU seconds tell more than the clock where others use the cores too. The ways take turns; rates are the medians of the rounds,
-`rate_of_prepare` is [median, least, greatest] of its rate by a baseline's of the same round.
+CPU seconds are more reliable than the clock if other programs use the cores. Programs take turns; rates are medians of rounds,
+`rate_of_prepare` is [median, least, greatest] of the ratio of its rate to a baseline's in the same round.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ AT_ONCE = 256  # files that a process of a baseline takes
 
 
 def make(root: Path, images: int, classes: int, width: int, height: int) -> None:
-    """Photographs in their statistics of coding: smooth with some texture, about 40 KB at quality 90; 64 different ones."""
+    """Write JPEGs that compress like photographs: smooth with some texture, about 40 KB at quality 90; 64 different ones."""
     random = np.random.default_rng(0)
     files = []
     for _ in range(64):
@@ -72,7 +72,7 @@ def baseline(files: list[Path], size: int, jobs: int, draft: bool) -> None:
 
 
 def timed(work: Callable[[], object]) -> tuple[float, float]:
-    """(seconds by the clock, seconds of CPU in this process and its children)."""
+    """Return wall-clock seconds, and CPU seconds of this process and its children."""
 
     def used() -> float:
         both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
@@ -92,23 +92,23 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--jobs", type=int, default=cores())
     parser.add_argument("--rounds", type=int, default=1)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
-        make(root / "tree", asked.images, asked.classes, asked.width, asked.height)
+        make(root / "tree", args.images, args.classes, args.width, args.height)
         files = sorted((root / "tree").glob("*/*.jpg"))
         took: dict[str, list[tuple[float, float]]] = {"pillow": [], "pillow_draft": [], "prepare": []}
-        for number in range(asked.rounds):
+        for number in range(args.rounds):
             for way, draft in (("pillow", False), ("pillow_draft", True)):
-                took[way].append(timed(partial(baseline, files, asked.size, asked.jobs, draft)))
-            whole = partial(prepare, root / "tree", root / f"out-{number}", asked.size, jobs=asked.jobs)
+                took[way].append(timed(partial(baseline, files, args.size, args.jobs, draft)))
+            whole = partial(prepare, root / "tree", root / f"out-{number}", args.size, jobs=args.jobs)
             took["prepare"].append(timed(whole))
     middle = {way: [statistics.median(times) for times in zip(*each, strict=True)] for way, each in took.items()}
     rows = [
         {
             "way": way,
             "images_per_second": round(len(files) / wall, 1),
-            "images_per_second_and_core": round(len(files) / wall / asked.jobs, 1),
+            "images_per_second_and_core": round(len(files) / wall / args.jobs, 1),
             "images_per_cpu_second": round(len(files) / cpu, 1),
         }
         for way, (wall, cpu) in middle.items()
@@ -119,7 +119,7 @@ def main() -> None:
             ratios = [theirs[which] / ours[which] for theirs, ours in zip(took[way], took["prepare"], strict=True)]
             middle_low_high = (statistics.median(ratios), min(ratios), max(ratios))
             against[f"{clock}_of_{way}"] = [round(ratio, 3) for ratio in middle_low_high]
-    about = {"images": len(files), "jpeg": [asked.width, asked.height], "size": asked.size, "jobs": asked.jobs}
+    about = {"images": len(files), "jpeg": [args.width, args.height], "size": args.size, "jobs": args.jobs}
     machine = {"pillow": PIL.__version__, "python": platform.python_version(), "machine": platform.machine()}
     print(json.dumps({"benchmark": "prepare", **about, **machine, "rows": rows, "rate_of_prepare": against}, indent=1))
 

@@ -1,4 +1,4 @@
-"""How much memory the ranks of one machine take together while they train, and what they send. Prints one JSON object.
+"""Measure the memory that the ranks of one machine take together while they train, and what they send. Prints JSON.
 
 python benchmarks/ranks_memory.py --recipe mnist-cellular-4x4
 python benchmarks/ranks_memory.py --recipe digits-cellular-3x3 --set strategy.cellular.grid=[4,4]
@@ -6,12 +6,13 @@ python benchmarks/ranks_memory.py --recipe mnist-cellular-4x4 --launcher "mpiexe
 python benchmarks/ranks_memory.py --recipe digits-cellular-3x3 --set strategy.cellular.grid=[4,4] \\
     --set train.precision=float64 --alone
 
-By default 17 ranks, the cells of a 4 × 4 grid and a spare, make two iterations of ten steps, with their evaluations and
-mixtures, and end with the mixture, scores and report; nothing is remembered of the data, so that the judge of mixtures is
-trained, too. Four times a second the proportional set size of all processes is added up: private pages, and of those that n
-processes share the n-th part. `anonymous` is what lies in no file. `exchange_mib` came to the rank to which most came, at each
-iteration; `all_gather_mib` would have. With `--alone` the same is trained in one process: `largest_difference` is that of any
-number of the two herds. Needs Linux.
+By default 17 ranks (the cells of a 4 × 4 grid and a spare) train two iterations of ten steps, with their evaluations and
+mixtures, and end with the mixture, scores and report. The cache is empty, so that the judge of mixtures is trained, too. Four
+times a second the proportional set size of all processes is added up: private pages, and 1/n of the pages that n processes share.
+
+`anonymous` is memory that belongs to no file. `exchange_mib` is what the rank with the most traffic received at each iteration;
+`all_gather_mib` is what it would have received by an all-gather. With `--alone` the same recipe is also trained in one process,
+and `largest_difference` is the largest difference between any numbers of the two herds. Needs Linux.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ GIB = 2**20  # KiB, in which the system counts
 
 
 def family(pid: int) -> list[int]:
-    """A process and all that it, and they, have started."""
+    """Return a process and all its descendants."""
     children: dict[int, list[int]] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -43,14 +44,14 @@ def family(pid: int) -> list[int]:
         except OSError:  # it has ended
             continue
         children.setdefault(parent, []).append(int(name))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found
+    pids = [pid]
+    for one in pids:
+        pids += children.get(one, [])
+    return pids
 
 
 def taken(pid: int) -> dict[str, int]:
-    """KiB by kind; nothing of a process that has ended."""
+    """Return KiB by kind; nothing for a process that has ended."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]
     except OSError:
@@ -59,11 +60,11 @@ def taken(pid: int) -> dict[str, int]:
 
 
 def watch(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
-    """The peak of all its processes together, and of the one that took most by itself at any time."""
+    """Return the peak of all processes together, and of the largest process."""
     began, peak, largest, seconds = time.monotonic(), {"Pss": 0, "Pss_Anon": 0}, 0, 0.0
     process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
     while process.poll() is None:
-        each = [found for pid in family(process.pid) if (found := taken(pid))]
+        each = [usage for pid in family(process.pid) if (usage := taken(pid))]
         total = {name: sum(one.get(name, 0) for one in each) for name in peak}
         largest = max([largest, *(one["Pss"] for one in each)])
         if total["Pss"] > peak["Pss"]:
@@ -81,7 +82,7 @@ def watch(command: list[str], environment: dict[str, str]) -> dict[str, Any]:
 
 
 def traffic(run: Path) -> dict[str, float]:
-    """MiB that came to a rank at each exchange, as its heartbeat told it last."""
+    """Return the MiB that a rank received at each exchange, from its last heartbeat."""
     met = [beat for beat in heartbeat.read(run / "ranks") if beat.exchanges]
     if not met:
         return {}
@@ -91,7 +92,7 @@ def traffic(run: Path) -> dict[str, float]:
 
 
 def difference(run: Path, other: Path) -> float:
-    """The largest one of any number of the nets, optimisers and settings of two herds."""
+    """Return the largest difference between numbers of the nets, optimisers and settings of two herds."""
     from ganherd.runs import checkpoint
     from ganherd.runs.folder import RunFolder
     from ganherd.training.setup.assemble import assemble
@@ -99,9 +100,9 @@ def difference(run: Path, other: Path) -> float:
     nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
     folders = [RunFolder(path).checkpoints for path in (run, other)]
     last = [checkpoint.path_of(folder, checkpoint.steps(folder)[-1]) for folder in folders]
-    found, expected = (checkpoint.load(path, nets).state for path in last)
+    actual, expected = (checkpoint.load(path, nets).state for path in last)
     names = [name for name in expected if name.startswith(("g.", "d.", "set."))]
-    return max(float((found[name].double() - expected[name].double()).abs().max()) for name in names)
+    return max(float((actual[name].double() - expected[name].double()).abs().max()) for name in names)
 
 
 def main() -> None:
@@ -113,22 +114,22 @@ def main() -> None:
     parser.add_argument(
         "--alone", action="store_true", help="train the same in one process, too, and compare the herds"
     )
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        words = [sys.executable, "-m", "ganherd", "train", asked.recipe, "--budget", "20steps", "--quiet"]
-        for setting in ("strategy.cellular.iteration=10steps", *asked.set):
+        words = [sys.executable, "-m", "ganherd", "train", args.recipe, "--budget", "20steps", "--quiet"]
+        for setting in ("strategy.cellular.iteration=10steps", *args.set):
             words += ["--set", setting]
-        start = shlex.split(asked.launcher) if asked.launcher else []
+        start = shlex.split(args.launcher) if args.launcher else []
         alone = [*words, "--run", f"{folder}/alone"]
-        words = [*start, *words] if start else [*words, "--ranks", str(asked.ranks)]
+        words = [*start, *words] if start else [*words, "--ranks", str(args.ranks)]
         words += ["--run", f"{folder}/run"]
         environment = {**os.environ, "GANHERD_DATA": str(data_home()), "GANHERD_CACHE": f"{folder}/cache"}
-        found = {**watch(words, environment), **traffic(Path(folder) / "run")}
-        if asked.alone:
+        result = {**watch(words, environment), **traffic(Path(folder) / "run")}
+        if args.alone:
             subprocess.run(alone, env=environment, stdout=subprocess.DEVNULL, check=True)
-            found["largest_difference"] = difference(Path(folder) / "run", Path(folder) / "alone")
-    facts = {"recipe": asked.recipe, "set": asked.set, "ranks": asked.ranks, "started_by": asked.launcher or "--ranks"}
-    print(json.dumps({**facts, **found}))
+            result["largest_difference"] = difference(Path(folder) / "run", Path(folder) / "alone")
+    facts = {"recipe": args.recipe, "set": args.set, "ranks": args.ranks, "started_by": args.launcher or "--ranks"}
+    print(json.dumps({**facts, **result}))
 
 
 if __name__ == "__main__":

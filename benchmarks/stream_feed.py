@@ -1,10 +1,10 @@
-"""Whether a streaming feed keeps up: batches out of shards beside batches of resident data. Prints one JSON object.
+"""Measure whether a streaming feed keeps up: batches from shards compared with resident data. Prints one JSON object.
 
 python benchmarks/stream_feed.py                              100 members with 64 px, batch 64
 python benchmarks/stream_feed.py --members 10 --device cpu
 
-`alone` is how many images a second the feed delivers when nobody computes. Then a step of each of some lengths is imitated
-(the host waits, as it does for a GPU), and `waiting` is the share of the time that the step stands still for its batch.
+`alone` is how many images a second the feed delivers when nothing computes. Then a step of each of some lengths is imitated
+(the host waits, as it does for a GPU), and `waiting` is the share of the time that the step waits for its batch.
 The shards were just written, so they come from the page cache; a disk that is slower than a step needs will show here too.
 """
 
@@ -27,8 +27,8 @@ from ganherd.herd.stream_feed import StreamFeed, make_feed
 from ganherd.recipe.schema import DataConfig
 
 
-def made(out: Path, classes: int, count: int, size: int) -> Dataset:
-    """A prepared folder of noise."""
+def prepared_noise(out: Path, classes: int, count: int, size: int) -> Dataset:
+    """Return a prepared folder of noise as a data set."""
     (out / "shards").mkdir(parents=True)
     random, shape = np.random.default_rng(0), (count, 3, size, size)
     shards = tuple(Shard(file=f"shards/{k:05d}.npy", label=k, count=count) for k in range(classes))
@@ -41,14 +41,14 @@ def made(out: Path, classes: int, count: int, size: int) -> Dataset:
 
 
 def run(feed: Feed, members: int, steps: int, first: int, step_s: float, device: torch.device) -> tuple[float, float]:
-    """(seconds in all, seconds spent on getting batches)."""
+    """Return all seconds, and the seconds spent on waiting for batches."""
     base, waited, began = np.arange(members), 0.0, time.perf_counter()
     for c in range(first, first + steps):
-        asked = time.perf_counter()
+        before = time.perf_counter()
         feed.batch_at(slice(0, members), base, c)
         if device.type == "cuda":
             torch.cuda.synchronize(device)
-        waited += time.perf_counter() - asked
+        waited += time.perf_counter() - before
         if step_s:
             time.sleep(step_s)
     return time.perf_counter() - began, waited
@@ -63,34 +63,34 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--step-ms", type=float, nargs="+", default=[10.0, 30.0, 100.0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    asked = parser.parse_args()
-    device = torch.device(asked.device)
+    args = parser.parse_args()
+    device = torch.device(args.device)
     with tempfile.TemporaryDirectory() as name:
-        data = made(Path(name) / "out", asked.members, asked.count, asked.size)
-        cut = partition(data, DataConfig(), None, asked.batch, 0)
-        rest = (cut.index, cut.count, asked.batch, data.offset, data.scale, torch.float32, device)
+        data = prepared_noise(Path(name) / "out", args.members, args.count, args.size)
+        cut = partition(data, DataConfig(), None, args.batch, 0)
+        rest = (cut.index, cut.count, args.batch, data.offset, data.scale, torch.float32, device)
         rows = []
         for room in (1 << 60, 0):
             feed = make_feed(data.x, data.y, *rest, room)
-            images = asked.members * asked.batch
-            run(feed, asked.members, 3, 0, 0.0, device)  # fills caches and makes the first order
-            alone, _ = run(feed, asked.members, asked.steps, 3, 0.0, device)
+            images = args.members * args.batch
+            run(feed, args.members, 3, 0, 0.0, device)  # fills caches and makes the first order
+            alone, _ = run(feed, args.members, args.steps, 3, 0.0, device)
             waiting = {}
-            for number, step_ms in enumerate(asked.step_ms, 1):
-                took, waited = run(feed, asked.members, asked.steps, 3 + number * asked.steps, step_ms / 1e3, device)
+            for number, step_ms in enumerate(args.step_ms, 1):
+                took, waited = run(feed, args.members, args.steps, 3 + number * args.steps, step_ms / 1e3, device)
                 waiting[f"{step_ms:g} ms"] = round(waited / took, 4)
             rows.append(
                 {
                     "feed": "resident" if feed.resident else "streamed",
-                    "images_per_second_alone": round(images * asked.steps / alone),
-                    "mebibytes_per_second_alone": round(images * 3 * asked.size**2 * asked.steps / alone / 2**20),
+                    "images_per_second_alone": round(images * args.steps / alone),
+                    "mebibytes_per_second_alone": round(images * 3 * args.size**2 * args.steps / alone / 2**20),
                     "waiting": waiting,
                 }
             )
             if isinstance(feed, StreamFeed):
                 rows[-1] |= {"read_ahead": feed.read_ahead, "late": feed.late}
                 feed.close()
-    about = {key: getattr(asked, key) for key in ("members", "count", "size", "batch", "steps", "device")}
+    about = {key: getattr(args, key) for key in ("members", "count", "size", "batch", "steps", "device")}
     print(json.dumps({"benchmark": "stream feed", **about, "threads": torch.get_num_threads(), "rows": rows}, indent=1))
 
 

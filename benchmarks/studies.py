@@ -23,7 +23,7 @@ import matplotlib
 import numpy as np
 import torch
 
-from called import command
+from command_line import command
 
 matplotlib.use("Agg")
 from matplotlib import pyplot as plt
@@ -33,7 +33,7 @@ HERE = Path(__file__).parent / "results"
 
 @dataclass(frozen=True)
 class Arm:
-    """A recipe with settings of its own, and why it is in the study."""
+    """A recipe with its settings, and why it is in the study."""
 
     recipe: str
     why: str
@@ -160,23 +160,23 @@ def words(study: Study, arm: Arm, seeds: int, more: list[str]) -> list[str]:
     return [arm.recipe, "--seeds", str(seeds), *settings]
 
 
-def train(study: Study, name: str, asked: argparse.Namespace) -> None:
+def train(study: Study, name: str, args: argparse.Namespace) -> None:
     """Train and score one arm unless it is there, and write what is worth keeping to `NAME.json` next to its run."""
-    arm, run, result = study.arms[name], asked.runs / name, asked.runs / f"{name}.json"
-    budget = ["--budget", asked.budget] if asked.budget else []
-    began, asks = time.perf_counter(), words(study, arm, asked.seeds, asked.set)
+    arm, run, result = study.arms[name], args.runs / name, args.runs / f"{name}.json"
+    budget = ["--budget", args.budget] if args.budget else []
+    began, asks = time.perf_counter(), words(study, arm, args.seeds, args.set)
     if not (run / "run.json").exists():
         command("train", *asks, *budget, "--run", run, "-q")
     trained = time.perf_counter() - began
     network = ["--network", study.network] if study.network else []
     scores = json.loads(
-        command("score", run, "--metrics", study.metrics, "-n", asked.samples or study.samples, *network, "--json")
+        command("score", run, "--metrics", study.metrics, "-n", args.samples or study.samples, *network, "--json")
     )
     facts = {
         "arm": name,
         "why": arm.why,
         "command": " ".join(["ganherd train", *asks, *budget]),
-        "seeds": asked.seeds,
+        "seeds": args.seeds,
         "seconds": round(trained, 1),
         "scores": scores,
         **recorded(run),
@@ -199,27 +199,27 @@ def recorded(run: Path) -> dict[str, Any]:
     return {"alarms": dict(alarms), "mixture_scores": scores, "replaced": replaced}
 
 
-def collect(name: str, study: Study, asked: argparse.Namespace) -> None:
+def collect(name: str, study: Study, args: argparse.Namespace) -> None:
     """Write the study's JSON, and a plot if its arms have a score for every iteration."""
     arms = [
-        json.loads((asked.runs / f"{arm}.json").read_text())
+        json.loads((args.runs / f"{arm}.json").read_text())
         for arm in study.arms
-        if (asked.runs / f"{arm}.json").exists()
+        if (args.runs / f"{arm}.json").exists()
     ]
     facts = {
         "question": study.question,
-        "command": f"python benchmarks/studies.py {name} --seeds {asked.seeds}"
-        + (f" --budget {asked.budget}" if asked.budget else ""),
-        "commit": asked.commit,
+        "command": f"python benchmarks/studies.py {name} --seeds {args.seeds}"
+        + (f" --budget {args.budget}" if args.budget else ""),
+        "commit": args.commit,
         "date": datetime.now(UTC).date().isoformat(),
-        "machine": asked.machine or (torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"),
-        "note": asked.note,
+        "machine": args.machine or (torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"),
+        "note": args.note,
     }
     lines = ",\n".join(f" {json.dumps(key)}: {json.dumps(value)}" for key, value in facts.items())
     rows = ",\n".join(f"  {json.dumps(arm)}" for arm in arms)
-    (asked.output / f"{name}.json").write_text(f'{{\n{lines},\n "arms": [\n{rows}\n ]\n}}\n')
+    (args.output / f"{name}.json").write_text(f'{{\n{lines},\n "arms": [\n{rows}\n ]\n}}\n')
     if any(arm["mixture_scores"] for arm in arms):
-        plot(arms, asked.output / f"{name}.png", study.question)
+        plot(arms, args.output / f"{name}.png", study.question)
 
 
 def best_cells(arm: dict[str, Any]) -> np.ndarray:
@@ -258,16 +258,16 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=HERE, help="where --collect writes")
     for name in ("commit", "machine", "note"):
         parser.add_argument(f"--{name}", default="", help=f"{name} to record")
-    asked = parser.parse_args()
-    study = STUDIES[asked.study]
-    if asked.collect:
-        collect(asked.study, study, asked)
+    args = parser.parse_args()
+    study = STUDIES[args.study]
+    if args.collect:
+        collect(args.study, study, args)
         return
-    if unknown := set(asked.arms or ()) - set(study.arms):
+    if unknown := set(args.arms or ()) - set(study.arms):
         sys.exit(f"studies.py: no arm {', '.join(sorted(unknown))}; there are {', '.join(study.arms)}")
-    asked.runs.mkdir(parents=True, exist_ok=True)
-    for name in asked.arms or study.arms:
-        train(study, name, asked)
+    args.runs.mkdir(parents=True, exist_ok=True)
+    for name in args.arms or study.arms:
+        train(study, name, args)
         print(name, "done", flush=True)
 
 

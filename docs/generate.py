@@ -245,7 +245,7 @@ def recipes_section() -> str:
 WHEN = {"train": "after training, and by `ganherd score`", "score": "by `ganherd score`", "asked": "only by name"}
 NEEDS = {
     "needs_classes": "labels of at least two classes",
-    "needs_asking": "members that stand for classes",
+    "needs_asking": "members that represent classes",
     "needs_generators": "a mixture, not only samples",
     "contest": "at least two runs",
 }
@@ -284,20 +284,25 @@ def _command(command: Any, name: str) -> Iterator[str]:
             yield from _command(inner, f"{name} {each}")
         return
     hints = typing.get_type_hints(inspect.unwrap(command.callback))
-    rows = [_parameter(each, str(hints.get(each.name))) for each in command.params if each.name != "help"]
+    shown = [each for each in command.params if each.name != "help" and not getattr(each, "hidden", False)]
+    rows = [_parameter(each, hints.get(each.name)) for each in shown]
     if rows:
         yield table(("argument or option", "value", "default", "meaning"), rows)
 
 
-def _parameter(parameter: Any, hint: str) -> tuple[str, str, str, str]:
+def _parameter(parameter: Any, hint: Any) -> tuple[str, str, str, str]:
     names = [*parameter.opts, *parameter.secondary_opts]
     is_option = names[0].startswith("-")
-    shown = ", ".join(f"`{name}`" for name in names) if is_option else f"`{names[0].upper()}`"
-    kind = next((words for name, words in VALUES.items() if name in hint), "")
-    default, empty = parameter.default, (None, "", False, (), [])
-    absent = callable(default) or any(default is each or default == each for each in empty)
+    shown = ", ".join(f"`{name}`" for name in names) if is_option else f"`{parameter.metavar or names[0].upper()}`"
+    if typing.get_origin(hint) is typing.Literal:
+        kind = ", ".join(f"`{choice}`" for choice in typing.get_args(hint))
+    else:
+        kind = next((words for name, words in VALUES.items() if name in str(hint)), "")
+    default = parameter.default
+    absent = callable(default) or default is None or default is False or default in ("", (), [])
     words = "required" if parameter.required else "–" if absent else f"`{default}`"
-    return shown, parameter.metavar or kind, words, " ".join((getattr(parameter, "help", None) or "").split())
+    value = parameter.metavar if is_option and parameter.metavar else kind
+    return shown, value, words, " ".join((getattr(parameter, "help", None) or "").split())
 
 
 # -- pages ------------------------------------------------------------------------------------------------------------

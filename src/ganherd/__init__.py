@@ -1,4 +1,4 @@
-"""ganherd trains many GANs as one: `train` a recipe, `load` the mixture it ends as.
+"""ganherd trains many GANs as one: `train` a recipe, then `load` the trained mixture and sample it.
 
 >>> import ganherd
 >>> run = ganherd.train("digits-wcgan", ["train.budget=2steps"], run="runs/two-steps", quiet=True)

@@ -1,4 +1,4 @@
-"""The Python API: `train` a recipe, `resume` a run, `load` a mixture; and what a finished training is turned into."""
+"""The Python API: `train` a recipe, `resume` a run, `load` a mixture. A finished run gets a picture, scores and a report."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class PictureFinisher(Finisher):
 
     def on_mixture(self, product: Product) -> None:
         mixture = product.mixture
-        stands = np.arange(len(mixture.labels)) if mixture.takes_label else np.unique(mixture.label_of)
-        if mixture.is_image and (stands >= 0).all():
-            wanted: list[int | None] = stands[:50].tolist()
+        labels = np.arange(len(mixture.labels)) if mixture.takes_label else np.unique(mixture.label_of)
+        if mixture.is_image and (labels >= 0).all():
+            wanted: list[int | None] = labels[:50].tolist()
             count = 12
         else:
             wanted, count = [None], 144 if mixture.is_image else 2500
@@ -99,7 +99,7 @@ def train(
         run: The new folder. Default: `runs/NNNNN-NAME`.
         trust_code: Also allow TorchScript, and the modules that a recipe file in a run folder names. Modules that your own
             recipe names are always imported.
-        finishers: What is made of the mixture. Default: a picture, scores and a report.
+        finishers: What to make from the trained mixture. Default: a picture, scores and a report.
     """
     if isinstance(recipe, dict):
         recipe = _with_names(recipe)
@@ -121,7 +121,7 @@ def resume(
 
     Args:
         trust_code: Allow code that the run names and that is not ganherd's own.
-        finishers: What is made of the mixture. Default: a picture, scores and a report.
+        finishers: What to make from the trained mixture. Default: a picture, scores and a report.
     """
     return session.resume(path, overrides, quiet, trust_code, finishers=FINISHERS if finishers is None else finishers)
 
@@ -160,7 +160,7 @@ def _with_name(key: str, value: Any) -> Any:
         return value
     if "<locals>" in value.__qualname__:
         raise UserError(
-            f"nets.{key}: {value.__name__} is defined inside of a function, where no other program could find it again; "
+            f"nets.{key}: {value.__name__} is defined inside of a function, so it cannot be imported when the run is resumed; "
             "define it at the top of a script or module."
         )
     return f"{value.__module__}:{value.__qualname__}"

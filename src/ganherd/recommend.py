@@ -39,7 +39,7 @@ class Rule:
     recipe: str
     fits: Callable[[DataSummary], bool]
     why: str
-    first: str = ""  # recipe of one GAN over all classes, from which the members start
+    two_phases: bool = False  # first one GAN over all classes, from which the members then start
     resizes: bool = False  # images are resized to the largest of SIZES that is not above theirs
 
 
@@ -70,7 +70,7 @@ RULES: tuple[Rule, ...] = (
         "folder-perclass",
         lambda look: look.gpu and look.classes > 1 and look.fewest < ENOUGH,
         f"fewer than {ENOUGH:,} images of a class: one GAN over all classes first, from which every class starts",
-        first="folder-perclass",
+        two_phases=True,
         resizes=True,
     ),
     Rule(
@@ -105,16 +105,19 @@ def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), p
     sets = overrides(rule, look, recipe, [one for one in data if one not in known], prepared)
     measured = dry_run.describe(
         recipe_file.load(rule.recipe, sets)
-    )  # without the first phase: memory and time are the same
-    seconds, length, more = measured["seconds"] + (_seconds(rule.first) if rule.first else 0.0), "", notes(look, facts)
+    )  # of one phase; the other takes as much memory and time
+    seconds, length, more = measured["seconds"], "", notes(look, facts)
+    own = recipe.train.budget
+    unit, amount = parse_budget(own)
+    if rule.two_phases and unit == "seconds":
+        seconds += amount
     held = recipe.data.holdout
     if facts["holdout"] not in (None, held):
         more.append(
             f"the recipe has data.holdout {held:g}, so the numbers of training and held-out images differ from those above"
         )
-    own = recipe.train.budget
     # epochs that were set for other data may be far too few
-    if recipe.data.source != source and parse_budget(own)[0] == "epochs" and measured["steps"] < budget.ENOUGH:
+    if recipe.data.source != source and unit == "epochs" and measured["steps"] < budget.ENOUGH:
         seconds, length = seconds * budget.ENOUGH / measured["steps"], f"{budget.ENOUGH}steps"
         more.append(
             f"{own}, which the recipe has, would be {measured['steps']:,} steps of this data: hence --budget {length}"
@@ -133,22 +136,14 @@ def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), p
 
 def commands(rule: Rule, sets: Sequence[str], budget: str = "") -> list[str]:
     """Return the commands to type in order; `budget` replaces that of the recipe if it does not fit the data."""
-    if not rule.first:
+    if not rule.two_phases:
         return [_typed(rule.recipe, sets) + (f" --budget {budget}" if budget else "")]
-    phase = [*sets, "data.partition=all"] if rule.first == rule.recipe else list(sets)
-    return [f"{_typed(rule.first, phase)} --run runs/all", _typed(rule.recipe, [*sets, "herd.start_from=runs/all"])]
+    first = _typed(rule.recipe, [*sets, "data.partition=all"])
+    return [f"{first} --run runs/all", _typed(rule.recipe, [*sets, "herd.start_from=runs/all"])]
 
 
 def _typed(recipe: str, sets: Sequence[str]) -> str:
     return " ".join(["ganherd train", recipe, *(f"--set {shlex.quote(one)}" for one in sets)])
-
-
-def _seconds(recipe: str) -> float:
-    """Return the seconds of the first phase; its budget is a time in all packaged recipes."""
-    from ganherd.recipe import recipe_file
-
-    unit, amount = parse_budget(recipe_file.load(recipe).train.budget)
-    return amount if unit == "seconds" else 0.0
 
 
 def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:

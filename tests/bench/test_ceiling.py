@@ -1,11 +1,11 @@
-"""What a member-step takes is counted as it can be counted by hand, and the floor follows from it."""
+"""Operations and bytes of a member-step equal those counted by hand, and the floor follows from them."""
 
 from __future__ import annotations
 
 import pytest
 
 from ganherd.bench.cases import CASES, recipe_of
-from ganherd_rivals.ceiling import Machine, StepCost, count
+from ganherd_benchmarks.ceiling import Machine, StepCost, count
 
 
 def test_operations_of_the_mlp() -> None:
@@ -24,11 +24,11 @@ def test_bytes_of_the_mlp() -> None:
         assert count(CASES["mlp"], precision).bytes == state + 100 * size * (7 * g + 15 * d)
 
 
-def test_the_papers_nets_take_sixty_gigaflop() -> None:
+def test_nets_of_the_paper_take_sixty_gigaflop() -> None:
     assert 55e9 < count(CASES["wcgan"], "bf16").flops < 65e9
 
 
-def test_the_floor_lies_between_one_after_the_other_and_overlapped() -> None:
+def test_floor_ranges_from_sequential_to_overlapped() -> None:
     low, high = StepCost(flops=6e10, bytes=4e8).floor(Machine("", flops=8e14, bytes=4e12))
     assert (low, high) == (pytest.approx(1 / (6e10 / 8e14 + 1e-4)), pytest.approx(1 / 1e-4))
 

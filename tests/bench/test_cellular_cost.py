@@ -1,4 +1,4 @@
-"""`ganherd bench cellular`: every routine beside the reference's, the floor of the same run, and grids of any size."""
+"""`ganherd bench cellular`: routines next to the reference, the floor of the same run, and grids of any size."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 import tiny_runs
 import torch
 
-from ganherd.bench import cellular_cost
-from ganherd.bench.cellular_cost import REFERENCE, CellularCostRequest
 from ganherd.recipe.recipe_file import load
 from ganherd.runs.profile import ROUTINES
-from ganherd_rivals import products
+from ganherd_benchmarks import cellular_cost, products
+from ganherd_benchmarks.cellular_cost import REFERENCE, CellularCostRequest
 
 
 @pytest.fixture(autouse=True)
@@ -25,13 +24,13 @@ def little_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cellular_cost, "IMAGES", 300)
 
 
-def test_the_reference_is_the_published_table() -> None:
+def test_reference_sums_to_the_published_total() -> None:
     known = [seconds for seconds in REFERENCE.values() if seconds is not None]
     assert sum(known) == pytest.approx(cellular_cost.REFERENCE_TOTAL, abs=0.06)
     assert set(REFERENCE) == {*ROUTINES, "data loading"}
 
 
-def test_every_routine_has_a_row_and_they_add_up(capsys: pytest.CaptureFixture[str]) -> None:
+def test_routines_add_up_to_the_total(capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny_runs.command("bench", "cellular", "--iterations", 1, "--batches", 3, "--json", "-q") == 0
     rows = {row["routine"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
     assert list(rows) == [*REFERENCE, "total", "real features, once a run"]
@@ -45,7 +44,7 @@ def test_every_routine_has_a_row_and_they_add_up(capsys: pytest.CaptureFixture[s
     assert len({len(line) for line in text.splitlines()[1:10]}) == 1
 
 
-def test_the_reference_stands_only_beside_the_settings_that_it_was_measured_with(
+def test_reference_is_shown_only_for_its_own_settings(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def total(**changes: int) -> float | None:
@@ -59,7 +58,7 @@ def test_the_reference_stands_only_beside_the_settings_that_it_was_measured_with
     assert total() == 16.7 and total(batches=30) is None and total(grid=3) is None
 
 
-def test_the_floor_counts_the_products_of_the_papers_nets() -> None:
+def test_floor_counts_the_products_of_the_nets_of_the_paper() -> None:
     recipe = load("mnist-cellular-2x2", ["engine.threads=1"])
     found = products.floor(recipe, 2, lambda: 0.0)
     assert found == {"update": 0.0, "evaluate": 0.0}
@@ -74,7 +73,7 @@ def test_the_floor_counts_the_products_of_the_papers_nets() -> None:
     assert each[1] == of_g + 2 * (of_d + of_d + of_d - 200 * 784 * 256)
 
 
-def test_grids_of_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_several_grid_sizes_are_measured_and_saved(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--grid-sizes", "1-2", "--iterations", 1, "--batches", 2, "--device", "cpu")
     assert tiny_runs.command("bench", "cellular", *words, "-q", "-o", tmp_path / "cost.json") == 0
     lines = capsys.readouterr().out.splitlines()
@@ -86,20 +85,17 @@ def test_grids_of_several_sizes(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert (tmp_path / "cost.png").stat().st_size > 1000
 
 
-def test_where_it_stops_fitting_is_told_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_memory_is_a_row_and_ends_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def full(*arguments: object, **settings: object) -> None:
         raise RuntimeError("CUDA out of memory. Tried to allocate 3 GiB")
 
     monkeypatch.setattr(cellular_cost, "run", full)
-    kept: list[int] = []
-    rows = cellular_cost.sizes(
-        CellularCostRequest(), (8, 12), lambda text: None, lambda so_far: kept.append(len(so_far))
-    )
-    assert kept == [1]
+    rows = cellular_cost.sizes(CellularCostRequest(), (8, 12), lambda text: None, tmp_path / "cost.json")
+    assert [row["grid"] for row in json.loads((tmp_path / "cost.json").read_text())["rows"]] == [8]
     assert [row["grid"] for row in rows] == [8] and "out of memory" in cellular_cost.sizes_table(rows)
 
 
 @pytest.mark.parametrize("words", [("--grid-sizes", "two"), ("--grid-sizes", "0"), ("-o", "x.json")])
-def test_what_cannot_be_measured(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+def test_impossible_grid_sizes_are_refused(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny_runs.command("bench", "cellular", *words, "-q") == 2
     assert "--grid-sizes" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""The GAP study and its figures: differences are paired by seed, the best is picked by other samples, every recipe is valid."""
+"""The GAP study and its figures: paired differences, separate samples for choosing and measuring, valid recipes."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def study() -> dict[str, ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
         names = (
-            "kept",
+            "existing_runs",
             "gap_arms",
             "gap_toys_show",
             "gap_toys",
@@ -68,7 +68,7 @@ def test_differences_are_paired_by_seed_with_students_interval(study: dict[str, 
     assert "GAP ×4 − four apart" in text and "4/0/0" in text and "[+0.45, +2.05]" in text
 
 
-def test_a_tiny_study_runs_and_keeps_what_was_tried(
+def test_tiny_study_keeps_earlier_tuning_results(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """In this process; two seeds, a few steps, few samples."""
@@ -97,11 +97,11 @@ def test_a_tiny_study_runs_and_keeps_what_was_tried(
         assert apart["mean"]["modes"] == np.mean([member["modes"] for member in apart["members"]])
         assert any(apart["best"] == member for member in apart["members"])
     assert len(kept["differences"]) == 9 and "four apart − one GAN" in capsys.readouterr().out
-    full = study["gap_toys_show"].beside(kept["arms"], "")
+    full = study["gap_toys_show"].with_published(kept["arms"], "")
     assert "PacGAN4" in full and "24.8 ± 0.2" in full and "GAP ×4, mixture: here" in full
 
 
-def test_both_fours_may_be_one_run(
+def test_two_arms_in_one_run_are_measured_separately(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As on a GPU: four that swap and four that do not, and one GAN that is the first of these."""
@@ -121,7 +121,7 @@ def test_both_fours_may_be_one_run(
     assert one["per_seed"][1]["members"] == [expected] and one["slots"] == [4]
 
 
-def test_the_full_protocol_and_everything_that_was_tried_are_valid_recipes(study: dict[str, ModuleType]) -> None:
+def test_all_settings_of_the_toy_study_are_valid_recipes(study: dict[str, ModuleType]) -> None:
     toys, job = study["gap_toys"], study["gap_arms"].Job
     for data in ("ring8", "grid25"):
         recipe = recipe_file.load(
@@ -136,7 +136,7 @@ def test_the_full_protocol_and_everything_that_was_tried_are_valid_recipes(study
             assert recipe_file.load(job("r15", arm_, 1000, 3).recipe, tried.split()).data.points == 100
 
 
-def test_every_figure_has_valid_recipes_and_the_same_run_one_folder(study: dict[str, ModuleType]) -> None:
+def test_figures_have_valid_recipes_and_share_run_folders(study: dict[str, ModuleType]) -> None:
     plans = study["gap_figures"].FIGURES
     assert set(study["gap_figures"].asked_for(["6", "12", "20"])) == {"6a", "6b", "12a", "12b", "12c", "12d", "20"}
     folders: dict[str, Any] = {}
@@ -154,12 +154,12 @@ def test_every_figure_has_valid_recipes_and_the_same_run_one_folder(study: dict[
 # -- runs and results that are kept ---------------------------------------------------------------------------------------
 
 
-def test_a_kept_run_of_other_settings_is_refused(
+def test_existing_run_with_other_settings_is_refused(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny_runs.skip_products(monkeypatch)
     monkeypatch.setattr("ganherd.mixture.mixture._NOISES", 512)
-    arms, kept = study["gap_arms"], study["kept"]
+    arms, kept = study["gap_arms"], study["existing_runs"]
     job = arms.Job("r15", "one", 0, 1, ("train.budget=3steps",))
     path, seconds = arms.trained(job, tmp_path)
     assert arms.trained(job, tmp_path)[0] == path and seconds > 0
@@ -176,11 +176,11 @@ def test_a_kept_run_of_other_settings_is_refused(
         figures.trained(figures.toys(600)[0], tmp_path, [])
     monkeypatch.setattr(sys, "argv", ["gap_figures.py", "3", "--runs", str(tmp_path)])
     with pytest.raises(SystemExit) as ended:
-        kept.told(figures.main)
+        kept.run_main(figures.main)
     assert ended.value.code == 2 and len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_results_are_whole_after_each_arm_and_calls_add_up(
+def test_results_are_complete_after_each_arm_and_calls_accumulate(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     arms = study["gap_study"]
@@ -208,7 +208,7 @@ def test_results_are_whole_after_each_arm_and_calls_add_up(
         call("-n", "20")
 
 
-def test_the_studies_of_images_have_valid_recipes_and_everything_published(study: dict[str, ModuleType]) -> None:
+def test_image_studies_have_valid_recipes_and_published_numbers(study: dict[str, ModuleType]) -> None:
     images, stacked = study["gap_images"], study["gap_stacked"]
     for data, published in images.PUBLISHED.items():
         arms = images.arms(data)
@@ -225,7 +225,7 @@ def test_the_studies_of_images_have_valid_recipes_and_everything_published(study
     assert "PacDCGAN4" in text and "one GAN: here" in text and "four apart, mixture: here" in text
 
 
-def test_gam2_is_kept_by_kind_with_its_words_beside_what_is_published(
+def test_gam2_is_stored_by_kind_next_to_published_numbers(
     study: dict[str, ModuleType], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     images = study["gap_images"]

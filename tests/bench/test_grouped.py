@@ -1,4 +1,4 @@
-"""Members folded into channels give what each of them gives alone: the peer that ganherd is measured against is right."""
+"""Members folded into channels compute the same as separate modules, so the rival is implemented correctly."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torch import nn
 from ganherd.bench.cases import CASES, recipe_of
 from ganherd.nets import build_discriminator, build_generator
 from ganherd.recipe.schema import NetConfig
-from ganherd_rivals.grouped import GroupedHerd, GroupedNet
-from ganherd_rivals.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks.grouped import GroupedHerd, GroupedNet
+from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 
 NARROW = {
     "wcgan": ({"width": 4}, {"width": 2, "dropout": 0.0}, (3, 16, 16)),
@@ -24,7 +24,7 @@ NARROW = {
 
 
 @pytest.mark.parametrize("name", NARROW)
-def test_outputs_gradients_and_buffers_are_those_of_separate_modules(name: str) -> None:
+def test_grouped_outputs_gradients_and_buffers_equal_separate_modules(name: str) -> None:
     g_settings, d_settings, shape = NARROW[name]
     torch.manual_seed(0)
     gs = [build_generator(NetConfig(name=name, settings=g_settings), shape, 5).double() for _ in range(3)]
@@ -58,7 +58,7 @@ class Joins(nn.Module):
         return self.norm(both.reshape(x.shape[0], -1))
 
 
-def test_what_stands_between_layers_is_mapped() -> None:
+def test_functions_between_layers_are_mapped() -> None:
     modules = [Joins() for _ in range(2)]
     x = torch.randn(2, 5, 3)
     alone = torch.stack([module(own) for module, own in zip(modules, x, strict=True)])
@@ -67,7 +67,7 @@ def test_what_stands_between_layers_is_mapped() -> None:
 
 @pytest.mark.parametrize("name", ["mlp", "small"])
 @pytest.mark.parametrize("precision", ["float32", "bf16"])
-def test_a_step_of_each_way_moves_both_nets_and_clips(name: str, precision: str) -> None:
+def test_step_of_each_way_updates_both_nets_and_clips(name: str, precision: str) -> None:
     """Equal work: both nets learn at every step, and where the loss clips, the discriminator is clipped."""
     case = replace(CASES[name], batch=4, loss="wasserstein" if name == "mlp" else CASES[name].loss)
     recipe = recipe_of(case, 2, "random", "cpu", precision)

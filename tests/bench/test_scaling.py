@@ -1,4 +1,4 @@
-"""`ganherd bench scaling`: what was measured is of real ranks, and the model says what follows from it."""
+"""`ganherd bench scaling`: real ranks are measured, and the model predicts larger jobs from them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from tiny_runs import command
 
-from ganherd.bench.scaling import scaling
-from ganherd_rivals import alpha_beta as ab
+from ganherd_benchmarks import alpha_beta as ab
+from ganherd_benchmarks import scaling
 
 
 def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -50,14 +50,14 @@ def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.Capture
     )
 
 
-def test_the_line_through_messages_is_found() -> None:
+def test_message_cost_is_fitted() -> None:
     sizes = [2**power for power in range(8, 24)]
     line = ab.fit(sizes, [3e-5 + 2e-10 * size for size in sizes])
     assert line.alpha == pytest.approx(3e-5) and line.beta == pytest.approx(2e-10)
     assert ab.fit([1, 1000], [2.0, 1.0]).beta == 0.0 and ab.fit([1, 1000], [1e-9, 1.0]).alpha == 0.0
 
 
-def test_a_torus_costs_the_same_at_any_size_and_an_all_gather_does_not() -> None:
+def test_torus_traffic_is_constant_and_all_gather_grows() -> None:
     work, line = ab.RankWork(1, 1.0, 10**6, 10**7), ab.MessageCost(1e-5, 1e-9)
     cells = [ab.exchange("cellular", ranks, work, line) for ranks in (16, 100, 400)]
     assert set(cells) == {(4.0, 4e7)}
@@ -73,7 +73,7 @@ def test_a_torus_costs_the_same_at_any_size_and_an_all_gather_does_not() -> None
     )
 
 
-def test_a_swap_brings_a_rank_at_most_one_discriminator_a_member() -> None:
+def test_swap_moves_at_most_one_discriminator_per_member() -> None:
     for ranks in (2, 10, 2000):
         messages, bytes_ = ab.exchange("gap", ranks, ab.RankWork(3, 1.0, 100, 1), ab.MessageCost(0, 0))
         assert 0 < messages <= min(3, ranks - 1) and 0 < bytes_ <= 300
@@ -82,7 +82,7 @@ def test_a_swap_brings_a_rank_at_most_one_discriminator_a_member() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--ranks", "1,x"], "--ranks 1,x: give numbers of ranks"),
+        (["--ranks", "1,x"], "--ranks 1,x: give numbers"),
         (["--case", "vgg"], "there is no benchmark of 'vgg'"),
         (["--device", "tpu"], "--device tpu: choose cpu or cuda"),
     ],
@@ -93,7 +93,7 @@ def test_mistakes_are_one_sentence(words: list[str], sentence: str, capfd: pytes
 
 
 @pytest.mark.long
-def test_ranks_are_counted_beside_unrelated_runs(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ranks_are_compared_with_unrelated_runs(capfd: pytest.CaptureFixture[str]) -> None:
     """What each process took: CPU, messages, files and bytes; a rank trains from its own shard."""
     assert command("bench", "scaling", "--alone", "2", "--steps", "5", "--json", "--quiet") == 0
     found = json.loads(capfd.readouterr().out)

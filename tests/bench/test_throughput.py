@@ -1,4 +1,4 @@
-"""`ganherd bench fusion`: rows of every way side by side, kept as JSON with a picture; what fails is a row with its reason."""
+"""`ganherd bench fusion`: rows of every way to train, saved as JSON with a picture; a failure is a row with its reason."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ import torch
 
 from ganherd.bench import checkout, throughput
 from ganherd.bench import rows as one
-from ganherd.bench.scaling import scaling
 from ganherd.bench.throughput import ThroughputRequest, ThroughputResult
 from ganherd.bench.throughput_text import draw, table
 from ganherd.util.errors import UserError
-from ganherd_rivals.processes import processes
+from ganherd_benchmarks.processes import processes
 
 
 def found(*rows: dict) -> ThroughputResult:
@@ -41,7 +40,7 @@ def row(way: str, members: int, rate: float, **more: object) -> dict:
     }  # fmt: skip
 
 
-def test_a_run_on_this_machine(cli) -> None:
+def test_fusion_command_measures_prints_and_saves(cli) -> None:
     words = ["--cases", "small", "--ways", "ours", "--members", "2", "--seconds", "0.05", "--device", "cpu"]
     answer = cli("bench", "fusion", *words, "--json", "-o", "made/rows.json")
     assert answer.code == 0 and answer.out.count("\n") == 1
@@ -55,12 +54,12 @@ def test_a_run_on_this_machine(cli) -> None:
     assert Path("made/rows.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_processes_add_up() -> None:
+def test_rates_of_processes_are_summed() -> None:
     both = processes("small", 2, 0.2, "cpu", "float32")
     assert both.rate > 0 and both.threads == 1 and both.engine == "processes"
 
 
-def test_a_process_that_cannot_train_says_why() -> None:
+def test_failing_process_reports_the_reason() -> None:
     with pytest.raises(RuntimeError, match="a process ended: .*float16"):
         processes("small", 1, 0.1, "cpu", "float16")
 
@@ -75,7 +74,7 @@ def test_ratios_and_shares() -> None:
     assert ours["chosen"] and not eager["chosen"]
 
 
-def test_a_row_without_a_number_is_told_and_drawn_around(tmp_path) -> None:
+def test_failed_row_is_shown_and_left_out_of_the_picture(tmp_path) -> None:
     failed = {"way": "grouped", "members": 100, "error": "out of memory"}
     out = found(row("eager", 100, 100.0), failed, row("ours", 100, 4000.0, engine="graph"))
     lines = table(out).splitlines()
@@ -85,7 +84,7 @@ def test_a_row_without_a_number_is_told_and_drawn_around(tmp_path) -> None:
     assert (tmp_path / "rows.png").stat().st_size > 10_000
 
 
-def test_slow_nets_have_two_digits_and_no_column_is_empty() -> None:
+def test_slow_rates_have_two_digits_and_empty_columns_are_dropped() -> None:
     out = found(row("eager", 1, 1.04), row("fused", 1, 0.951))
     lines = table(out).splitlines()
     at = next(i for i, line in enumerate(lines) if line.startswith("members"))
@@ -98,7 +97,7 @@ def test_slow_nets_have_two_digits_and_no_column_is_empty() -> None:
 
 
 def test_the_command_names_the_files_that_it_wrote(cli, monkeypatch) -> None:
-    monkeypatch.setattr(throughput, "measure", lambda asked, say, keep: found(row("eager", 10, 100.0)))
+    monkeypatch.setattr(throughput, "measure", lambda request, log, output: found(row("eager", 10, 100.0)))
     answer = cli("bench", "fusion", "-o", "made/rows.png")
     assert answer.out.splitlines()[-2:] == ["rows     made/rows.json", "picture  made/rows.png"]
     assert Path("made/rows.json").is_file() and Path("made/rows.png").is_file()
@@ -122,7 +121,7 @@ def started(monkeypatch) -> list[list[str]]:
     return asked
 
 
-def test_a_process_that_dies_costs_one_row(started) -> None:
+def test_dead_process_loses_one_row_only(started) -> None:
     """The sizes after it are measured by another one."""
     rows = list(throughput._rows("wcgan", "eager", (1, 10, 100), 0.1, "cuda", "bf16", True, lambda text: None))
     assert [words[1] for words in started] == ["1,10,100", "100"]
@@ -130,7 +129,7 @@ def test_a_process_that_dies_costs_one_row(started) -> None:
     assert rows[1]["error"] == "Killed" and "noise" in rows[1]["detail"] and "error" not in rows[2]
 
 
-def test_a_row_is_there_before_the_next_is_measured(monkeypatch) -> None:
+def test_rows_are_yielded_as_they_are_measured(monkeypatch) -> None:
     says = "import time; print('{\"members\": 1}', flush=True); time.sleep(600)"
     real = subprocess.Popen
     monkeypatch.setattr(
@@ -141,13 +140,13 @@ def test_a_row_is_there_before_the_next_is_measured(monkeypatch) -> None:
     rows.close()  # and the process ends with its reader
 
 
-def test_processes_are_never_more_than_ten(started) -> None:
+def test_at_most_ten_processes_run_at_once(started) -> None:
     for sizes in ((1, 16, 256), (1, 4)):
         list(throughput._rows("mlp", "processes", sizes, 0.1, "cuda", "bf16", True, lambda text: None))
     assert [words[1] for words in started] == ["10", "4"]
 
 
-def test_reasons_are_one_line(capsys, monkeypatch) -> None:
+def test_reason_of_a_failed_row_is_one_line(capsys, monkeypatch) -> None:
     assert one.reason(torch.OutOfMemoryError("CUDA out of memory. Tried …\nmore")) == "out of memory"
     assert one.reason(RuntimeError("first\nsecond")) == "RuntimeError: first"
 
@@ -172,7 +171,7 @@ def test_reasons_are_one_line(capsys, monkeypatch) -> None:
         (ThroughputRequest(device="tpu"), "engine.device"),
     ],
 )
-def test_what_nobody_knows_is_refused_at_once(asked: ThroughputRequest, said: str) -> None:
+def test_unknown_names_are_refused_before_measuring(asked: ThroughputRequest, said: str) -> None:
     with pytest.raises(UserError, match=said):
         asked.check()
 
@@ -183,7 +182,7 @@ def wheel(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(checkout, "FOLDER", tmp_path / "benchmarks")
 
 
-def test_without_a_checkout_own_engines_are_measured_without_a_floor(wheel, cli, monkeypatch) -> None:
+def test_wheel_measures_own_engines_without_a_floor(wheel, cli, monkeypatch) -> None:
     def rows(name, way, sizes, *settings):
         yield {"case": name, **row(way, 2, 100.0)}
 
@@ -199,14 +198,11 @@ def test_without_a_checkout_own_engines_are_measured_without_a_floor(wheel, cli,
     [
         (["fusion", "--ways", "grouped"], "the way grouped"),
         (["scaling", "--alone", "2"], "--alone"),
+        (["scaling", "--model"], "`ganherd bench scaling`"),
+        (["cellular"], "`ganherd bench cellular`"),
     ],
 )
-def test_without_a_checkout_rivals_are_refused_with_where_to_get_them(wheel, cli, words, what) -> None:
+def test_wheel_refuses_other_benchmarks_with_where_to_get_them(wheel, cli, words, what) -> None:
     answer = cli("bench", *words, "--device", "cpu")
     assert answer.code == 2
     assert f"{what} needs code that is not installed with ganherd: get a checkout" in answer.err
-
-
-def test_without_a_checkout_a_model_is_refused(wheel) -> None:
-    with pytest.raises(UserError, match="--model needs code that is not installed with ganherd"):
-        scaling.model({"messages": [{"bytes": 1, "seconds": 1.0}]})

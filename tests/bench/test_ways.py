@@ -1,4 +1,4 @@
-"""Every way trains: those on a GPU in a CUDA graph whose replays move all members, and none of them mixes members."""
+"""Every way to train works, in a CUDA graph on a GPU, and none of them mixes members."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from ganherd.bench.cases import CASES, recipe_of
-from ganherd_rivals import ways
-from ganherd_rivals.grouped import GroupedHerd
-from ganherd_rivals.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks import ways
+from ganherd_benchmarks.grouped import GroupedHerd
+from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 
 
 def work(name: str, device: str, precision: str = "float32", batch: int = 4) -> RivalWork:
@@ -25,7 +25,7 @@ def test_ways_on_a_cpu(way) -> None:
     assert found.rate > 0 and found.peak > 0 and found.engine == way.__name__
 
 
-def test_the_rate_counts_members() -> None:
+def test_rate_counts_members() -> None:
     """`each` is what one call stands for."""
     calls = []
     assert ways.timed(lambda: calls.append(1), 1000, 0.001, torch.device("cpu")) > 1000

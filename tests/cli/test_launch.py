@@ -1,4 +1,4 @@
-"""`ganherd launch slurm`: a script that any bash reads, that saves before its time is over and goes on in the next job."""
+"""`ganherd launch slurm`: a valid bash script that saves before its time limit and resumes in the next job."""
 
 from __future__ import annotations
 
@@ -79,13 +79,13 @@ def job(**changes: object) -> Job:
         {"array": 10, "members_each": 10, "partition": "gpu", "account": "me"},
     ],
 )
-def test_bash_reads_it(changes: dict[str, object], tmp_path: Path) -> None:
+def test_script_is_valid_bash(changes: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "job.sh").write_text(script(job(**changes)))
     done = subprocess.run(["bash", "-n", str(tmp_path / "job.sh")], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 
-def test_what_is_asked_of_slurm() -> None:
+def test_directives_of_sbatch() -> None:
     text = script(
         job(nodes=2, ranks_per_node=4, cpus_per_rank=3, gpus_per_node=4, time="36h", partition="gpu", account="me")
     )
@@ -99,7 +99,7 @@ def test_what_is_asked_of_slurm() -> None:
     assert found and "srun " not in before  # which srun does not inherit
 
 
-def test_one_torchrun_a_node_starts_the_ranks_there() -> None:
+def test_one_torchrun_per_node_starts_the_ranks() -> None:
     text = script(
         job(nodes=2, ranks_per_node=4, cpus_per_rank=3, gpus_per_node=4, launcher="torchrun", container="x.sif")
     )
@@ -109,7 +109,7 @@ def test_one_torchrun_a_node_starts_the_ranks_there() -> None:
 
 
 @pytest.mark.parametrize(("launcher", "heard"), [("srun", "USR1"), ("mpiexec", "USR1"), ("torchrun", "TERM")])
-def test_near_its_end_the_job_saves_and_goes_back_to_the_queue(launcher: str, heard: str, tmp_path: Path) -> None:
+def test_job_saves_and_requeues_before_its_time_limit(launcher: str, heard: str, tmp_path: Path) -> None:
     """torchrun does not pass SIGUSR1 on, and answers 1 where its ranks answer 75; srun answers SIGTERM by killing all."""
     environ = site(tmp_path, signal_name=heard, saved=1 if launcher == "torchrun" else 75)
     running = start(tmp_path, script(job(launcher=launcher, ranks_per_node=2)), environ)
@@ -134,7 +134,7 @@ def test_a_cancelled_job_saves_and_stays_out_of_the_queue(tmp_path: Path) -> Non
     ("ends", "requeued", "word"),
     [("0", False, ""), ("75", True, "in the queue again"), ("1", False, "submit this script again")],
 )
-def test_only_what_was_interrupted_goes_back_to_the_queue(ends: str, requeued: bool, word: str, tmp_path: Path) -> None:
+def test_only_interrupted_jobs_are_requeued(ends: str, requeued: bool, word: str, tmp_path: Path) -> None:
     running = start(tmp_path, script(job(modules=("cuda/12",))), site(tmp_path, ends=ends))
     said = running.communicate(timeout=60)[0]
     assert running.returncode == int(ends) and word in said
@@ -143,7 +143,7 @@ def test_only_what_was_interrupted_goes_back_to_the_queue(ends: str, requeued: b
 
 
 @pytest.mark.parametrize(("state", "code"), [("finished", 0), ("running", 1)])
-def test_where_all_ranks_were_lost_the_job_says_so(state: str, code: int, tmp_path: Path) -> None:
+def test_job_fails_if_all_ranks_were_lost(state: str, code: int, tmp_path: Path) -> None:
     """An mpiexec that goes on without lost ranks ends with 0, whoever is left."""
     run = RunFolder.create(tmp_path / "runs" / "digits")
     run.write_info(state=state)
@@ -153,12 +153,12 @@ def test_where_all_ranks_were_lost_the_job_says_so(state: str, code: int, tmp_pa
     assert running.returncode == code and ("submit this script again" in said) == bool(code), said
 
 
-def test_where_slurm_does_not_requeue_the_sentence_says_how_to_go_on(tmp_path: Path) -> None:
+def test_failed_requeue_prints_how_to_resume(tmp_path: Path) -> None:
     running = start(tmp_path, script(job()), site(tmp_path, ends="75", requeues=1))
     assert "submit this script again to resume" in running.communicate(timeout=60)[0] and running.returncode == 75
 
 
-def test_the_next_job_goes_on_with_the_run(tmp_path: Path) -> None:
+def test_next_job_resumes_the_run(tmp_path: Path) -> None:
     made = Job(("digits-wcgan", "--set=data.source=a b"), Path("my runs/x"))
     environ = site(tmp_path, ends="0")
     for words in (["digits-wcgan", "--set=data.source=a b", "--run", "my runs/x"], ["--resume", "my runs/x"]):
@@ -179,7 +179,7 @@ def test_each_job_of_an_array_has_its_members(tmp_path: Path) -> None:
     assert (tmp_path / "requeued").read_text() == "requeue 40_3\n"  # not the whole array
 
 
-def test_it_is_shown_written_and_submitted(
+def test_script_is_shown_written_and_submitted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

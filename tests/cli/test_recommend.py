@@ -26,7 +26,7 @@ def look(
 
 def test_every_recipe_of_the_rules_is_packaged() -> None:
     there = {name for name, _ in recipe_file.names()}
-    assert {rule.recipe for rule in RULES} | {rule.first for rule in RULES if rule.first} <= there
+    assert {rule.recipe for rule in RULES} <= there
 
 
 CASES = [
@@ -51,7 +51,7 @@ CASES = [
 @pytest.mark.parametrize(("seen", "recipe", "first"), CASES, ids=lambda value: str(value)[:40])
 def test_the_recipe_for_each_kind_of_data(seen: DataSummary, recipe: str, first: str) -> None:
     rule = choose(seen)
-    assert (rule.recipe, rule.first) == (recipe, first)
+    assert (rule.recipe, rule.two_phases) == (recipe, bool(first))
     packaged = recipe_file.load(recipe)
     sets = overrides(rule, seen, packaged, [], prepared=False)
     typed = commands(rule, sets)

@@ -1,4 +1,4 @@
-"""`ganherd compare`: equal budgets and equal images, scores with intervals, and a comparison that goes on where it was."""
+"""`ganherd compare`: equal budgets and equal images, scores with intervals, and resuming a comparison."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_equal_steps_and_equal_images(cli, two) -> None:
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_run_at_equal_images_is_where_the_longer_one_passed_by(cli, two) -> None:
+def test_run_at_equal_images_equals_the_longer_run_there(cli, two) -> None:
     found = compared(cli, *two, "--budget", "4steps", "--seeds", 1, "-o", "out")
     assert found["bases"]["images"]["entries"]["b"]["steps"] == 2
     alone = ganherd.train("b.yaml", ["train.budget=2steps"], run="alone", quiet=True)
@@ -88,7 +88,7 @@ def test_the_run_at_equal_images_is_where_the_longer_one_passed_by(cli, two) -> 
     assert apart["verdict"] == "undecided" and "interval" not in apart  # one seed says nothing of luck
 
 
-def test_of_two_phases_both_count(cli, two, data) -> None:
+def test_images_of_both_phases_count(cli, two, data) -> None:
     """Equal budgets are of both phases together, and so are images and seconds."""
     one = tiny_recipe(data, data={"partition": "all"}, herd={"members": 1}, run={"watch": {"every": 0}})
     Path("one.yaml").write_text(yaml.safe_dump(one))
@@ -107,7 +107,7 @@ def test_of_two_phases_both_count(cli, two, data) -> None:
     assert [(row["steps"], row["first"], row["images"]) for row in alike.values()] == [(2, 2, 64), (8, 0, 64)]
 
 
-def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(data, tmp_path) -> None:
+def test_parameters_count_nets_taken_from_the_first_phase(data, tmp_path) -> None:
     one = tiny_recipe(data, data={"partition": "all"}, herd={"members": 1})
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(one))
     made = tiny_recipe(data, herd={"first": {"recipe": str(tmp_path / "one.yaml"), "share": 0.5}})
@@ -117,7 +117,7 @@ def test_a_herd_that_takes_its_nets_from_the_first_phase_is_counted_with_them(da
     assert found.parameters == 3 * first.parameters
 
 
-def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> None:
+def test_repeated_comparison_does_only_what_is_missing(cli, two, monkeypatch) -> None:
     from ganherd.training import session
 
     monkeypatch.setattr(comparison_page, "write", lambda facts, folder: {})
@@ -151,7 +151,7 @@ def test_started_again_it_does_only_what_is_missing(cli, two, monkeypatch) -> No
     assert set(json.loads(other.out)["bases"]["images"]["entries"]["b"]["scores"]) == {"diversity"}
     assert len(begun) == 5  # other scores need no other runs
     refused = cli("compare", *words, "--set", "train.batch=9", "-q").sentence
-    assert "a: train.batch: 8 -> 9; b: train.batch: 8 -> 9" in refused and "choose another -o" in refused
+    assert "a.train.batch: 8 -> 9; b.train.batch: 8 -> 9" in refused and "choose another -o" in refused
 
 
 def test_for_people(cli, two) -> None:
@@ -172,7 +172,7 @@ def test_points_are_not_called_images(cli) -> None:
     assert "images" not in (found / "compare.html").read_text().split("<body", 1)[1]
 
 
-def test_what_cannot_be_compared(cli, two, data) -> None:
+def test_impossible_comparisons_are_refused(cli, two, data) -> None:
     a, b = two
     assert "at least two recipes" in cli("compare", a, "--budget", "2steps").sentence
     assert "--budget" in cli("compare", a, b).sentence
@@ -191,7 +191,7 @@ def test_what_cannot_be_compared(cli, two, data) -> None:
     assert "not what `ganherd compare` writes" in cli("compare", a, b, "--budget", "1steps", "-o", "out").sentence
 
 
-def test_images_are_counted_as_they_are_shown(data) -> None:
+def test_images_are_counted_each_time_they_are_seen(data) -> None:
     from ganherd.recipe import recipe_file
 
     recipe = recipe_file.load(tiny_recipe(data, train={"n_critic": 3, "skip_d": 1}))
@@ -229,7 +229,7 @@ def test_a_verdict_needs_an_interval_without_zero() -> None:
     ("metric", "goal"),
     [("fid", "lower is better"), ("recall", "higher is better"), ("diversity", "1 is best"), ("density", "1 is best")],
 )
-def test_a_panel_names_the_direction_that_the_verdict_goes_by(metric: str, goal: str) -> None:
+def test_panel_title_names_the_direction_of_the_verdict(metric: str, goal: str) -> None:
     entries = {name: {"scores": {metric: {"value": 1.0}}} for name in ("a", "b")}
     training = {"recipes": {"a": {}, "b": {}}, "seeds": 1, "budget": "10steps"}
     drawn = comparison_page.draw(
@@ -238,7 +238,7 @@ def test_a_panel_names_the_direction_that_the_verdict_goes_by(metric: str, goal:
     assert goal in drawn.axes[0].get_title(loc="left")
 
 
-def test_unequal_seconds_are_said() -> None:
+def test_unequal_device_seconds_get_a_note() -> None:
     rows = {name: {"device_seconds": s} for name, s in (("a", 20.0), ("b", 15.0))}
     facts = {
         "training": {"recipes": {"a": {}, "b": {}}, "seeds": 2, "budget": "20s"},
@@ -249,7 +249,7 @@ def test_unequal_seconds_are_said() -> None:
     assert not any("not equal" in note for note in comparison_text.notes(facts, "budget"))
 
 
-def test_a_time_is_all_for_the_training(monkeypatch, data, tmp_path) -> None:
+def test_time_budget_is_spent_on_training_only(monkeypatch, data, tmp_path) -> None:
     from ganherd.training import budget, session
 
     seen = {}
@@ -301,7 +301,7 @@ def test_a_star_needs_a_paired_difference_to_all_others() -> None:
     assert "*" not in one and "~" not in one
 
 
-def test_the_picture_names_the_scores_that_it_leaves_out_and_has_the_units_of_the_table() -> None:
+def test_picture_names_omitted_scores_and_uses_the_units_of_the_table() -> None:
     names = ("fid", "ifid", "kid", "label_accuracy", "precision", "recall", "coverage", "density")
     facts = facts_of({n: scored(**{name: [0.5, 0.6] for name in names}) for n in "ab"}, 2)
     drawn = comparison_page.draw(facts, "compare.html")
@@ -321,7 +321,7 @@ def test_the_page_draws_what_was_measured() -> None:
 # -- downstream -------------------------------------------------------------------------------------------------------
 
 
-def test_downstream(cli, run, monkeypatch) -> None:
+def test_downstream_table_files_and_json(cli, run, monkeypatch) -> None:
     monkeypatch.setattr("ganherd.compare.downstream_classifier.STEPS", (5, 5))
     copy = Path(shutil.copytree(run, "copy"))
     answer = cli(

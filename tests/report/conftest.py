@@ -1,4 +1,4 @@
-"""A run folder and a mixture that nobody trained: the files and attributes that a report reads."""
+"""A fake run folder and a fake mixture with the files and attributes that a report reads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The part of the page about grids: topology, genes, neighbourhoods and the profile, or nothing for other runs."""
+"""The section about grids: topology, genes, neighbourhoods and profile; empty for other runs."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def grid(best: int) -> Neighbourhoods:
     return Neighbourhoods(by="fid", network="classifier", samples=1000, best=[best], all=own)
 
 
-def test_a_grid_is_told() -> None:
+def test_grid_section_shows_topology_genes_and_mixtures() -> None:
     page = cells(story(grid=grid(3)))
     assert "Cells and their neighbours" in page and "cell 3 meets 2 and 1" in page  # the best is in colour
     assert "3 of 4 lines are left" in page and "Three iterations" in page
@@ -74,7 +74,7 @@ def test_a_grid_is_told() -> None:
     assert "0 (75%)" in page
 
 
-def test_the_profile_is_that_of_table_4() -> None:
+def test_profile_has_the_routines_of_table_4() -> None:
     page = cells(story())
     rows = dict(re.findall(r"<tr><td>(\w+)</td><td>[^<]*</td><td class=\"num\">([^<]*)</td>", page))
     assert list(rows) == list(ROUTINES) and rows["update"] == "21 s" and rows["gather"] == "1.5 s"
@@ -94,7 +94,7 @@ def test_without_selection_nothing_moves() -> None:
     assert "without selection" in page and "lines are left" not in page and "fitness of the generators" in page
 
 
-def test_neighbourhoods_that_changed_are_drawn_in_their_order() -> None:
+def test_rewired_topologies_are_drawn_in_order() -> None:
     rewired = {
         "step": 600,
         "event": "rewire",
@@ -107,13 +107,13 @@ def test_neighbourhoods_that_changed_are_drawn_in_their_order() -> None:
     assert page.index("torus 2×2") < page.index("from iteration 2: ring 4")
 
 
-def test_a_graph_of_the_schedule_is_drawn_as_others_are() -> None:
+def test_scheduled_graph_is_drawn_like_other_topologies() -> None:
     wired = {"iteration": 2, "topology": "graph 4", "neighbours": [[1, 2, 3], [0], [0], []]}
     page = cells(story(events=[*story().events, {"step": 1200, "event": "rewire", **wired}]))
     assert "from iteration 3: graph 4" in page and "cell 0 meets 1, 2 and 3" in page
 
 
-def test_mixtures_are_in_the_order_of_the_score_that_chose_them() -> None:
+def test_mixtures_are_sorted_by_the_score_that_chose_them() -> None:
     own = [one.model_copy(update={"value": 0.2 * one.cell}) for one in grid(3).all]
     for by, order, goal in (("coverage", "3210", "higher is better"), ("my_scores:far", "0123", "lower is better")):
         chosen = grid(3).model_copy(update={"by": by, "all": own, "best": [int(order[0])]})
@@ -151,7 +151,7 @@ def test_losses_that_are_drawn_for_every_batch_are_counted() -> None:
         ("[hinge, minimax, hinge]", "batch", "drawn from hinge (2 of 3) and minimax (1 of 3) for every batch, up"),
     ],
 )
-def test_the_header_says_which_losses_are_drawn(losses: str, each: str, says: str) -> None:
+def test_summary_names_the_losses_that_are_drawn(losses: str, each: str, says: str) -> None:
     key = "strategy.cellular.mutation"
     member = MemberStory(number=0, replica=0, label="", weight=1.0, loss_g=1.0, loss_d=1.0, troubles=0)
     told = summary(story(overrides=[f"{key}.losses={losses}", f"{key}.loss_each={each}"], members=[member] * CELLS))
@@ -170,12 +170,12 @@ def test_a_run_that_has_just_begun_and_one_without_a_grid() -> None:
     assert cells(story(recipe=load("digits-wcgan").model_dump(mode="json"))) == ""
 
 
-def test_tournaments_are_counted_and_not_told_one_by_one() -> None:
+def test_tournaments_are_counted_and_not_listed() -> None:
     page = told_events(story())
     assert "tournament × 3" in page and "<table" not in page
 
 
-def test_the_status_says_where_the_time_went(tmp_path: Path) -> None:
+def test_status_shows_the_time_of_each_routine(tmp_path: Path) -> None:
     from ganherd.runs.profile import total
 
     facts = run_status.RunStatus(

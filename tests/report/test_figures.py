@@ -1,4 +1,4 @@
-"""Figures of runs beside each other: each says what the runs' files say, and all are on one page."""
+"""Figures of several runs: each shows what the files of the runs hold, and all are on one page."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def of(*paths: Path) -> list[FigureRun]:
     return opened(paths, None, trust_code=False)
 
 
-def test_all_that_fits_images_is_drawn_and_stands_on_one_page(runs: dict[str, Path], tmp_path: Path) -> None:
+def test_all_figures_for_images_are_drawn_on_one_page(runs: dict[str, Path], tmp_path: Path) -> None:
     told: list[str] = []
     paths = [runs["single"], runs["gap"]]
     page, found = figures.draw(paths, tmp_path / "out", names=["×1", "GAP ×3"], progress=told.append)
@@ -76,8 +76,8 @@ def test_all_that_fits_images_is_drawn_and_stands_on_one_page(runs: dict[str, Pa
     assert any("points is left out" in line for line in told)
 
 
-def test_points_stand_in_a_row_for_each_data_set(runs: dict[str, Path]) -> None:
-    ((name, caption, picture),) = figures.FIGURES["points"][0](of(runs["few"], runs["many"]), 0, lambda line: None)
+def test_points_have_a_row_for_each_data_set(runs: dict[str, Path]) -> None:
+    ((name, caption, picture),) = figures.FIGURES["points"](of(runs["few"], runs["many"]), 0, lambda line: None)
     titles = [axes.get_title(loc="left") for axes in picture.axes]  # type: ignore[union-attr]
     assert name == "points" and "not chosen" in caption
     assert titles[0] == "ring8, 40 points" and titles[2] == "ring8, 90 points"
@@ -111,20 +111,18 @@ def test_spread_is_the_standard_deviation_over_the_members_of_each_seed(runs: di
     np.testing.assert_allclose(side.collections[0].get_offsets()[:, 0], by_seed)
 
 
-def test_the_costs_of_points_are_on_points(runs: dict[str, Path]) -> None:
+def test_rows_of_data_are_called_images_or_points(runs: dict[str, Path]) -> None:
     assert of(runs["single"])[0].kind == "images" and of(runs["few"])[0].kind == "points"
 
 
-def test_where_both_are_alike_half_of_the_nearest_are_samples() -> None:
+def test_overlap_is_one_half_for_equal_distributions() -> None:
     random = np.random.default_rng(0)
     data, same, far = random.normal(size=(3, 800, 4))
     found = class_maps._overlap({"data": data, "same": same, "far": far + 50, "copies": data + 1e-9})
     assert found["same"] == pytest.approx(0.5, abs=0.06) and found["far"] == 0 and found["copies"] == 1
 
 
-def test_what_does_not_fit_is_left_out_with_a_reason_and_nothing_at_all_is_an_error(
-    runs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_figures_that_do_not_fit_are_left_out_with_a_reason(runs: dict[str, Path], tmp_path: Path) -> None:
     nothing = lambda line: None  # noqa: E731
     with pytest.raises(FigureSkipped, match="one each"):
         list(learning_curves.spread(of(runs["single"]), 0, nothing))
@@ -140,7 +138,7 @@ def test_what_does_not_fit_is_left_out_with_a_reason_and_nothing_at_all_is_an_er
         figures.draw([runs["few"], runs["few"]], tmp_path)
 
 
-def test_a_run_that_a_figure_cannot_show_is_named_on_the_terminal_and_on_the_page(
+def test_runs_left_out_of_a_figure_are_named(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     only = ("--only", "points,generalisation,spread")

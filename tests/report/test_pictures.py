@@ -1,4 +1,4 @@
-"""Pictures: every image where its label says, nothing blurred, and no state left behind."""
+"""Pictures: every image in the row of its label, nothing blurred, and no global state."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_grid_holds_every_pixel_enlarged() -> None:
             assert np.array_equal(tile[::7, ::7], tile[6::7, 6::7])
 
 
-def test_rows_are_classes_else_members_else_a_square() -> None:
+def test_rows_are_classes_or_members_or_a_square() -> None:
     x, y = flat(*range(12)), np.arange(12) % 3
     rows = pictures.sample_rows(x, y, ("a", "b", "c"))
     assert [name for name, _ in rows] == ["a", "b", "c"] and rows[1][1][:, 0, 0, 0].tolist() == [1, 4, 7, 10]
@@ -65,9 +65,9 @@ def test_both_formats_for_all_pictures(tmp_path: Path, suffix: str) -> None:
         pictures.draw_samples(points, data=points),
         charts.draw_losses([]),
         charts.draw_losses([{"step": 1, "loss_g": [1.0], "loss_d": [2.0]}]),
-        charts.draw_diversity({"a": 0.5, "b": None}),
-        charts.draw_histogram({"a": 0.5, "b": 0.5}, {"a": 0.4, "b": 0.6}),
-        charts.draw_histogram({"a": 1.0}),
+        charts.draw_bars({"a": 0.5, "b": None}, title="spread"),
+        charts.draw_bars({"a": 0.5, "b": 0.5}, expected={"a": 0.4, "b": 0.6}),
+        charts.draw_bars({"a": 1.0}, expected={}),
     ]
     for i, picture in enumerate(made):
         path = pictures.save(picture, tmp_path / f"{i}{suffix}")
@@ -85,13 +85,13 @@ def test_the_same_picture_is_the_same_file() -> None:
     assert pictures.png(charts.draw_losses(lines)) == pictures.png(charts.draw_losses(lines))
 
 
-def test_losses_far_apart_are_drawn_on_a_folded_scale() -> None:
+def test_losses_of_different_magnitude_use_a_symlog_scale() -> None:
     lines = [{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, 1.0 if i != 5 else -1e5]} for i in range(20)]
     figure = charts.draw_losses(lines, [{"step": 5, "event": "nan", "member": 1}])
     assert [axes.get_yscale() for axes in figure.axes] == ["linear", "symlog"]
 
 
-def test_points_that_fly_away_are_counted_not_followed() -> None:
+def test_distant_points_are_counted_and_do_not_change_the_limits() -> None:
     data = np.random.default_rng(0).standard_normal((200, 2))
     x = np.concatenate([data[:7], [[1e6, 0], [np.nan, 0]]])
     figure = pictures.draw_points(x, data)
@@ -99,7 +99,7 @@ def test_points_that_fly_away_are_counted_not_followed() -> None:
     assert "2 of 9" in figure.axes[0].get_xlabel()
 
 
-def test_the_data_of_points_stand_dark_beside_the_samples() -> None:
+def test_data_points_are_dark_when_drawn_alone() -> None:
     """Below thousands of dots they would not be seen."""
     from matplotlib.colors import to_hex
 
@@ -121,7 +121,7 @@ def test_no_global_state_of_matplotlib() -> None:
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
 
-def test_names_in_any_script_are_drawn_without_a_word(recwarn: pytest.WarningsRecorder) -> None:
+def test_names_in_any_script_are_drawn_without_warnings(recwarn: pytest.WarningsRecorder) -> None:
     """An SVG keeps them as text, for whoever has the font."""
     figure, (axes,) = pictures.new_figure(3, 2)
     axes.set_title("кошка 犬 قط")

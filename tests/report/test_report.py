@@ -1,4 +1,4 @@
-"""The report: complete in itself, safe to open, and there for every run, also one that is young or went wrong."""
+"""The report: self-contained, safe to open, and written for every run, including young and broken ones."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def page(run: Any, data: Any, mixture: Any = None) -> tuple[str, Outline]:
     return text, Outline(text)
 
 
-def test_members_at_their_own_pace_have_steps_of_their_own(make_run: MakeRun, fakes: Any) -> None:
+def test_members_with_a_pace_show_their_own_steps(make_run: MakeRun, fakes: Any) -> None:
     paced = Recipe(
         strategy={"name": "gap", "gap": {"pace": [1.0, 0.29]}}, herd={"members": 2}, data={"partition": "all"}
     )
@@ -81,7 +81,7 @@ def test_members_at_their_own_pace_have_steps_of_their_own(make_run: MakeRun, fa
     assert "own steps" not in page(usual, fakes.images())[1].text
 
 
-def test_a_finished_run_is_told_in_order(make_run: MakeRun, fakes: Any) -> None:
+def test_sections_of_a_finished_run_are_in_order(make_run: MakeRun, fakes: Any) -> None:
     data = fakes.images()
     _, outline = page(make_run(labels=data.labels), data, fakes.mixture(data))
     headings = [w.strip() for w in outline.words if w.strip() in TITLES]
@@ -95,7 +95,7 @@ def test_a_finished_run_is_told_in_order(make_run: MakeRun, fakes: Any) -> None:
 TITLES = ["Samples", "Scores", "Losses", "Class by class", "What happened", "Members", "Settings"]
 
 
-def test_every_score_stands_beside_its_samples_network_and_seed(make_run: MakeRun, fakes: Any) -> None:
+def test_every_score_is_listed_with_samples_network_and_seed(make_run: MakeRun, fakes: Any) -> None:
     data = fakes.images()
     _, outline = page(make_run(labels=data.labels), data, fakes.mixture(data))
     text = outline.text
@@ -103,7 +103,7 @@ def test_every_score_stands_beside_its_samples_network_and_seed(make_run: MakeRu
     assert "0.830 1 1,000 pixels 0" in text
 
 
-def test_how_networks_were_fed_stands_below_the_scores(make_run: MakeRun, fakes: Any) -> None:
+def test_notes_on_networks_are_below_the_scores(make_run: MakeRun, fakes: Any) -> None:
     data, run = fakes.images(), make_run()
     facts = {"samples": 50, "seed": 0, "network": "inception-2015-12-05", "resizing": "bilinear to 299 × 299"}
     span = {"low": 4.0, "high": 6.0, "level": 0.95, "how": "bootstrap"}
@@ -121,7 +121,7 @@ def with_pictures(folder: Path, step: int, captions: dict[str, str]) -> None:
     (folder / "pictures" / "about.json").write_text(json.dumps(about))
 
 
-def test_maps_of_this_mixture_are_shown_with_what_they_are(make_run: MakeRun, fakes: Any) -> None:
+def test_pictures_of_this_mixture_are_shown_with_captions(make_run: MakeRun, fakes: Any) -> None:
     data, run = fakes.images(), make_run()
     with_pictures(run.path, 3000, {"map": "t-SNE of 5 <b>", "neighbours": "of 7", "classes": "bars"})
     text, outline = page(run, data, fakes.mixture(data))
@@ -148,7 +148,7 @@ def test_the_best_member_is_marked(make_run: MakeRun, fakes: Any) -> None:
     assert "4 best" in outline.text
 
 
-def test_nothing_is_asked_of_the_network(make_run: MakeRun, fakes: Any) -> None:
+def test_page_loads_nothing_from_the_network(make_run: MakeRun, fakes: Any) -> None:
     data = fakes.images()
     text, outline = page(make_run(labels=data.labels), data, fakes.mixture(data))
     assert outline.addresses and all(a.startswith(("data:", "#")) for a in outline.addresses)
@@ -180,7 +180,7 @@ def test_charts_of_one_page_do_not_share_names(make_run: MakeRun, fakes: Any) ->
     assert clips and len(clips) == len(set(clips))
 
 
-def test_it_follows_light_and_dark(make_run: MakeRun, fakes: Any) -> None:
+def test_page_supports_light_and_dark_mode(make_run: MakeRun, fakes: Any) -> None:
     text, _ = page(make_run(), fakes.images())
     style, _, body = text.partition("</style>")
     assert "prefers-color-scheme: dark" in style
@@ -194,7 +194,7 @@ def test_a_run_that_has_just_begun(make_run: MakeRun, fakes: Any) -> None:
         assert words in outline.text, words
 
 
-def test_a_run_that_was_stopped_says_how_to_go_on(make_run: MakeRun) -> None:
+def test_interrupted_run_shows_how_to_resume_it(make_run: MakeRun) -> None:
     run = make_run(records=20, state="interrupted")
     _, outline = page(run, None)
     assert (
@@ -253,9 +253,7 @@ def test_points_have_coordinates_and_as_many_modes_as_the_data(make_run: MakeRun
     assert re.search(r"3.000</span></td><td[^>]*>the higher</td>", text)
 
 
-def test_rows_that_are_members_are_not_counted_as_classes_and_stand_beside_any_data(
-    make_run: MakeRun, fakes: Any
-) -> None:
+def test_rows_of_members_are_not_counted_as_classes(make_run: MakeRun, fakes: Any) -> None:
     recipe = Recipe(data=DataConfig(partition="all"), herd=HerdConfig(members=4))
     data = fakes.images()
     found = gather(make_run(members=4, recipe=recipe), fakes.mixture(data, by_class=False), data)
@@ -290,7 +288,7 @@ def test_many_classes_and_members_keep_the_page_small(make_run: MakeRun, fakes: 
     assert len(text) < 3_000_000
 
 
-def test_losses_that_are_no_numbers(make_run: MakeRun, fakes: Any) -> None:
+def test_non_finite_losses_are_shown(make_run: MakeRun, fakes: Any) -> None:
     run = make_run()
     run.metric_lines[-1]["loss_g"] = ["nan", "inf", "-inf", None, *[1.0] * 6]
     run.metric_lines[-1]["loss_d"] = None
@@ -314,7 +312,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
         report.write(tmp_path / "nothing")
 
 
-def test_alarms_are_told_by_name_and_those_that_are_over_in_green(make_run: MakeRun, fakes: Any) -> None:
+def test_alarms_are_listed_by_name_and_ended_ones_are_green(make_run: MakeRun, fakes: Any) -> None:
     data = fakes.images()
     ill = [(300, "collapse", 7), (400, "dead_critic", 7), (600, "cycling", 2)]
     lines = [{"step": 0, "event": "start"}]
@@ -351,7 +349,7 @@ def test_the_timeline_has_ends_and_faint_ticks_where_members_met(make_run: MakeR
     )  # the time of the whole run stands elsewhere
 
 
-def test_images_of_a_short_row_are_as_large_as_the_others(make_run: MakeRun, fakes: Any) -> None:
+def test_images_of_short_rows_have_the_same_size(make_run: MakeRun, fakes: Any) -> None:
     bare = fakes.dataset(fakes.images().x, fakes.images().y, ())
 
     class Alone(fakes.mixture):  # type: ignore[misc]

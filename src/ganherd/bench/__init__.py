@@ -1,1 +1,1 @@
-"""`ganherd bench`: what fusing, exchanges and ranks cost on a machine. What it compares with is in benchmarks/ganherd_rivals."""
+"""`ganherd bench`: what fusing, exchanges and ranks cost on a machine. Rivals, limits and scaling are in benchmarks/."""

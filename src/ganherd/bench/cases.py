@@ -1,14 +1,22 @@
-"""The cases of the benchmarks: pairs of nets with their batch and loss, on random images. Imports no torch."""
+"""The cases of the benchmarks: pairs of nets with their batch and loss, and the random images that they train on."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
-from ganherd.nets import catalog
+import numpy as np
+
+from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 IMAGES = 5_000  # as in a class of CIFAR-10
 SEVERAL = (1, 4, 10, 16, 64)  # numbers of members of small nets on a CPU
@@ -16,7 +24,7 @@ SEVERAL = (1, 4, 10, 16, 64)  # numbers of members of small nets on a CPU
 
 @dataclass(frozen=True)
 class Case:
-    """A pair of nets, the shape of the data and the rules of a step; everything else is the default of a recipe."""
+    """A pair of nets, the shape of the data, and how they train; all other settings are the defaults of a recipe."""
 
     about: str
     net: str  # of generator and discriminator
@@ -65,12 +73,6 @@ def known(name: str) -> Case:
     return CASES[name]
 
 
-def missing(case: Case) -> str:
-    """Return why a case cannot be measured; empty if it can."""
-    there = case.net in catalog.GENERATORS and case.net in catalog.DISCRIMINATORS
-    return "" if there else f"the catalog has no pair of nets {case.net!r}"
-
-
 def recipe_of(case: Case, members: int, source: Path | str, device: str, precision: str) -> Recipe:
     """Return the recipe of members that train on the same data: n_critic 1, Adam with betas (0.5, 0.999), no average."""
     settings: dict[str, Any] = {
@@ -81,6 +83,51 @@ def recipe_of(case: Case, members: int, source: Path | str, device: str, precisi
         "train": {"batch": case.batch, "n_critic": 1, "precision": precision},
         "engine": {"device": device},
     }
-    from ganherd.recipe import recipe_file
-
     return recipe_file.load(settings)
+
+
+@dataclass(frozen=True)
+class BenchmarkRequest:
+    """What to measure; None means the default of the device."""
+
+    cases: Sequence[str] | None = None
+    members: Sequence[int] | None = None
+    seconds: float = 1.0  # of each row
+    device: str = "auto"
+    precision: str | None = None
+
+    def check(self) -> None:
+        """Raise a UserError for unknown names, before torch is loaded."""
+        for name in self.cases or ():
+            known(name)
+        self.recipe(self.precision or "float32")
+
+    def recipe(self, precision: str) -> Recipe:
+        """Return a small recipe with the device and the precision."""
+        return recipe_of(CASES["small"], 2, "random", self.device, precision)
+
+    def with_defaults(self) -> tuple[torch.device, str, Sequence[str]]:
+        """Return the device, the precision and the names of the cases."""
+        from ganherd.herd.engine.device import device_of
+
+        device = device_of(self.recipe("float32"))
+        gpu = device.type == "cuda"
+        return device, self.precision or ("bf16" if gpu else "float32"), self.cases or (ON_GPU if gpu else ON_CPU)
+
+
+def images(case: Case) -> np.ndarray:
+    """Return the random images of a case, uint8 [n, C, H, W].
+
+    >>> images(known("small")).shape
+    (5000, 1, 8, 8)
+    """
+    return np.random.default_rng(0).integers(0, 256, (IMAGES, *case.shape), dtype=np.uint8)
+
+
+@contextmanager
+def as_file(case: Case) -> Iterator[Path]:
+    """Write the images to a temporary file that a recipe can name as its data."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "random.npz"
+        np.savez(path, x=images(case))
+        yield path

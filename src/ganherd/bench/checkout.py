@@ -1,4 +1,4 @@
-"""Find the modules that only a checkout of ganherd has: `ganherd_rivals`, in the folder benchmarks/ of the repository."""
+"""Import the benchmarks that only a checkout of ganherd's repository has, from its folder benchmarks/."""
 
 from __future__ import annotations
 
@@ -14,28 +14,34 @@ FOLDER = PACKAGE.parents[1] / "benchmarks"  # of the checkout in which this file
 WHERE = "get a checkout of ganherd's repository, and install it with `pip install -e .`"
 
 
-def has_rivals() -> bool:
+def has_benchmarks() -> bool:
     """Return whether this ganherd runs from a checkout."""
-    return (FOLDER / "ganherd_rivals" / "__init__.py").is_file()
+    return (FOLDER / "ganherd_benchmarks" / "__init__.py").is_file()
 
 
-def rival_module(name: str, what: str) -> ModuleType:
-    """Import a module of `ganherd_rivals`.
+def require_checkout(what: str) -> None:
+    """Raise a `UserError` unless this ganherd runs from a checkout, which `what` needs."""
+    if not has_benchmarks():
+        raise UserError(f"{what} needs code that is not installed with ganherd: {WHERE}.")
+
+
+def benchmark_module(name: str, what: str) -> ModuleType:
+    """Import a module of `ganherd_benchmarks`.
 
     Args:
+        name: The name of the module.
         what: What needs the module, for the message.
 
     Raises:
         UserError: ganherd was not installed from a checkout.
     """
-    if not has_rivals():
-        raise UserError(f"{what} needs code that is not installed with ganherd: {WHERE}.")
+    require_checkout(what)
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))  # last, so that nothing there shadows an installed package
-    return importlib.import_module(f"ganherd_rivals.{name}")
+    return importlib.import_module(f"ganherd_benchmarks.{name}")
 
 
 def process_environment() -> dict[str, str]:
-    """Return the environment of a process that imports `ganherd_rivals` and computes in one thread."""
+    """Return the environment of a process that imports `ganherd_benchmarks` and computes in one thread."""
     paths = [path for path in (os.environ.get("PYTHONPATH"), str(FOLDER)) if path]
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import gc
+import resource
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from ganherd.bench.peak_memory import peaks, reset_peaks
+import torch
+
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Plan, measure_rate
 from ganherd.training.setup.assemble import PreparedHerd
@@ -14,7 +19,7 @@ from ganherd.util.errors import UserError
 
 @dataclass(frozen=True)
 class MeasuredWay:
-    """The rate that one way to train a herd reached, and how."""
+    """The measured rate and memory of one way to train a herd."""
 
     rate: float  # member-steps per second
     peak: int  # bytes of tensors at once
@@ -46,3 +51,48 @@ def _measure(prepared: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:
     speed = measure_rate(herd, plan, seconds)
     note = plan.describe(herd.num_members) if plan.name != "loop" and plan.chunk < herd.num_members else ""
     return MeasuredWay(speed, *peaks(herd.device), plan.name, plan.threads, note)
+
+
+def best_threads(run: Callable[[float], MeasuredWay], device: torch.device, seconds: float) -> MeasuredWay:
+    """Run a measurement with one thread and with all threads on a CPU, and return the faster; on a GPU, run it once.
+
+    Args:
+        run: The measurement, which gets the seconds that it may take.
+    """
+    counts = sorted({1, torch.get_num_threads()}) if device.type == "cpu" else [torch.get_num_threads()]
+    results = []
+    for threads in counts:
+        torch.set_num_threads(threads)
+        results.append(run(seconds / len(counts)))
+    return max(results, key=lambda one: one.rate)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a GPU has finished its work."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def reset_peaks(device: torch.device) -> None:
+    """Reset the peaks of a GPU; those of a process cannot be reset."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def peaks(device: torch.device) -> tuple[int, int]:
+    """Return the peak bytes of tensors, and the peak bytes that were reserved for them."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
+    resident = _resident()
+    return resident, resident
+
+
+def _resident() -> int:
+    """Return the peak memory of this process; `getrusage` would include the process that started it."""
+    with suppress(OSError, StopIteration):
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

@@ -28,20 +28,14 @@ _SWAPS = 5  # at least, after two that warm up
 
 
 @dataclass(frozen=True)
-class ExchangeRequest:
-    """What to measure; None means the default of the device."""
+class ExchangeRequest(cases.BenchmarkRequest):
+    """The length of an epoch, in addition to what every benchmark has."""
 
-    cases: tuple[str, ...] | None = None
-    members: tuple[int, ...] | None = None
-    seconds: float = 1.0
-    device: str = "auto"
-    precision: str | None = None
     images: int = IMAGES  # of an epoch
 
     def check(self) -> None:
         """Raise a UserError for an impossible request, before torch is loaded."""
-        for name in self.cases or ():
-            cases.known(name)
+        super().check()
         if any(number < 2 for number in self.members or ()):
             raise UserError("A swap needs at least two members.")
 
@@ -49,21 +43,18 @@ class ExchangeRequest:
 def measure(request: ExchangeRequest, log: Callable[[str], None]) -> list[Row]:
     """Return a row for each case, number of members, and kind of swap."""
     request.check()
-    from ganherd.herd.engine.device import device_of
-
-    gpu = device_of(cases.recipe_of(cases.CASES["small"], 2, "random", request.device, "float32")).type == "cuda"
-    precision = request.precision or ("bf16" if gpu else "float32")
+    device, precision, names = request.with_defaults()
     rows = []
-    for name in request.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
-        for members in request.members or (ON_GPU if gpu else ON_CPU):
+    for name in names:
+        for members in request.members or (ON_GPU if device.type == "cuda" else ON_CPU):
             log(f"{name}: {members} members…")
             rows += _rows(name, members, request, precision, log)
     return rows
 
 
 def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log: Callable[[str], None]) -> list[Row]:
-    from ganherd.bench.peak_memory import synchronize
-    from ganherd.bench.random_images import as_file
+    from ganherd.bench.cases import as_file
+    from ganherd.bench.engine_rates import synchronize
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
     from ganherd.herd.engine.engines import measure_rate, place_state
@@ -168,14 +159,14 @@ def table(rows: Sequence[Row]) -> str:
     text = text_table(lines, right={1, *range(3, 10)})
     images = rows[0]["images"] if rows else IMAGES
     text.append(
-        f"Medians; a swap is the look for members that are not finite and the exchange of discriminators; a step is one of all "
-        f"members. In an epoch each member sees all {images:,} images (--images). At {SELDOM:g} swaps an epoch, one every "
-        f"{1 / SELDOM:g} epochs, and at {OFTEN:g}, one every {1 / OFTEN:g}: the share of its time."
+        f"Medians. A swap: check that members are finite, and exchange discriminators. A step: one step of all members. In an "
+        f"epoch each member sees all {images:,} images (--images). The last columns are the share of an epoch's time that swaps "
+        f"take, with one every {1 / SELDOM:g} epochs ({SELDOM:g} swaps an epoch) and one every {1 / OFTEN:g} ({OFTEN:g} swaps)."
     )
     return "\n".join(text)
 
 
 def _below(row: Row) -> str:
-    """Return at which rates swaps cost less than 1 %: both, the lower one, or none."""
+    """Return in words at which numbers of swaps an epoch they cost less than 1 %: both, the lower one, or none."""
     seldom, often = row["below_1_percent"]
     return "both" if often else f"at {SELDOM:g}" if seldom else "no"

@@ -1,6 +1,6 @@
-"""Measure rows of the fusion benchmark in a separate process: CASE MEMBERS WAY SECONDS DEVICE PRECISION.
+"""Measure rows of the fusion benchmark in a separate process, and print each as a line of JSON.
 
-Each row is printed as a line of JSON.
+Run as `python -m ganherd.bench.rows CASE MEMBERS WAY SECONDS DEVICE PRECISION`.
 """
 
 from __future__ import annotations
@@ -8,16 +8,15 @@ from __future__ import annotations
 import json
 import sys
 import traceback
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from ganherd.bench.cases import Case, known, recipe_of
-from ganherd.bench.checkout import rival_module
-from ganherd.bench.engine_rates import MeasuredWay, measure_chosen, measure_engine
-from ganherd.bench.random_images import as_file, images
-from ganherd.herd.engine.device import device_of, set_precision
+from ganherd.bench.cases import as_file, known, recipe_of
+from ganherd.bench.checkout import benchmark_module
+from ganherd.bench.engine_rates import MeasuredWay, best_threads, measure_chosen, measure_engine
+from ganherd.bench.throughput import OURS
+from ganherd.herd.engine.device import set_precision
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import UserError, first_line, with_type
 
@@ -46,39 +45,20 @@ def main(name: str, members: str, way: str, seconds: str, device: str, precision
 
 def measure(name: str, members: int, way: str, seconds: float, device: str, precision: str) -> MeasuredWay:
     """Measure one way to train this many members."""
-    case = known(name)
-    recipe = recipe_of(case, members, "random", device, precision)
-    set_precision(recipe)
-    if way in ("ours", "loop", "fused", "graph"):
-        return _measure_own(case, members, way, seconds, device, precision)
-    if way == "processes":
-        rivals = rival_module("processes", f"the way {way}")
-        result: MeasuredWay = rivals.processes(name, members, seconds, device, precision)
+    if way not in OURS:
+        rivals = benchmark_module("ways", f"the way {way}")
+        result: MeasuredWay = rivals.measure(name, members, way, seconds, device, precision)
         return result
-    rivals, where = rival_module("ways", f"the way {way}"), device_of(recipe)
-    torch.backends.cudnn.benchmark = True  # the shapes stay the same
-    work = rivals.RivalWork.of(case, recipe, torch.from_numpy(images(case)), where)
-    return _best(lambda share: rivals.PLAIN[way](work, members, share), where, seconds)
-
-
-def _measure_own(case: Case, members: int, way: str, seconds: float, device: str, precision: str) -> MeasuredWay:
+    case = known(name)
     with as_file(case) as path:
-        prepared = assemble(recipe_of(case, members, path, device, precision))
+        recipe = recipe_of(case, members, path, device, precision)
+        set_precision(recipe)
+        prepared = assemble(recipe)
     if way == "ours":
         return measure_chosen(prepared, seconds, lambda text: print(text, file=sys.stderr, flush=True))
-    return _best(
+    return best_threads(
         lambda share: measure_engine(prepared, way, torch.get_num_threads(), share), prepared.herd.device, seconds
     )
-
-
-def _best(run: Callable[[float], MeasuredWay], device: torch.device, seconds: float) -> MeasuredWay:
-    """Return the faster of one thread and all threads on a CPU."""
-    counts = sorted({1, torch.get_num_threads()}) if device.type == "cpu" else [torch.get_num_threads()]
-    results = []
-    for threads in counts:
-        torch.set_num_threads(threads)
-        results.append(run(seconds / len(counts)))
-    return max(results, key=lambda one: one.rate)
 
 
 def reason(error: Exception) -> str:

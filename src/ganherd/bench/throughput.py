@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.bench import cases
-from ganherd.bench.checkout import WHERE, has_rivals, rival_module
-from ganherd.recipe.schema import Recipe
+from ganherd.bench.checkout import WHERE, benchmark_module, has_benchmarks, require_checkout
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
 Row = JsonObject
+Log = Callable[[str], None]
 WAYS = {
     "eager": "plain PyTorch modules, one member after another",
     "processes": "one process per GAN, all at once (ten at most)",
@@ -38,35 +38,24 @@ _PATIENCE = 240.0  # extra seconds for a row, to compile kernels and compare eng
 
 
 @dataclass(frozen=True)
-class ThroughputRequest:
-    """What to measure; None means the default of the device."""
+class ThroughputRequest(cases.BenchmarkRequest):
+    """Which ways to train are measured, in addition to what every benchmark has."""
 
-    cases: tuple[str, ...] | None = None
-    ways: tuple[str, ...] | None = None
-    members: tuple[int, ...] | None = None
-    seconds: float = 2.0
-    device: str = "auto"
-    precision: str | None = None
+    ways: Sequence[str] | None = None
 
     def check(self) -> None:
         """Raise a UserError for unknown names, before torch is loaded."""
-        for name in self.cases or ():
-            cases.known(name)
+        super().check()
         for way in self.ways or ():
             if way not in WAYS:
                 raise UserError(f"there is no way {way!r}; there are {', '.join(WAYS)}.")
-            if way not in OURS and not has_rivals():
-                raise UserError(f"the way {way} needs code that is not installed with ganherd: {WHERE}.")
-        self.recipe(self.precision or "float32")
-
-    def recipe(self, precision: str) -> Recipe:
-        """Return a small recipe with the device and the precision."""
-        return cases.recipe_of(cases.CASES["small"], 1, "random", self.device, precision)
+            if way not in OURS:
+                require_checkout(f"the way {way}")
 
 
 @dataclass
 class ThroughputResult:
-    """Everything that one run measured."""
+    """All measured rows, with the machine and what its limits are."""
 
     machine: str
     device: str
@@ -80,36 +69,27 @@ class ThroughputResult:
         return {**vars(self), "ways": {way: WAYS[way] for way in dict.fromkeys(row["way"] for row in self.rows)}}
 
 
-def measure(
-    request: ThroughputRequest, log: Callable[[str], None], keep: Callable[[ThroughputResult], object] | None = None
-) -> ThroughputResult:
+def measure(request: ThroughputRequest, log: Log, output: Path | None = None) -> ThroughputResult:
     """Measure case by case and way by way, each in a separate process.
 
     Args:
-        keep: Called with the result after each row.
+        output: The file that receives all rows so far, after each row.
     """
     request.check()
-    from ganherd.herd.engine.device import device_of
-
-    device = device_of(request.recipe("float32"))
+    device, precision, names = request.with_defaults()
     gpu = device.type == "cuda"
-    precision = request.precision or ("bf16" if gpu else "float32")
     ways = request.ways or (ON_GPU if gpu else ON_CPU)
     result = ThroughputResult(str(device), str(device), precision, {})
     limits: Any = None
-    if has_rivals():
-        limits = rival_module("ceiling", "the floor").Limits(device, request.recipe(precision))
+    if has_benchmarks():
+        limits = benchmark_module("ceiling", "the floor").Limits(device, request.recipe(precision))
         result.machine, result.rates = limits.machine.name, limits.rates
     else:
         left_out = [way for way in ways if way not in OURS]
         ways = tuple(way for way in ways if way in OURS)
         result.notes.append(f"left out: {', '.join(['the floor', *left_out])}; {WHERE}")
-    for name in request.cases or (cases.ON_GPU if gpu else cases.ON_CPU):
+    for name in names:
         case = cases.CASES[name]
-        if why := cases.missing(case):
-            result.notes.append(f"{name} was left out: {why}")
-            log(result.notes[-1])
-            continue
         result.cases[name] = {"about": case.about, **(limits.of_case(case) if limits else {})}
         sizes = request.members or (case.sizes if gpu else case.cpu_sizes)
         for way in ways:
@@ -117,17 +97,16 @@ def measure(
                 result.rows.append(row)
                 _tell(row, log)
                 _compare(result)
-                if keep:
-                    keep(result)
+                if output:
+                    save(result, output)
     # stable: the ways keep their order
     result.rows.sort(key=lambda row: (list(cases.CASES).index(row["case"]), row["members"]))
     return result
 
 
 def _rows(
-    name: str, way: str, sizes: Sequence[int], seconds: float, device: str, precision: str, gpu: bool,
-    log: Callable[[str], None],
-) -> Iterator[Row]:  # fmt: skip
+    name: str, way: str, sizes: Sequence[int], seconds: float, device: str, precision: str, gpu: bool, log: Log
+) -> Iterator[Row]:
     """Yield a row for each number of members as soon as it is measured.
 
     On a GPU one process measures them all, and a new one continues after a failure. On a CPU each has its own process,
@@ -185,7 +164,7 @@ class _Process:
         self._said.close()
 
 
-def _tell(row: Row, log: Callable[[str], None]) -> None:
+def _tell(row: Row, log: Log) -> None:
     reached = (
         f"no number: {row['error']}"
         if "error" in row

@@ -21,9 +21,9 @@ from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
 from ganherd.cli.commands.status import status
 from ganherd.cli.commands.train import train
-from ganherd.cli.options import say, show
 from ganherd.util.errors import Interrupted, RunFailed, UserError
 from ganherd.util.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
+from ganherd.util.text import say, show
 
 app = typer.Typer(
     name="ganherd", help="Train many GANs as one.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,

@@ -1,9 +1,9 @@
 """`ganherd compare`: recipes under equal budgets and at equal images seen, scored alike; a killed comparison can be resumed.
 
-Every recipe first trains with the budget. The least number of images that one of them has seen then is common to all: those
-that have seen more train once more, with the same seeds, up to that number. A run is a function of its seed and its step, so
-this is exactly where the longer run passed by, measured without guessing. Of a recipe with two phases each is shortened by the
-same part.
+Every recipe first trains with the budget. The fewest images that any of them has seen by then are the common number: recipes
+that have seen more train once more, with the same seeds, up to that number. Because a run is a function of its seed and its
+step, the shorter run has exactly the state that the longer one had there. If a recipe has two phases, both are shortened by
+the same factor.
 """
 
 from __future__ import annotations
@@ -16,13 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from ganherd.compare.comparison_record import (
-    Comparison,
-    ComparisonRow,
-    ComparisonScoring,
-    ComparisonTraining,
-    RecipeJson,
-)
+from ganherd.compare.comparison_record import Comparison, ComparisonRow, ComparisonTraining
 from ganherd.compare.differences import differences
 from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
 from ganherd.metrics.metric_registry import METRICS, known_metrics
@@ -36,12 +30,12 @@ from ganherd.util.files import atomic_write
 
 RESULT = "compare.json"
 BUDGET, IMAGES = "budget", "images"  # the two bases, and the folders of their runs
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """What is compared, and by which scores."""
+    """The recipes to compare, and the scores to compare them by."""
 
     recipes: dict[str, Recipe]  # with budget and seeds, by a short name
     budget: str
@@ -80,28 +74,24 @@ class ComparisonRequest:
         return parse_budget(self.budget)[0] == "seconds"
 
     def training(self) -> ComparisonTraining:
-        """What the runs of a comparison are made of; those of another one are not mixed with them."""
+        """Return what the runs are trained with; a folder holds runs of one such setting only."""
         recipes = {name: recipe.model_dump(exclude={"run": {"scores"}}) for name, recipe in self.recipes.items()}
         result: ComparisonTraining = _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
         return result
 
-    def scoring(self) -> ComparisonScoring:
-        return {"metrics": self.metrics, "samples": self.samples, "network": self.network}
 
-
-def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, say: Say | None = None) -> Comparison:
+def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, log: Log | None = None) -> Comparison:
     """Train and score what is still missing in the folder; return the content of compare.json."""
     from ganherd.training.variants import phases
 
-    say = say or (lambda text: None)
-    state = _State(folder, request)
+    state = _State(folder, request, quiet, log or (lambda text: None))
     entries = _look(request)
     state.begin()
     with RunFolder(folder).lock():
         first = next(iter(entries.values()))
         state.write(data={"name": first.data, "rows": first.rows, "sha256": first.digest})
         for name, entry in entries.items():
-            _train(state, BUDGET, name, entry.recipe, request.is_time, quiet, say)
+            _train(state, BUDGET, name, entry.recipe, whole_time=request.is_time)
         trained = {name: _trained_steps(state.run(BUDGET, name), entry) for name, entry in entries.items()}
         least = min(entry.seen(trained[name]) for name, entry in entries.items())
         for name, entry in entries.items():
@@ -113,23 +103,24 @@ def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, say: 
                 where = state.run(IMAGES, name).first.path
                 recipe = phases.after(recipe, where)
                 before = recipe_file.load(entry.first.recipe, [f"train.budget={wanted.first}steps"])
-                _train(state, IMAGES, where.name, before, False, quiet, say)
+                _train(state, IMAGES, where.name, before)
             shorter = recipe_file.load(recipe, [f"train.budget={wanted.steps}steps"])
-            _train(state, IMAGES, name, shorter, False, quiet, say)
-        _score(state, entries, say)
+            _train(state, IMAGES, name, shorter)
+        _score(state, entries)
     return state.facts
 
 
 def default_folder(names: Sequence[str]) -> Path:
-    """The same for the same recipes, so that the same command finds what it began."""
+    """Return a folder that depends on the recipes only, so that the same command finds what it began."""
     return Path("comparisons") / "-vs-".join(names)
 
 
 class _State:
-    """compare.json, written again whenever something more is known."""
+    """The folder of a comparison and the content of its compare.json, which is written after every change."""
 
-    def __init__(self, folder: Path, request: ComparisonRequest) -> None:
-        self.folder, self.path, self.asked = folder, folder / RESULT, request
+    def __init__(self, folder: Path, request: ComparisonRequest, quiet: bool, log: Log) -> None:
+        self.folder, self.path, self.request = folder, folder / RESULT, request
+        self.quiet, self.log = quiet, log
         self.facts: Comparison = {
             "state": "running",
             "training": request.training(),
@@ -157,29 +148,20 @@ class _State:
         atomic_write(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
 
     def _refuse_another(self) -> None:
-        old = cast(dict[str, Any], dict(self.facts.get("training", {})))
-        new = self.asked.training()
-        old["recipes"] = {name: recipe_file.up_to_date(recipe) for name, recipe in old.get("recipes", {}).items()}
-        if old == new:
+        """Raise a `UserError` with the differences if the folder holds a comparison with other settings."""
+        old, new = self.facts["training"], self.request.training()
+        recipes = {name: recipe_file.up_to_date(recipe) for name, recipe in old["recipes"].items()}
+        if {**old, "recipes": recipes} == new:
             return
-        settings = {"budget": new["budget"], "seeds": new["seeds"]}
-        changed = [f"{key}: {old.get(key)} -> {value}" for key, value in settings.items() if old.get(key) != value]
-        before: dict[str, RecipeJson] = old["recipes"]
-        if list(before) != list(new["recipes"]):
-            changed.append(f"recipes: {', '.join(before)} -> {', '.join(new['recipes'])}")
-        else:
-            changed = changed or [
-                f"{name}: {line}"
-                for name, recipe in new["recipes"].items()
-                for line in recipe_file.differing(before[name], recipe)
-            ]
+        brief = [{**training, "recipes": ", ".join(training["recipes"])} for training in (old, new)]
+        changed = recipe_file.differing(*brief) or recipe_file.differing(recipes, new["recipes"])
         raise UserError(
             f"{self.folder} holds a comparison with other settings ({'; '.join(changed)}): choose another -o, or remove it."
         )
 
 
 def _look(request: ComparisonRequest) -> dict[str, Entry]:
-    """Every recipe builds and reads the same data; otherwise nothing begins."""
+    """Build every recipe once, and refuse recipes that train on different data."""
     entries = {name: look_at(recipe) for name, recipe in request.recipes.items()}
     first, *others = entries
     for name in others:
@@ -191,8 +173,12 @@ def _look(request: ComparisonRequest) -> dict[str, Entry]:
     return entries
 
 
-def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, quiet: bool, say: Say) -> None:
-    """The run of one recipe: as it is where it is finished, from its last checkpoint on where it is not."""
+def _train(state: _State, basis: str, name: str, recipe: Recipe, whole_time: bool = False) -> None:
+    """Train one recipe, or resume its run; a finished run stays as it is.
+
+    Args:
+        whole_time: Whether all of a budget of time is for the training, with nothing reserved for the end of the run.
+    """
     from ganherd import api
     from ganherd.training import session
 
@@ -203,12 +189,12 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole: bool, qu
     began = time.monotonic()
     try:
         if run.info_path.is_file():
-            say(f"{name}: resumes in {run.path}")
-            session.resume(run.path, quiet=quiet, trust_code=True, finishers=api.FINISHERS)
+            state.log(f"{name}: resumes in {run.path}")
+            session.resume(run.path, quiet=state.quiet, trust_code=True, finishers=api.FINISHERS)
         else:
-            say(f"{name}: {recipe.train.budget}, {recipe.herd.seeds} seeds, in {run.path}")
-            shutil.rmtree(run.path, ignore_errors=True)  # a kill before the first word of the run
-            session.train(recipe, run.path, name, quiet, counts_all=whole, finishers=api.FINISHERS)
+            state.log(f"{name}: {recipe.train.budget}, {recipe.herd.seeds} seeds, in {run.path}")
+            shutil.rmtree(run.path, ignore_errors=True)  # left by a run that was killed before it wrote run.json
+            session.train(recipe, run.path, name, state.quiet, counts_all=whole_time, finishers=api.FINISHERS)
     except Interrupted:
         raise Interrupted(f"stopped while {name} trained, and nothing is lost: the same command resumes it.") from None
     finally:
@@ -231,44 +217,44 @@ def _refuse_strangers(run: RunFolder, recipe: Recipe) -> None:
         )
 
 
-def _score(state: _State, entries: dict[str, Entry], say: Say) -> None:
-    """Scores of both bases, and what differs; a run that serves both, and one that was scored before, is scored once."""
+def _score(state: _State, entries: dict[str, Entry]) -> None:
+    """Write the scores on both bases, and the differences between recipes. Each run is scored once."""
     from ganherd.data.dataset import load
 
-    request = state.asked
+    request = state.request
     data = load(next(iter(entries.values())).recipe.data)
     names = request.metrics or known_metrics(None, "score", data)
-    scoring = _plain(request.scoring() | {"metrics": names})
+    scoring = {"metrics": names, "samples": request.samples, "network": request.network}
     if state.facts.get("scoring") != scoring:
         state.write(scoring=scoring, scores={})
     bases = {}
     for basis in (BUDGET, IMAGES):
         runs = {name: state.run(basis, name) for name in entries}
         runs = {name: run if run.info_path.is_file() else state.run(BUDGET, name) for name, run in runs.items()}
-        scores = _scores(state, names, runs, basis, say)
+        scores = _scores(state, names, runs, basis)
         rows = {name: {**_row(state, entries[name], run), "scores": scores[name]} for name, run in runs.items()}
         bases[basis] = {"entries": rows, "differences": differences(scores)}
     state.write(bases=bases, state="finished")
 
 
-def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str, say: Say) -> dict[str, Scores]:
+def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str) -> dict[str, Scores]:
     """Return the scores of each run, and those of contests between the runs if such metrics are requested."""
     from ganherd.scoring import score_run, score_runs
 
-    request, cached = state.asked, state.facts["scores"]
+    request, cached = state.request, state.facts["scores"]
+    settings: Any = {"trust_code": True, "progress": state.log}
     alone = [name for name in names if not METRICS[name].contest]
     contests = [name for name in names if METRICS[name].contest]
     scores: dict[str, Scores] = {}
     for name, run in runs.items():
         key = _key(run)
         if alone and key not in cached:
-            say(f"scores of {name} ({basis})")
-            settings: Any = {"trust_code": True, "progress": say, "network": request.network}
-            cached[key] = _plain(score_run(run.path, alone, request.samples, **settings))
+            state.log(f"scores of {name} ({basis})")
+            cached[key] = _plain(score_run(run.path, alone, request.samples, network=request.network, **settings))
             state.write()
         scores[name] = dict(cached.get(key, {}))
     if contests:
-        held = score_runs([run.path for run in runs.values()], contests, request.samples, trust_code=True, progress=say)
+        held = score_runs([run.path for run in runs.values()], contests, request.samples, **settings)
         for name, run in runs.items():
             scores[name] |= held.runs[str(run.path)]
     return scores
@@ -312,8 +298,8 @@ def _plain(value: Any) -> Any:
 def _read(path: Path) -> Comparison:
     try:
         facts = files.read_json(path)
-        wall = facts["wall"]
-        if not all(isinstance(wall[basis], dict) for basis in (BUDGET, IMAGES)):
+        sections = [facts["wall"][BUDGET], facts["wall"][IMAGES], facts["scores"], facts["training"]["recipes"]]
+        if not all(isinstance(section, dict) for section in sections):
             raise ValueError
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise UserError(f"{path} is not what `ganherd compare` writes; choose another -o.") from error

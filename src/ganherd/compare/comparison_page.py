@@ -1,4 +1,4 @@
-"""A comparison as one picture and one page: the scores with their intervals and seeds, what each took, and samples."""
+"""Draw a comparison as one picture and one page: scores with their intervals, what each recipe took, and samples."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from ganherd.metrics.metric_registry import METRICS
 from ganherd.report import templating
 from ganherd.scoring.result import format_value, measured, skipped
 from ganherd.scoring.score_table import shared
-from ganherd.util import files
-from ganherd.util.files import JsonObject, atomic_write
+from ganherd.util.files import JsonObject, atomic_write, read
 from ganherd.viz import pictures
 
 if TYPE_CHECKING:
@@ -23,24 +22,23 @@ if TYPE_CHECKING:
 # Scores in the order in which they get a panel, while there is room.
 FIRST = ("fid", "ifid", "kid", "label_accuracy", "precision", "recall", "coverage", "modes")
 MOST = 6  # panels
-BESIDE = ("samples", "network", "seed")  # reported with every number
+_REPORTED = ("samples", "network", "seed")  # reported with every number
 COLOURS = ("#3b82f6", "#e08a1e", "#1a9f6b", "#a855f7", "#e5484d", "#64748b")
 
 
 def write(facts: Comparison, folder: Path) -> dict[str, Path]:
-    """compare.png and compare.html in the folder; what was written, by its kind."""
-    pictures.save(draw(facts, "compare.html"), folder / "compare.png")
-    atomic_write(folder / "compare.html", render(facts, folder))
-    return {
-        kind: folder / name
-        for kind, name in (("picture", "compare.png"), ("page", "compare.html"), ("data", "compare.json"))
-    }
+    """Write compare.png and compare.html into the folder; return the files of the comparison by their kind."""
+    files = {"picture": folder / "compare.png", "page": folder / "compare.html", "data": folder / "compare.json"}
+    pictures.save(draw(facts, "compare.html"), files["picture"])
+    atomic_write(files["page"], render(facts, folder))
+    return files
 
 
 def draw(facts: Comparison, others_in: str = "") -> Figure:
-    """A panel for each metric: on the left at the equal budget, on the right at equal images; bars are intervals.
+    """Draw a panel for each metric: on the left at the equal budget, on the right at equal images; bars are intervals.
 
-    `others_in`: the file that has the scores without a panel.
+    Args:
+        others_in: The file that has the scores without a panel.
     """
     bases = facts["bases"]
     metrics, others = panels(bases)[:MOST], panels(bases)[MOST:]
@@ -114,13 +112,13 @@ def _basis(facts: Comparison, basis: str) -> JsonObject:
     """Return the tables of recipes that had an equal budget, or saw equally many images."""
     facts_of_basis = facts["bases"][basis]
     entries = facts_of_basis["entries"]
-    scores = [["score", *entries, *BESIDE]]
+    scores = [["score", *entries, *_REPORTED]]
     each_recipe = [measured(row["scores"]) for row in entries.values()]
     for metric in dict.fromkeys(metric for own in each_recipe for metric in own):
         each = [own.get(metric) for own in each_recipe]
         known = [score for score in each if score is not None]
         cells = ("–" if score is None else score.with_span for score in each)
-        scores.append([known[0].title, *cells, *(shared(known, key) for key in BESIDE)])
+        scores.append([known[0].title, *cells, *(shared(known, key) for key in _REPORTED)])
     left_out = {sentence for row in entries.values() for sentence in skipped(row["scores"])}
     return {
         "heading": comparison_text.heading(facts, basis),
@@ -135,4 +133,4 @@ def _samples(facts: Comparison, folder: Path) -> list[tuple[str, bytes]]:
     """Return the last picture of each recipe's run at the equal budget."""
     runs = {name: folder / row["run"] for name, row in facts["bases"]["budget"]["entries"].items()}
     paths = {name: run / "samples" / "final.png" for name, run in runs.items()}
-    return [(name, files.read(path)) for name, path in paths.items() if path.is_file()]
+    return [(name, read(path)) for name, path in paths.items() if path.is_file()]

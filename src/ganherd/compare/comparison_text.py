@@ -1,4 +1,4 @@
-"""A comparison as lines of text for a terminal: what each recipe took, its scores, and how sure the difference is."""
+"""Show a comparison as lines of text: what each recipe took, its scores, and how certain their differences are."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ UNEQUAL = 0.05  # relative difference of device-seconds that gets a note
 
 
 def title(facts: Comparison) -> str:
-    """What is compared, in one sentence."""
+    """Return what is compared, in one sentence."""
     training = facts["training"]
     names, seeds = list(training["recipes"]), training["seeds"]
     others = " and ".join([", ".join(names[1:-1]), names[-1]] if len(names) > 2 else names[1:])
@@ -24,12 +24,12 @@ def title(facts: Comparison) -> str:
 
 
 def rows(facts: Comparison) -> str:
-    """What its data is made of: images, also where an older comparison does not say so, or points."""
+    """Return what the rows of the data are: images or points; older comparisons, which do not record it, are of images."""
     return str(facts["data"].get("rows", "images"))
 
 
 def heading(facts: Comparison, basis: str) -> str:
-    """What is equal here."""
+    """Return the heading of a basis, which says what is equal: the budget, or the images seen."""
     if basis == "images":
         least = min(row["images"] for row in facts["bases"]["images"]["entries"].values())
         return f"At equal {rows(facts)} seen: about {least:,} by the discriminators of a seed"
@@ -80,7 +80,7 @@ def difference(metric: str, entry: ScoreDifference | None) -> str:
 
 
 def notes(facts: Comparison, basis: str) -> list[str]:
-    """What has to be known to read the tables."""
+    """Return what a reader needs to know about the tables."""
     first, entries = next(iter(facts["training"]["recipes"])), facts["bases"][basis]["entries"]
     out = []
     if facts["training"]["seeds"] > 1:
@@ -98,7 +98,7 @@ def notes(facts: Comparison, basis: str) -> list[str]:
 
 
 def text(facts: Comparison) -> str:
-    """The whole comparison."""
+    """Return the whole comparison."""
     parts = [title(facts)]
     for basis, by_basis in facts["bases"].items():
         scores = {name: row["scores"] for name, row in by_basis["entries"].items()}

@@ -1,4 +1,4 @@
-"""How much better or worse than the first recipe: paired by seed, with an interval and a verdict."""
+"""Compute how much better or worse than the first recipe others are: paired by seed, with interval and verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Scores = Mapping[str, Mapping[str, Any]]
 
 
 def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, ScoreDifference]]:
-    """For every recipe but the first, by metric: {"value", "interval", "per_seed", "verdict", …}.
+    """Return the differences of every other recipe from the first one, by recipe and metric.
 
     >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v], "seeds": [0, 1]}} for v in (5.0, 3.0))
     >>> found = differences({"a": a, "b": b})["b"]["fid"]
@@ -24,12 +24,12 @@ def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, ScoreDiffer
     (-2.02, 'better')
     """
     first, *others = scores
+    measured = {name: _measured(own) for name, own in scores.items()}
     return {
         name: {
-            metric: difference(metric, scores[first][metric], entry)
-            for metric, entry in scores[name].items()
-            if metric != SKIPPED and _is_number(entry.get("value")) and metric in scores[first]
-            if _is_number(scores[first][metric].get("value"))
+            metric: difference(metric, measured[first][metric], entry)
+            for metric, entry in measured[name].items()
+            if metric in measured[first]
         }
         for name in others
     }
@@ -44,9 +44,8 @@ def better(scores: Mapping[str, Scores]) -> dict[str, str]:
     """
     by_metric: dict[str, dict[str, Mapping[str, Any]]] = {}
     for name, own in scores.items():
-        for metric, entry in own.items():
-            if metric != SKIPPED and _is_number(entry.get("value")):
-                by_metric.setdefault(metric, {})[name] = entry
+        for metric, entry in _measured(own).items():
+            by_metric.setdefault(metric, {})[name] = entry
     return {
         metric: name
         for metric, entries in by_metric.items()
@@ -57,8 +56,10 @@ def better(scores: Mapping[str, Scores]) -> dict[str, str]:
 
 
 def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> ScoreDifference:
-    """Return the mean difference with its interval and verdict. The verdict is on how much better each seed became: for a
-    score of which 1 is best, on how much nearer to 1 it came."""
+    """Return the mean difference with its interval and verdict.
+
+    The verdict is about the gain of each seed; for a score of which 1 is best, the gain is how much nearer to 1 it is.
+    """
     pairs = [
         (a, b)
         for a, b in zip(first.get("per_seed", ()), other.get("per_seed", ()), strict=False)
@@ -70,6 +71,11 @@ def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) 
     gained = together([{"value": merit(b) - merit(a)} for a, b in pairs], seeds)
     mean = together([{"value": b - a} for a, b in pairs], seeds)
     return cast(ScoreDifference, {**mean, "verdict": verdict(gained.get("interval"))})
+
+
+def _measured(scores: Scores) -> Scores:
+    """Return the scores that have a value."""
+    return {m: entry for m, entry in scores.items() if m != SKIPPED and _is_number(entry.get("value"))}
 
 
 def _is_number(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""`ganherd compare RUN --downstream`: did it help my classifier? Few real images, with and without a mixture's, over seeds."""
+"""`ganherd compare RUN --downstream`: compare classifiers of few real images with and without generated ones, over seeds."""
 
 from __future__ import annotations
 
@@ -6,31 +6,36 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
 from ganherd.compare.comparison_record import Downstream, DownstreamRow
+from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
+from ganherd.compare.downstream_text import draw
+from ganherd.data.dataset import Dataset, load
 from ganherd.data.keyed import shuffle
+from ganherd.features.extract import best_device
 from ganherd.metrics.statistics.seeds import together
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
-from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.mixture import mixture
+from ganherd.mixture.mixture import Mixture
+from ganherd.runs.folder import RunFolder
+from ganherd.runs.records import plain
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.files import atomic_write
 from ganherd.util.meter import TimeLeft
-
-if TYPE_CHECKING:
-    from ganherd.compare.downstream_classifier import Images
-    from ganherd.data.dataset import Dataset
-    from ganherd.mixture.mixture import Mixture
+from ganherd.viz import pictures
 
 GENERATED = 1000  # of each class
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class DownstreamRequest:
+    """What to train the classifiers on."""
+
     per_class: Sequence[int]  # real images of each class
     seeds: int = 3
     generated: int = GENERATED  # images of each class
@@ -41,14 +46,16 @@ def measure(
     request: DownstreamRequest,
     output: Path | None = None,
     trust_code: bool = False,
-    say: Say | None = None,
+    log: Log | None = None,
 ) -> dict[str, Downstream]:
-    """What classifiers say of each run, by its path; downstream.json and downstream.png lie in the run or under `output`."""
-    for run in runs:
-        RunFolder.open(run), mixture_of(run)
+    """Measure what classifiers gain from each run; return the results by path.
+
+    Args:
+        output: The folder that receives a folder with downstream.json and downstream.png for each run; default: the run.
+    """
     results = {}
     for run in runs:
-        facts = measure_run(run, request, trust_code, say)
+        facts = measure_run(run, request, trust_code, log)
         where = output / run.resolve().name if output else run
         facts["files"] = {"data": str(where / "downstream.json"), "picture": str(where / "downstream.png")}
         _write(facts, where)
@@ -56,27 +63,25 @@ def measure(
     return results
 
 
-def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False, say: Say | None = None) -> Downstream:
-    """Measure without writing. Rows: generated images alone, N real ones of each class, and all that the mixture has seen."""
-    from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
-    from ganherd.data.dataset import load
-    from ganherd.features.extract import best_device
-    from ganherd.mixture import mixture
+def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False, log: Log | None = None) -> Downstream:
+    """Measure what classifiers gain from one run, and write nothing.
 
+    The rows are: generated images alone, N real ones of each class, and all images that the mixture was trained on.
+    """
     generators = mixture.load(run, trust_code).to(best_device())
     data = load(RunFolder(run).recipe.data)
     own = [np.flatnonzero(data.y == k) for k in range(len(data.labels))]
-    _refuse(generators, data, run)
+    _check_labels(generators, data, run)
     none = Images(data.x[:0], data.y[:0])
     counts = [n for n in request.per_class if n < max(map(len, own))]
     real = [0, *counts, max(map(len, own))]
-    clock = TimeLeft(say, "classifiers", request.seeds * (2 * len(real) - 1))
+    clock = TimeLeft(log, "classifiers", request.seeds * (2 * len(real) - 1))
     alone: dict[int, list[float]] = {n: [] for n in real}
     with_generated: dict[int, list[float]] = {n: [] for n in real}
     done = 0
     for seed in range(request.seeds):
-        if say:
-            say(f"seed {seed + 1} of {request.seeds}: {request.generated:,} images of each of {len(own)} classes")
+        if log:
+            log(f"seed {seed + 1} of {request.seeds}: {request.generated:,} images of each of {len(own)} classes")
         fake = _generated(generators, request.generated, seed)
         for n in real:
             few = _real(data, own, n, seed)
@@ -101,7 +106,8 @@ def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False,
     }
 
 
-def _refuse(mixture: Mixture, data: Dataset, run: Path) -> None:
+def _check_labels(mixture: Mixture, data: Dataset, run: Path) -> None:
+    """Raise a `UserError` unless the data has classes to learn, and the mixture generates all of them."""
     if len(data.labels) < 2 or not (data.y_test >= 0).any():
         raise UserError(
             f"--downstream needs labels of at least two classes and a held-out split, and the data of {run} has not both."
@@ -116,16 +122,12 @@ def _refuse(mixture: Mixture, data: Dataset, run: Path) -> None:
 
 def _generated(mixture: Mixture, count: int, seed: int) -> Images:
     """Return this many images of each class, of another replica for another seed if there are several."""
-    from ganherd.compare.downstream_classifier import Images
-
     each = [mixture.sample(count, k, seed, seed % mixture.replicas) for k in range(len(mixture.labels))]
     return Images(np.concatenate([one.x for one in each]), np.repeat(np.arange(len(each)), count))
 
 
 def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images:
     """Return the first `count` of each class in the seed's order: a smaller set is part of a larger one."""
-    from ganherd.compare.downstream_classifier import Images
-
     rows = np.concatenate([rows[shuffle(len(rows), "downstream", seed, k)[:count]] for k, rows in enumerate(own)])
     return Images(data.x[rows], data.y[rows])
 
@@ -144,15 +146,12 @@ def _row(real: int, is_all: bool, alone: list[float], with_generated: list[float
 
 
 def _over(values: list[float], seeds: list[int], least: float = 0.0) -> ScoreEntry | None:
-    """Mean and interval over the seeds."""
+    """Return the mean and its interval over the seeds."""
     return together([{"value": value} for value in values], seeds, (least, 1.0)) if values else None
 
 
 def _write(facts: Downstream, where: Path) -> None:
-    from ganherd.compare.downstream_text import draw
-    from ganherd.runs.records import plain
-    from ganherd.viz import pictures
-
+    """Write downstream.json and downstream.png into a folder."""
     try:
         where.mkdir(parents=True, exist_ok=True)
         atomic_write(where / "downstream.json", json.dumps(plain(facts), indent=1, allow_nan=False) + "\n")

@@ -1,4 +1,4 @@
-"""One small classifier, trained on real images, generated ones or both, and how often it is right on held-out data."""
+"""Train one small classifier on real images, generated ones or both, and measure its accuracy on held-out data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ganherd.features.extract import best_device
 
 @dataclass(frozen=True)
 class Images:
-    """Images (or points) in the data's own units, with their labels; none is a set, too."""
+    """Images (or points) in the units of the data, with their labels. May be empty."""
 
     x: np.ndarray
     y: np.ndarray
@@ -26,7 +26,7 @@ class Images:
 
 
 def steps_for(images: int) -> int:
-    """About two epochs, but not fewer nor more steps than the classifier of the scores has."""
+    """Return the steps of about two epochs, within the limits of the classifier that the scores use."""
     return min(max(2 * images // BATCH, STEPS[0]), STEPS[1])
 
 
@@ -60,7 +60,7 @@ def _fresh(data: Dataset, seed: int) -> nn.Module:
 
 
 def _order(n: int, steps: int, size: int, seed: int) -> np.ndarray:
-    """[steps, size] rows, epoch after epoch in a new order."""
+    """Return the rows of each batch [steps, size], epoch after epoch in a new order."""
     random = np.random.default_rng(seed)
     epochs = -(-steps * size // n)
     return np.concatenate([random.permutation(n) for _ in range(epochs)])[: steps * size].reshape(steps, size)

@@ -1,4 +1,4 @@
-"""What classifiers say of a mixture, for people: a table, a picture, and the honest sentence."""
+"""Show what classifiers gain from a mixture: a table, a picture, and the conclusions in sentences."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VERDICTS = {"helped": "it helped", "hurt": "it hurt", "undecided": "undecided"}
 
 
 def text(results: Mapping[str, Downstream]) -> str:
-    """Every run with its table and its sentence."""
+    """Return the table and the conclusions of every run."""
     return "\n\n".join(_of_run(facts) for facts in results.values())
 
 
@@ -60,7 +60,7 @@ def sentences(facts: Downstream) -> list[str]:
 
 
 def draw(facts: Downstream) -> Figure:
-    """Accuracy by the number of real images, without and with generated ones."""
+    """Draw the accuracy over the number of real images, without and with generated ones."""
     figure, (axes,) = pictures.new_figure(5.6, 3.6)
     rows = facts["rows"]
     series = (

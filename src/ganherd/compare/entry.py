@@ -1,4 +1,4 @@
-"""One recipe of a comparison: its size, and how many images its steps see."""
+"""Count the members and parameters of one recipe of a comparison, and the images that its steps see."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Entry:
         return max(1, bisect_right(range(most + 1), images, key=self.images) - 1)
 
     def seen(self, trained: TrainedSteps) -> int:
-        """Images of all phases."""
+        """Return the images of all phases."""
         return self.images(trained.steps) + (self.first.images(trained.first) if self.first else 0)
 
     def shorter(self, images: int, trained: TrainedSteps) -> TrainedSteps:
@@ -57,7 +57,7 @@ class Entry:
 
 
 def look_at(recipe: Recipe) -> Entry:
-    """Assembles the herd once, and lets it go again."""
+    """Assemble the herd of a recipe once, to count its members and parameters."""
     from ganherd.training.setup.assemble import assemble
     from ganherd.training.variants import phases
 
@@ -83,9 +83,9 @@ def look_at(recipe: Recipe) -> Entry:
 
 
 def names_of(sources: list[str]) -> list[str]:
-    """Short names of recipes: that of a packaged one or of its file, each different.
+    """Return a short, unique name for each recipe, from its own name or its file.
 
-    No name is that of another's first phase.
+    No name is equal to that of another recipe's first phase.
 
     >>> names_of(["digits-wcgan", "mine.yaml", "old/mine.yaml", "mine-first.yaml"])
     ['digits-wcgan', 'mine', 'mine-2', 'mine-first-2']

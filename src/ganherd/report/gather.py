@@ -35,6 +35,8 @@ PER_ROW = 12  # samples of each class in the report
 
 @dataclass(frozen=True)
 class MemberStory:
+    """One row of the table of members."""
+
     number: int
     replica: int
     label: str
@@ -48,7 +50,7 @@ class MemberStory:
     steps: int | None = None  # its own steps, if members have a pace
 
 
-@dataclass(frozen=True)
+@dataclass
 class RunStory:
     """What the page shows, independent of the files of the run."""
 
@@ -75,6 +77,16 @@ class RunStory:
     pictures: list[GalleryPicture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
+    def attempt(self, what: str, read: Callable[[], T]) -> T | None:
+        """Return what `read` returns; if it fails, add a note and return None, so that the rest is still reported."""
+        try:
+            return read()
+        except UserError as error:
+            self.notes.append(f"{what} could not be read: {error}")
+        except Exception as error:
+            self.notes.append(f"{what} could not be read: {type(error).__name__}: {error}")
+        return None
+
 
 def gather(
     run: RunFolder,
@@ -84,75 +96,53 @@ def gather(
     draw: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> RunStory:
-    notes: list[str] = []
-    recipe = _attempt(lambda: run.recipe.model_dump(mode="json"), notes, "the recipe") or {}
-    info = _attempt(lambda: run.info, notes, "run.json") or RunInfo()
-    metrics = _attempt(lambda: run.metrics(MOST_RECORDS), notes, "metrics.jsonl") or []
-    events = _attempt(run.events, notes, "events.jsonl") or []
-    if info.state == "interrupted":
+    """Return what the report of a run shows; see `report.write` for the arguments."""
+    from ganherd.data.dataset import load as load_data
+
+    folder = Path(run.path)
+    story = RunStory(folder.resolve().name, RunInfo(), {}, [], [], {}, [])
+    story.recipe = story.attempt("the recipe", lambda: run.recipe.model_dump(mode="json")) or {}
+    story.info = story.attempt("run.json", lambda: run.info) or RunInfo()
+    story.metrics = story.attempt("metrics.jsonl", lambda: run.metrics(MOST_RECORDS)) or []
+    story.events = story.attempt("events.jsonl", run.events) or []
+    if story.info.state == "interrupted":
         from ganherd.runs import checkpoint  # which imports torch
 
         saved = max(checkpoint.steps(run.checkpoints), default=0)
-        notes.append(f"It was stopped before its end, and saved at step {saved:,}: resume it with {run.again}.")
-    folder = Path(run.path)
+        story.notes.append(f"It was stopped before its end, and saved at step {saved:,}: resume it with {run.again}.")
     if mixture is None and (folder / "mixture" / "mixture.json").is_file():
-        mixture = _attempt(lambda: _load_mixture(folder, trust_code), notes, "the mixture")
-    if dataset is None and recipe:
-        dataset = _attempt(lambda: _load_data(run), notes, "the data")
-    labels = tuple(str(name) for name in (dataset.labels if dataset else mixture.labels if mixture else ()))
-    optional: JsonObject = {}
+        from ganherd.mixture.mixture import load as load_mixture
+
+        mixture = story.attempt("the mixture", lambda: load_mixture(folder, trust_code))
+    if dataset is None and story.recipe:
+        dataset = story.attempt("the data", lambda: load_data(run.recipe.data))
+    labels = dataset.labels if dataset else mixture.labels if mixture else ()
+    story.labels = tuple(str(name) for name in labels)
     if mixture is not None:
-        made_at = int(mixture.step)
-        generated = _attempt(lambda: _draw(mixture), notes, "samples of the mixture")
-        if generated is not None:
-            optional |= {"generated": generated[0], "generated_y": generated[1], "generated_member": generated[2]}
-        optional |= {"mixture_step": int(mixture.step), "replicas": int(mixture.replicas)}
-        optional["grid"] = getattr(mixture, "neighbourhoods", None)
-        if draw and dataset is not None:
-            made, data = mixture, dataset
-            _attempt(lambda: gallery.make(folder, made, data, progress=progress), notes, "the pictures")
-        optional["pictures"] = _attempt(lambda: gallery.read(folder, made_at), notes, "the pictures") or []
-    if "generated" not in optional and (last := _last_picture(folder)) is not None:
-        png = _attempt(lambda: files.read(last, gallery.LARGEST), notes, last.name)
-        optional |= {"sample_png": png, "sample_name": last.stem}
+        _add_mixture(story, folder, mixture, dataset if draw else None, progress)
+    if story.generated is None and (last := _last_picture(folder)) is not None:
+        story.sample_png = story.attempt(last.name, lambda: files.read(last, gallery.LARGEST))
+        story.sample_name = last.stem
     if dataset is not None:
-        optional |= dict(zip(("real", "real_y"), _some_rows(dataset), strict=True))
-        optional |= {"data_name": dataset.name, "data_notes": tuple(dataset.notes)}
-    return RunStory(
-        name=folder.resolve().name,
-        info=info,
-        recipe=recipe,
-        metrics=metrics,
-        events=events,
-        scores=_scores(folder, notes),
-        members=_attempt(lambda: _members(recipe, metrics, events, mixture, labels), notes, "the members") or [],
-        labels=labels,
-        notes=notes,
-        **optional,
-    )
+        story.real, story.real_y = _some_rows(dataset)
+        story.data_name, story.data_notes = dataset.name, tuple(dataset.notes)
+    story.scores = _scores(story, folder)
+    story.members = story.attempt("the members", lambda: _members(story, mixture)) or []
+    return story
 
 
-def _attempt(read: Callable[[], T], notes: list[str], what: str) -> T | None:
-    """Return what `read` returns; if it fails, add a note and return None, so that the rest is still reported."""
-    try:
-        return read()
-    except UserError as error:
-        notes.append(f"{what} could not be read: {error}")
-    except Exception as error:
-        notes.append(f"{what} could not be read: {type(error).__name__}: {error}")
-    return None
-
-
-def _load_mixture(folder: Path, trust_code: bool) -> Mixture:
-    from ganherd.mixture.mixture import load
-
-    return load(folder, trust_code)
-
-
-def _load_data(run: RunFolder) -> Dataset:
-    from ganherd.data.dataset import load
-
-    return load(run.recipe.data)
+def _add_mixture(
+    story: RunStory, folder: Path, mixture: Mixture, drawn: Dataset | None, progress: Callable[[str], None] | None
+) -> None:
+    """Add samples of the mixture, and the pictures in the run folder; if `drawn` is given, draw missing ones first."""
+    generated = story.attempt("samples of the mixture", lambda: _draw(mixture))
+    if generated is not None:
+        story.generated, story.generated_y, story.generated_member = generated
+    story.mixture_step, story.replicas = int(mixture.step), int(mixture.replicas)
+    story.grid = getattr(mixture, "neighbourhoods", None)
+    if drawn is not None:
+        story.attempt("the pictures", lambda: gallery.make(folder, mixture, drawn, progress=progress))
+    story.pictures = story.attempt("the pictures", lambda: gallery.read(folder, int(mixture.step))) or []
 
 
 def _draw(mixture: Mixture) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -188,24 +178,17 @@ def _last_picture(folder: Path) -> Path | None:
     return paths[-1] if paths else None
 
 
-def _scores(folder: Path, notes: list[str]) -> JsonObject:
+def _scores(story: RunStory, folder: Path) -> JsonObject:
     path = folder / "scores.json"
-    if not path.is_file():
-        return {}
-    scores = _attempt(lambda: files.read_json(path), notes, "scores.json")
+    scores = story.attempt("scores.json", lambda: files.read_json(path)) if path.is_file() else None
     if isinstance(scores, dict) and isinstance(scores.get("scores"), dict):
         scores = scores["scores"]
     return scores if isinstance(scores, dict) else {}
 
 
-def _members(
-    recipe: Mapping[str, Any],
-    metrics: list[MetricsRecord],
-    events: list[EventRecord],
-    mixture: Mixture | None,
-    labels: tuple[str, ...],
-) -> list[MemberStory]:
+def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     """Return what is known of each member of each replica: the last losses, the label, troubles."""
+    recipe, metrics, labels = story.recipe, story.metrics, story.labels
     loss_g, loss_d = (loss_table(metrics[-1:], key) for key in ("loss_g", "loss_d"))
     seeds = max(1, int((recipe.get("herd") or {}).get("seeds") or 1))
     total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * len(mixture.label_of))
@@ -216,7 +199,7 @@ def _members(
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
     speeds = paces(settings_of(recipe).paces)
     step = metrics[-1].step if metrics else 0
-    now = [(event.member, words(event.alarm)) for event in run_status.ill(events)]
+    now = [(event.member, words(event.alarm)) for event in run_status.ill(story.events)]
     out = []
     for i in range(total):
         replica, number = divmod(i, each)
@@ -238,7 +221,7 @@ def _members(
                 steps=int(step * speeds[number]) if number < len(speeds) else None,
                 winner=best is not None and (best.member, best.replica) == (number, replica),
                 ill=tuple(what for member, what in now if member == i),
-                troubles=sum(event.member == i and event.kind in TROUBLES for event in events),
+                troubles=sum(event.member == i and event.kind in TROUBLES for event in story.events),
             )
         )
     return out

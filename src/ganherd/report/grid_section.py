@@ -1,4 +1,4 @@
-"""The section about a grid: its topology, the spread of genes, the scores of neighbourhoods, and the time of routines."""
+"""The section about a grid: its topology, how nets spread over its cells, scores of neighbourhoods, time of routines."""
 
 from __future__ import annotations
 
@@ -79,6 +79,7 @@ def _topologies(story: RunStory, wirings: Sequence[tuple[str, Topology]]) -> lis
 
 
 def _wirings(story: RunStory, settings: CellularConfig) -> Iterator[tuple[str, Topology]]:
+    """Yield the first topology and those after each rewiring, with a title for each."""
     rows, columns = settings.grid
     if settings.rewire_by is None:  # a function of the user is known by its events only: a report executes no code
         yield "", _first_wiring(settings)

@@ -1,19 +1,20 @@
-"""The sections about events along the steps, and about each member."""
+"""The sections about events along the steps, about swaps, and about each member."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from markupsafe import Markup
 
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.score_section import per_class
-from ganherd.report.templating import Cell, number, percent, plain, render
+from ganherd.report.templating import Cell, count, number, percent, plain, render, svg
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
+from ganherd.viz.charts import draw_who_met
 
 _KINDS = {
     "nan": "bad",
@@ -27,20 +28,14 @@ _KINDS = {
     "resume": "busy",
 }
 _COLOURS = {"bad": "var(--bad)", "warn": "var(--warn)", "good": "var(--good)", "busy": "var(--busy)", "": "var(--soft)"}
-_MEETINGS = (
-    "swap",
-    "share",
-    "tournament",
-    "replacement",
-    "evaluation",
-    "mixture",
-    "exchange",
-)  # shown in other sections
+# shown in other sections
+_MEETINGS = ("swap", "share", "tournament", "replacement", "evaluation", "mixture", "exchange")
 _COUNTED = ("checkpoint", *_MEETINGS)  # too many to list
 _MOST_LINES = 200  # of a table
 
 
 def events(story: RunStory) -> Markup:
+    """Return the section about events: their numbers by kind, a timeline, and a table of the rarer ones."""
     kinds = Counter((str(e.get("event", "?")), event_name(e)) for e in story.events)
     pills = [_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items()]
     listed = [e for e in story.events if e.get("event") not in _COUNTED]
@@ -84,7 +79,7 @@ def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
 
 
 def _timeline(story: RunStory) -> JsonObject:
-    """Return a dot for each event, the most important ones last so that they lie on top, and a tick for each meeting."""
+    """Return a dot for each event, the most important ones last so that they are drawn on top, and a tick for each meeting."""
     known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
     steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]
     end = max(steps, default=0) or 1
@@ -103,52 +98,61 @@ def _timeline(story: RunStory) -> JsonObject:
     return {"ticks": [x / 4 for x in ticks], "dots": dots, "end": end, "met": kinds}
 
 
+def meetings(story: RunStory) -> Markup:
+    """Return the section about swaps: how long each generator trained with each discriminator."""
+    swaps = [e for e in story.events if e.get("event") == "swap"]
+    if not swaps or not story.members:
+        return Markup()
+    from ganherd.strategies.gap.gap import count_meetings
+
+    each = sum(m.replica == 0 for m in story.members)
+    steps = story.metrics[-1].get("step") if story.metrics else None
+    counts = count_meetings(story.events, len(story.members), steps)[:each, :each]  # replicas never meet
+    what = str(swaps[0].get("what", "nets"))
+    text = f"{count(len(swaps), 'swap').capitalize()} of {what}, from step {number(swaps[0].get('step'))} to "
+    text += f"{number(swaps[-1].get('step'))}. Both kinds of nets are named after the slot in which they began"
+    text += "; of the first replica." if each < len(story.members) else "."
+    figures = [(svg(draw_who_met(counts), "met"), "points")]
+    return render("charts", title="Who met whom", caption=text, figures=figures, cls="")
+
+
 def members(story: RunStory) -> Markup:
+    """Return the table of members; optional columns appear if a member has a value for them."""
     if not story.members:
         return Markup()
-    many = max(m.replica for m in story.members) > 0
     known = {m.label for m in story.members}
-    accuracy, spread = (
-        found if known & found.keys() else {}
-        for found in (per_class(story, n) for n in ("label_accuracy", "diversity"))
+    accuracy, diversity = (
+        values if known & values.keys() else {}
+        for values in (per_class(story, name) for name in ("label_accuracy", "diversity"))
     )
-    bred = any(m.generator for m in story.members)
-    paced = any(m.steps is not None for m in story.members)
-    head = [
-        "member",
-        *(["replica"] if many else []),
-        *(["generator"] if bred else []),
-        "label",
-        "weight",
-        *(["own steps"] if paced else []),
-        "generator loss",
-        "discriminator loss",
-    ]
-    head += [*(["recognised"] if accuracy else []), *(["diversity"] if spread else []), "troubles"]
-    rows = []
-    for m in story.members[:_MOST_LINES]:
+    columns: list[tuple[str, bool, Callable[[MemberStory], Any]]] = [
+        ("member", True, _number_and_prize),
+        ("replica", any(m.replica for m in story.members), lambda m: m.replica),
+        ("generator", any(m.generator for m in story.members), lambda m: m.generator),
+        ("label", True, lambda m: m.label or "–"),
+        ("weight", True, lambda m: percent(m.weight)),
+        ("own steps", any(m.steps is not None for m in story.members), lambda m: number(m.steps)),
+        ("generator loss", True, lambda m: _loss(m, m.loss_g)),
+        ("discriminator loss", True, lambda m: _loss(m, m.loss_d)),
         # the scores are those of the first replica
-        own = m.label if m.replica == 0 else None
-        first = Cell("best", "pill good", before=m.number, title="by GAM-II") if m.winner else m.number
-        row: list[Any] = [
-            first,
-            *([m.replica] if many else []),
-            *([m.generator] if bred else []),
-            m.label or "–",
-            percent(m.weight),
-            *([number(m.steps)] if paced else []),
-        ]
-        row += [_loss(m, m.loss_g), _loss(m, m.loss_d)]
-        row += [percent(accuracy.get(own or ""))] if accuracy else []
-        row += [number(spread.get(own or ""))] if spread else []
-        row.append(_troubles(m))
-        rows.append(row)
+        ("recognised", bool(accuracy), lambda m: percent(None if m.replica else accuracy.get(m.label))),
+        ("diversity", bool(diversity), lambda m: number(None if m.replica else diversity.get(m.label))),
+        ("troubles", True, _troubles),
+    ]
+    shown = [(name, cell) for name, is_shown, cell in columns if is_shown]
+    head = [name for name, _ in shown]
+    rows = [[cell(m) for _, cell in shown] for m in story.members[:_MOST_LINES]]
     right = tuple(i for i, name in enumerate(head) if name not in ("label", "generator"))
     return render("members", head=head, rows=rows, right=right, more=len(story.members) - len(rows))
 
 
+def _number_and_prize(member: MemberStory) -> Any:
+    """Return the number of a member, with a mark if it is the best of its run."""
+    return Cell("best", "pill good", before=member.number, title="by GAM-II") if member.winner else member.number
+
+
 def _loss(member: MemberStory, value: float | None) -> str:
-    """Return the last loss of a member; a dash if it was at rest."""
+    """Return the last loss of a member as text; a dash if the member was not training then."""
     return "–" if value is not None and math.isnan(value) and not member.troubles else number(value)
 
 

@@ -14,10 +14,9 @@ from ganherd.recipe.strategy_config import settings_of
 from ganherd.report import templating
 from ganherd.report.gather import RunStory
 from ganherd.report.grid_section import cells
-from ganherd.report.herd_section import events, members
+from ganherd.report.herd_section import events, meetings, members
 from ganherd.report.sample_section import maps, samples
 from ganherd.report.score_section import classes, losses, scores
-from ganherd.report.swap_section import meetings
 from ganherd.report.templating import Cell, count, duration, number, percent, plain
 
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
@@ -26,10 +25,12 @@ _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupt
 def render(story: RunStory) -> str:
     """Return the page of a run as HTML."""
     sections = (_header, samples, scores, maps, losses, classes, meetings, cells, events, members, _settings)
-    return templating.render("run", title=story.name, sections=[_part(section, story) for section in sections])
+    return templating.render(
+        "run", title=story.name, sections=[_section_or_note(section, story) for section in sections]
+    )
 
 
-def _part(section: Callable[[RunStory], Markup], story: RunStory) -> Markup:
+def _section_or_note(section: Callable[[RunStory], Markup], story: RunStory) -> Markup:
     """Return a section, or a note if odd values in the files of the run make it fail."""
     try:
         return section(story)
@@ -39,6 +40,7 @@ def _part(section: Callable[[RunStory], Markup], story: RunStory) -> Markup:
 
 
 def _header(story: RunStory) -> Markup:
+    """Return the head of the page: name, state, a summary and a few numbers."""
     state = story.info.state or "unknown"
     last = story.metrics[-1] if story.metrics else {}
     facts = [
@@ -108,6 +110,7 @@ def _drawn_losses(story: RunStory) -> str:
 
 
 def _settings(story: RunStory) -> Markup:
+    """Return the section with the recipe, the content of run.json, and the versions of the software."""
     recipe = yaml.safe_dump(dict(story.recipe), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     info = story.info.as_json()
     rows = [(key, Cell(plain(value, True), tag="code")) for key, value in info.items() if key != "versions"]

@@ -14,6 +14,7 @@ from ganherd.viz import pictures
 
 
 def samples(story: RunStory) -> Markup:
+    """Render generated samples next to real ones: rows of images, or points."""
     x, real = story.generated, story.real
     if x is None:
         return _last_picture(story)

@@ -15,6 +15,7 @@ from ganherd.viz import charts
 
 
 def scores(story: RunStory) -> Markup:
+    """Render the table of scores, each with how it was measured."""
     known = measured(story.scores)
     if not known:
         how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
@@ -40,6 +41,7 @@ def scores(story: RunStory) -> Markup:
 
 
 def losses(story: RunStory) -> Markup:
+    """Render the losses of generators and discriminators over the steps."""
     about = "Every member thin, their mean bold; a dashed red line where a member was noticed or repaired."
     keys = ("loss_g", "loss_d")
     panels = [(svg(charts.draw_losses(story.metrics, story.events, [key]), key), "") for key in keys]
@@ -47,17 +49,20 @@ def losses(story: RunStory) -> Markup:
 
 
 def classes(story: RunStory) -> Markup:
+    """Render the scores that have a value for each class as bars."""
     figures = []
     if spread := per_class(story, "diversity"):
         of = str(story.scores["diversity"].get("network", "pixels"))
-        figures.append((svg(charts.draw_diversity(spread, of), "diversity"), _width(spread)))
+        drawn = charts.draw_bars(spread, title=f"spread of generated {of} / data's")
+        figures.append((svg(drawn, "diversity"), _width(spread)))
     if accuracy := per_class(story, "label_accuracy"):
         drawn = charts.draw_bars(accuracy, title="recognised as the label asked for")
         figures.append((svg(drawn, "accuracy"), _width(accuracy)))
     if seen := per_class(story, "histogram"):
         expected = story.scores["histogram"].get("expected")
-        drawn = charts.draw_histogram(
-            {k: v or 0.0 for k, v in seen.items()}, expected if isinstance(expected, Mapping) else None
+        shares = {name: share or 0.0 for name, share in seen.items()}
+        drawn = charts.draw_bars(
+            shares, title="classes seen", expected=expected if isinstance(expected, Mapping) else {}
         )
         figures.append((svg(drawn, "classes"), _width(seen)))
     if not figures:

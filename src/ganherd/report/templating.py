@@ -61,7 +61,11 @@ def _without_controls(value: Any) -> Any:
 
 
 def svg(drawn: Figure, salt: str) -> Markup:
-    """Return a chart as SVG in the font and the colours of the page; `salt` keeps its ids apart from those of others."""
+    """Return a chart as SVG in the font and the colours of the page.
+
+    Args:
+        salt: A text that makes the ids in the SVG unique on the page.
+    """
     return Markup(pictures.svg(drawn, inline=True, salt=salt))
 
 

@@ -1,4 +1,4 @@
-"""Draw charts of the numbers of a run: losses over the steps, diversity and classes as bars."""
+"""Draw charts of the numbers of a run: losses over the steps, values of classes as bars, and which nets met."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DISCRIMINATOR, ALARM = "#e08a1e", "#e5484d"
 FEW = 14  # classes up to which a bar chart is narrow enough to be placed next to others
 TROUBLES = ("nan", "diverged", "alarm", "repair")  # events about the health of a member
+_MOST_LABELLED = 12  # members up to which the cells of a map of meetings are labelled
 _LOSSES = {"loss_g": ("generator loss", GENERATED), "loss_d": ("discriminator loss", DISCRIMINATOR)}
 
 
@@ -80,11 +81,10 @@ def _draw_members(axes: Axes, steps: np.ndarray, values: np.ndarray, colour: str
 def draw_bars(
     values: Mapping[str, float | None],
     *,
-    target: float = 1.0,
     title: str = "",
     expected: Mapping[str, float] | None = None,
 ) -> Figure:
-    """Draw a bar for each class, with a line at the target, or a mark at each expected value."""
+    """Draw a bar for each class, with a line at 1, which is best, or a mark at each expected value."""
     names = list(values)[:100]
     heights = [0.0 if values[n] is None else float(values[n] or 0.0) for n in names]
     few = max(3.5, 0.26 * len(names) + 0.4)
@@ -92,7 +92,7 @@ def draw_bars(
     at = np.arange(len(names))
     axes.bar(at, heights, width=0.68, color=GENERATED, alpha=0.85, label="generated")
     if expected is None:
-        axes.axhline(target, color=DATA, lw=1.4, ls=(0, (4, 2)))
+        axes.axhline(1.0, color=DATA, lw=1.4, ls=(0, (4, 2)))
     else:
         marks = [float(expected.get(n, 0.0)) for n in names]
         axes.hlines(marks, at - 0.42, at + 0.42, color=INK, lw=2, label="expected")
@@ -107,14 +107,38 @@ def draw_bars(
     return figure
 
 
-def draw_diversity(per_class: Mapping[str, float | None], of: str = "pixels") -> Figure:
-    """Draw the ratio of the spread of generated samples to that of the data; 1 is as varied as the data."""
-    return draw_bars(per_class, target=1.0, title=f"spread of generated {of} / data's")
+def draw_who_met(counts: np.ndarray) -> Figure:
+    """Draw counts of steps [generators, discriminators] as percentages of the steps of each generator.
 
+    >>> draw_who_met(np.array([[30, 70], [70, 30]])).axes[0].get_xlabel()
+    'discriminator'
+    """
+    from matplotlib.colors import LinearSegmentedColormap
 
-def draw_histogram(per_class: Mapping[str, float], expected: Mapping[str, float] | None = None) -> Figure:
-    """Draw the fractions of the classes that a classifier sees, with the expected ones."""
-    return draw_bars(per_class, expected=expected or {}, title="classes seen")
+    n = len(counts)
+    share = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)  # [N, N]
+    inch = min(0.55, 6.5 / n)
+    figure, (axes,) = new_figure(max(n * inch + 1.9, 3.2), n * inch + 1.2)
+    colours = LinearSegmentedColormap.from_list("met", ["white", GENERATED])
+    drawn = axes.imshow(
+        share, cmap=colours, vmin=0, vmax=max(float(share.max(initial=0)), 1e-9), interpolation="nearest"
+    )
+    axes.grid(visible=False)
+    axes.spines[:].set_visible(False)
+    step = max(1, -(-n // 20))
+    axes.set_xticks(range(0, n, step))
+    axes.set_yticks(range(0, n, step))
+    axes.set_xlabel("discriminator", color=INK)
+    axes.set_ylabel("generator", color=INK)
+    if n <= _MOST_LABELLED:
+        for (g, d), value in np.ndenumerate(share):
+            dark = value > 0.7 * share.max()
+            axes.text(d, g, f"{value:.0f}", ha="center", va="center", fontsize=9, color="white" if dark else "#1c2028")
+    bar = figure.colorbar(drawn, ax=axes, shrink=0.85, pad=0.03)
+    bar.set_label("% of its steps", color=INK, fontsize=9)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(colors=INK, labelsize=8, length=2)
+    return figure
 
 
 def _thin(lines: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, Any]]:

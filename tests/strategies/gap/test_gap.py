@@ -18,7 +18,7 @@ from ganherd.strategies.gap.paced import PacedGap
 from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.training.setup.build_strategy import never_due
 from ganherd.util.errors import UserError
-from ganherd.viz.meeting_map import draw_who_met
+from ganherd.viz.charts import draw_who_met
 
 # what two members, three, … did at the swaps 1 to 4 of seed 0, worked out by hand: see `by_hand`
 KNOWN = {

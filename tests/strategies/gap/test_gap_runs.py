@@ -19,7 +19,7 @@ from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.mixture import mixture
 from ganherd.recipe import recipe_file
 from ganherd.report.gather import MemberStory, RunStory
-from ganherd.report.swap_section import meetings
+from ganherd.report.herd_section import meetings
 from ganherd.scoring.several_runs import score_runs
 from ganherd.training.setup.assemble import assemble
 from ganherd.training.setup.build_strategy import make_strategy

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Set, Trust, print_json, say, show
+from ganherd.cli.options import Json, Quiet, Set, Trust, log_unless, named_files, names, numbers, print_result, refuse
 from ganherd.util.errors import UserError
 
 
@@ -46,64 +45,36 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Train and score recipes under equal budgets, and compare them. If interrupted, the same command continues."""
-    log = None if quiet else say
+    log = log_unless(quiet)
     if downstream:
         given = {"--budget": budget, "--metrics": metrics, "--network": network, "-n": samples, "--set": sets}
-        _refuse(given, "applies to recipes: leave it out with --downstream.")
-        _downstream(named, _counts(per_class or "20,50,100"), seeds, generated, output, trust_code, as_json, log)
+        why = "applies to recipes: leave it out with --downstream."
+        refuse(*((value, f"{option} {why}") for option, value in given.items()))
+        counts = numbers("--per-class", per_class or "20,50,100", "20,50,100")
+        from ganherd.runs.folder import RunFolder, mixture_of
+
+        for run in named:  # before torch is loaded
+            RunFolder.open(run), mixture_of(run)
+        from ganherd.compare import downstream as classifiers
+        from ganherd.compare import downstream_text
+
+        wanted = classifiers.DownstreamRequest(sorted(set(counts)), seeds, generated or classifiers.GENERATED)
+        result = classifiers.measure([Path(run) for run in named], wanted, output, trust_code, log)
+        print_result(as_json, {"downstream": result}, downstream_text.text(result))
         return
-    _refuse({"--per-class": per_class, "--generated": generated}, "needs --downstream.")
+    refuse((per_class, "--per-class needs --downstream."), (generated, "--generated needs --downstream."))
     if budget is None:
         raise UserError(
             "No budget given. Set how long each recipe may train, e.g. --budget 10m, 90s, 5000steps or 20epochs."
         )
     from ganherd.compare import compare_recipes
 
-    names = metrics.split(",") if metrics else None
     request = compare_recipes.ComparisonRequest.of(
-        named, budget, seeds, list(sets or []), names, samples, network, trust_code
+        named, budget, seeds, sets or (), names(metrics), samples, network, trust_code
     )
     folder = output or compare_recipes.default_folder(list(request.recipes))
     facts = compare_recipes.compare(request, folder, quiet, log)
-    from ganherd.compare import comparison_page
-    from ganherd.compare import comparison_text as showing
+    from ganherd.compare import comparison_page, comparison_text
 
-    written = comparison_page.write(facts, folder)
-    if as_json:
-        print_json({"compare": str(folder), **facts})
-        return
-    show(showing.text(facts))
-    show("\n" + "\n".join(f"{what:<8} {path}" for what, path in written.items()))
-
-
-def _downstream(
-    runs: list[str],
-    per_class: list[int],
-    seeds: int,
-    generated: int | None,
-    output: Path | None,
-    trust_code: bool,
-    as_json: bool,
-    log: Any,
-) -> None:
-    from ganherd.compare import downstream, downstream_text
-
-    request = downstream.DownstreamRequest(per_class, seeds, generated or downstream.GENERATED)
-    result = downstream.measure([Path(run) for run in runs], request, output, trust_code, log)
-    if as_json:
-        print_json({"downstream": result})
-    else:
-        show(downstream_text.text(result))
-
-
-def _refuse(options: Mapping[str, Any], why: str) -> None:
-    for name, value in options.items():
-        if value:
-            raise UserError(f"{name} {why}")
-
-
-def _counts(text: str) -> list[int]:
-    result = [int(n) if n.strip().isdecimal() else 0 for n in text.split(",")]
-    if not all(result):
-        raise UserError(f"--per-class {text}: give numbers of images separated by commas, e.g. 20,50,100.")
-    return sorted(set(result))
+    files = comparison_page.write(facts, folder)
+    print_result(as_json, {"compare": str(folder), **facts}, comparison_text.text(facts) + named_files(files))

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, say, show
+from ganherd.cli.options import Json, Quiet, print_json, print_result
 from ganherd.util.errors import counted
+from ganherd.util.text import say, show
 
 data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
-
-
-class Crop(StrEnum):
-    centre = "centre"
-    random = "random"
 
 
 @data_app.command("list")
@@ -26,14 +20,11 @@ def data_list(as_json: Json = False) -> None:
     from ganherd.data.inspect import list_sources
 
     rows = list_sources()
-    if as_json:
-        show(json.dumps({"sources": rows}, default=str))
-        return
+    lines = []
     for row in rows:
-        show(
-            f"{'✓' if row['present'] else '–'} {row['name']:<13} {row['about']}"
-            + (f"  [{row['where']}]" if row["where"] else "")
-        )
+        where = f"  [{row['where']}]" if row["where"] else ""
+        lines.append(f"{'✓' if row['present'] else '–'} {row['name']:<13} {row['about']}{where}")
+    print_result(as_json, {"sources": rows}, "\n".join(lines))
 
 
 @data_app.command("get")
@@ -45,11 +36,8 @@ def data_get(
     from ganherd.data.inspect import get
 
     got = get(name)
-    if as_json:
-        show(json.dumps(got))
-        return
     there = f"is at {got['where']}" if got["where"] else "needs no file"
-    show(f"{name} {there}" + ("." if got["fetched"] else ": nothing had to be fetched."))
+    print_result(as_json, got, f"{name} {there}" + ("." if got["fetched"] else ": nothing had to be fetched."))
 
 
 @data_app.command("inspect")
@@ -77,19 +65,15 @@ def data_inspect(
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
     looking.contact_sheet(dataset, path)
     facts = looking.describe(dataset) | {"contact_sheet": str(path)}
-    advice = None
+    text = looking.text(facts)
     if recommend:
         from ganherd import recommend as advising
 
         read = [f"data.size={size}"] if size else []
         read += ["data.bad_images=skip"] if dataset.skipped else []
         advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.ShardRows))
-    if as_json:
-        show(json.dumps(facts | ({"recommend": advice} if advice else {})))
-        return
-    show(looking.text(facts))
-    if advice:
-        show("\n" + advising.text(advice))
+        facts, text = facts | {"recommend": advice}, f"{text}\n\n{advising.text(advice)}"
+    print_result(as_json, facts, text)
 
 
 @data_app.command("prepare")
@@ -99,7 +83,9 @@ def data_prepare(
         Path | None, typer.Option("-o", "--output", help="Prepared folder to train from. Default: FOLDER-SIZE.")
     ] = None,
     size: Annotated[int, typer.Option(min=2, help="Width and height in pixels.")] = 64,
-    crop: Annotated[Crop, typer.Option(help="Position of the square that is cut from an image.")] = Crop.centre,
+    crop: Annotated[
+        Literal["centre", "random"], typer.Option(help="Position of the square that is cut from an image.")
+    ] = "centre",
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Number of reading processes. Default: one for each core.")
     ] = None,
@@ -113,7 +99,7 @@ def data_prepare(
 
     out = out or Path(f"{folder.resolve().name}-{size}")
     with ProgressBar("images", quiet or as_json) as meter:
-        index = prepare(folder, out, size, crop.value, seed, jobs, meter.at)
+        index = prepare(folder, out, size, crop, seed, jobs, meter.at)
     counts = {label: 0 for label in index.labels}
     for shard in index.shards:
         if shard.label >= 0:
@@ -122,7 +108,7 @@ def data_prepare(
     if as_json:
         facts = {"path": str(out), "images": total, "classes": counts, "shape": list(index.shape)}
         skipped = [{"file": one.file, "why": one.why} for one in index.skipped]
-        show(json.dumps({**facts, "skipped": skipped, "converted": index.converted}))
+        print_json({**facts, "skipped": skipped, "converted": index.converted})
         return
     for note in index.notes():
         say(f"note: {note}")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
-from ganherd.cli.options import Json, show
+from ganherd.cli.options import Json, print_result
 
 
 def doctor(as_json: Json = False) -> None:
@@ -12,14 +10,12 @@ def doctor(as_json: Json = False) -> None:
     from ganherd.machine_check import examine
 
     rows = examine()
-    if as_json:
-        show(json.dumps({"rows": rows}))
-        return
     width = max(len(row["what"]) for row in rows)
+    lines = []
     for row in rows:
         mark, found = ("✓", row["found"]) if row["found"] else ("–", "not here")
         need = f"  ({row['needed_for']})" if row["needed_for"] else ""
-        show(
-            f"{mark} {row['what']:<{width}}  {found}{need}"
-            + (f"\n  {'':<{width}}  {row['how_to_get']}" if row["how_to_get"] else "")
-        )
+        lines.append(f"{mark} {row['what']:<{width}}  {found}{need}")
+        if row["how_to_get"]:
+            lines.append(f"  {'':<{width}}  {row['how_to_get']}")
+    print_result(as_json, {"rows": rows}, "\n".join(lines))

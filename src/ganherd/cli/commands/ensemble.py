@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Trust, print_json, say, show
+from ganherd.cli.options import Json, Quiet, RunFolderArgument, Trust, log_unless, print_result
 from ganherd.recipe.mixture_scores import GOALS, asked_score
 
 _SCORES = "; ".join(f"{', '.join(names)} ({goal})" for goal, names in GOALS.items())
 
 
-class Search(StrEnum):
-    greedy = "greedy"
-    evolutionary = "evolutionary"
-    neighbourhoods = "neighbourhoods"
-
-
 def ensemble(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolderArgument,
     size: Annotated[int, typer.Option(min=1, help="Maximum number of generators.")] = 5,
     by: Annotated[
         str,
@@ -31,8 +23,9 @@ def ensemble(
         ),
     ] = "fid",
     search: Annotated[
-        Search, typer.Option(help="Search method; neighbourhoods weighs each neighbourhood of a grid.")
-    ] = Search.greedy,
+        Literal["greedy", "evolutionary", "neighbourhoods"],
+        typer.Option(help="Search method; neighbourhoods weighs each neighbourhood of a grid."),
+    ] = "greedy",
     samples: Annotated[int, typer.Option("-n", min=2, help="Samples of each generator.")] = 1000,
     network: Annotated[str | None, typer.Option(help="Network of the features; see `ganherd score`.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples and of the search.")] = 0,
@@ -44,18 +37,6 @@ def ensemble(
     by = asked_score("--by", by)  # before anything is loaded
     from ganherd.scoring import ensembles
 
-    result = ensembles.find(
-        run,
-        size,
-        by,
-        search.value,
-        samples,
-        seed,
-        network=network,
-        trust_code=trust_code,
-        progress=None if quiet or as_json else say,
-    )
-    if as_json:
-        print_json(result.facts())
-    else:
-        show(str(result))
+    log = log_unless(quiet or as_json)
+    result = ensembles.find(run, size, by, search, samples, seed, network=network, trust_code=trust_code, progress=log)
+    print_result(as_json, result.facts(), result)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Trust, say, show
+from ganherd.cli.options import Json, Quiet, Runs, Seed, Trust, log_unless, names, print_result
 
 
 def figures(
-    runs: Annotated[list[Path], typer.Argument(help="Run folders.")],
+    runs: Runs,
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of the figures.")] = Path("figures"),
     only: Annotated[
         str | None,
@@ -20,8 +19,10 @@ def figures(
             help="Figures to draw: points, samples, generalisation, spread, map, classes. Default: all that fit."
         ),
     ] = None,
-    names: Annotated[str | None, typer.Option(help="Names of the runs in the figures, separated by commas.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    run_names: Annotated[
+        str | None, typer.Option("--names", help="Names of the runs in the figures, separated by commas.")
+    ] = None,
+    seed: Seed = 0,
     trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -29,7 +30,6 @@ def figures(
     """Draw runs next to each other: samples, learning curves, maps, classes."""
     from ganherd.report import figures as drawing
 
-    given = [[one.strip() for one in text.split(",")] if text else None for text in (only, names)]
-    page, drawn = drawing.draw(runs, output, given[0], given[1], seed, trust_code, None if quiet else say)
+    page, drawn = drawing.draw(runs, output, names(only), names(run_names), seed, trust_code, log_unless(quiet))
     paths = [str(one.png) for one in drawn]
-    show(json.dumps({"page": str(page), "figures": paths}) if as_json else "\n".join([str(page), *paths]))
+    print_result(as_json, {"page": str(page), "figures": paths}, "\n".join([str(page), *paths]))

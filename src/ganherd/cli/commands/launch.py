@@ -9,8 +9,9 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Quiet, Set, say
+from ganherd.cli.options import Budget, Quiet, Seeds, Set, recipe_overrides, refuse
 from ganherd.util.errors import UserError
+from ganherd.util.text import say
 
 launch_app = typer.Typer(help="Start runs on a cluster.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -21,10 +22,8 @@ def launch_slurm(
     sets: Set = None,
     run: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/NAME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume this run.")] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")] = None,
+    budget: Budget = None,
+    seeds: Seeds = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of hosts.")] = 1,
     ranks_per_node: Annotated[int, typer.Option(min=1, help="Processes on each host; use one for each GPU.")] = 1,
     cpus_per_rank: Annotated[int, typer.Option(min=1, help="Cores of each process.")] = 1,
@@ -58,14 +57,21 @@ def launch_slurm(
     from ganherd import slurm
     from ganherd.recipe import recipe_file
 
-    overrides = [*(sets or []), *([f"train.budget={budget}"] if budget else [])]
-    overrides += [f"herd.seeds={seeds}"] if seeds is not None else []
+    refuse(
+        (
+            resume and (recipe or run),
+            "--resume uses the folder and the recipe of the run: leave the recipe and --run out.",
+        ),
+        (
+            resume and array,
+            "The jobs of an array resume by themselves: give the recipe and --run again instead of --resume.",
+        ),
+    )
+    overrides = recipe_overrides(sets, budget, seeds)
     words = [f"--set={each}" for each in overrides]
     if resume is not None:
         from ganherd.runs.folder import RunFolder
 
-        if recipe is not None or run is not None:
-            raise UserError("--resume uses the folder and the recipe of the run: leave the recipe and --run out.")
         RunFolder.open(resume)
         where, new = resume, words
     else:
@@ -76,10 +82,6 @@ def launch_slurm(
 
             refuse_meeting(loaded, "--array")
         where, new = run or Path("runs") / Path(name).stem, [name, *words]
-    if array and resume is not None:
-        raise UserError(
-            "The jobs of an array resume by themselves: give the recipe and --run again instead of --resume."
-        )
     job = slurm.Job(
         tuple(new), where, tuple(words) if resume is not None else (), nodes, ranks_per_node, cpus_per_rank, gpus_per_node, time,
         notice, partition, account, tuple(module or ()), container, launcher, launcher_options, array, members_each,

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, show
+from ganherd.cli.options import Json, print_result
 from ganherd.util.text import text_table
 
 
@@ -17,10 +16,8 @@ def recipes(name: Annotated[str | None, typer.Argument(help="Recipe to print.")]
 
     if name:
         text = recipe_file.text(name)
-        show(json.dumps({"name": name, "text": text}) if as_json else text, end="" if not as_json else "\n")
+        print_result(as_json, {"name": name, "text": text}, text.removesuffix("\n"))
         return
     rows = recipe_file.names()
-    if as_json:
-        show(json.dumps({"recipes": [{"name": n, "about": about} for n, about in rows]}))
-    else:
-        show("\n".join(text_table(rows)))
+    facts = {"recipes": [{"name": own, "about": about} for own, about in rows]}
+    print_result(as_json, facts, "\n".join(text_table(rows)))

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import json
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Trust, show
+from ganherd.cli.options import Json, Quiet, RunFolderArgument, Trust, print_result
 from ganherd.util.errors import UserError
 
 
-class Where(StrEnum):
-    auto = "auto"
-    cpu = "cpu"
-    cuda = "cuda"
-
-
 def sample(
-    run: Annotated[Path, typer.Argument(help="A run folder.")],
+    run: RunFolderArgument,
     output: Annotated[
         str, typer.Option("-o", "--output", help="File or folder to write, e.g. grid.png, out.npz or folder/.")
     ],
@@ -35,9 +26,13 @@ def sample(
             help="Weights of the labels: data (as in the data), uniform, or e.g. cat=2,dog=1. Default: those of the recipe."
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Image i of a seed is the same for every n.")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, help="Seed of the samples; image i of a seed is the same for every n.")
+    ] = 0,
     replica: Annotated[int, typer.Option(min=0, help="Number of the replica to sample from.")] = 0,
-    device: Annotated[Where, typer.Option(help="Device to sample on; auto uses a GPU if there is one.")] = Where.auto,
+    device: Annotated[
+        Literal["auto", "cpu", "cuda"], typer.Option(help="Device to sample on; auto uses a GPU if there is one.")
+    ] = "auto",
     trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -58,12 +53,12 @@ def sample(
 
     trained = mixture.load(run, trust_code)
     trained = label_weights.weighted(trained, wanted, run) if wanted is not None else trained
-    if device == Where.cuda and best_device().type != "cuda":
+    if device == "cuda" and best_device().type != "cuda":
         raise UserError("--device cuda, but PyTorch sees no GPU here; see `ganherd doctor`.")
-    trained = trained.to(best_device() if device == Where.auto else device.value)
+    trained = trained.to(best_device() if device == "auto" else device)
     count = per_class * len(trained.labels) if per_class else n or 64
     with ProgressBar("images", quiet or as_json) as meter:
         meter.at(0, count)
         request = (output, n or 64, label, per_class, seed, replica)
         path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count))
-    show(json.dumps({"output": str(path), "samples": count, "seed": seed}) if as_json else path)
+    print_result(as_json, {"output": str(path), "samples": count, "seed": seed}, path)

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Trust, print_json, say, show
+from ganherd.cli.options import Json, Quiet, Seed, Trust, log_unless, names, print_result
 from ganherd.util.errors import UserError
 
 
@@ -41,11 +41,7 @@ def score(
     per: Annotated[str | None, typer.Option(help="Also score each class, member, or neighbourhood of a grid.")] = None,
     samples: Annotated[
         int | None,
-        typer.Option(
-            "-n",
-            min=1,
-            help="Samples for each score. Default: 1,000; 10,000 for Inception on a GPU.",
-        ),
+        typer.Option("-n", min=1, help="Samples for each score. Default: 1,000; 10,000 for Inception on a GPU."),
     ] = None,
     ais_points: Annotated[
         int | None, typer.Option(min=1, help="Held-out images for AIS. Default: 16; on a GPU 100.")
@@ -57,7 +53,7 @@ def score(
         int | None, typer.Option(min=1, help="Temperatures of AIS; more make its bounds tighter. Default: 1,000.")
     ] = None,
     ais_chains: Annotated[int | None, typer.Option(min=1, help="Chains of AIS for each image. Default: 16.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
+    seed: Seed = 0,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the scores to this file as JSON.")
     ] = None,
@@ -68,22 +64,18 @@ def score(
     """Score trained mixtures against their data, or any samples against any data."""
     from ganherd import scoring
 
-    names = metrics.split(",") if metrics else None
+    wanted = names(metrics)
     annealing = scoring.Annealing(ais_points, ais_variance, ais_temperatures, ais_chains)
-    if annealing != scoring.Annealing() and "ais" not in scoring.known_metrics(names, "score"):
+    if annealing != scoring.Annealing() and "ais" not in scoring.known_metrics(wanted, "score"):
         raise UserError("--ais-points and similar options need AIS: add --metrics ais.")
-    settings: Any = {"network": network, "head": head, "per": per, "progress": None if quiet else say}
+    settings: Any = {"network": network, "head": head, "per": per, "progress": log_unless(quiet)}
     if (real is None) != (fake is None) or (real is None) != bool(runs):
         raise UserError("Nothing to score. Name runs, or give both --real and --fake.")
     if real and fake:
-        scored = scoring.ScoredRun(
-            {fake: scoring.score_sets(real, fake, names, samples, seed, trust_code, **settings)}, real
-        )
+        scores = scoring.score_sets(real, fake, wanted, samples, seed, trust_code, **settings)
+        scored = scoring.ScoredRun({fake: scores}, real)
     else:
-        scored = scoring.score_runs(runs or [], names, samples, seed, trust_code, annealing=annealing, **settings)
+        scored = scoring.score_runs(runs or [], wanted, samples, seed, trust_code, annealing=annealing, **settings)
     if output:
         scored.write(output)
-    if as_json:
-        print_json(scored.facts())
-    else:
-        show(str(scored))
+    print_result(as_json, scored.facts(), scored)

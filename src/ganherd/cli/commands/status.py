@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from ganherd.cli.options import Json, show
+from ganherd.cli.options import Json, RunFolderArgument, print_result
 
 
-def status(run: Annotated[Path, typer.Argument(help="A run folder.")], as_json: Json = False) -> None:
+def status(run: RunFolderArgument, as_json: Json = False) -> None:
     """Show the state of a run: step, rate, time left, members and alarms."""
     from ganherd.runs import run_status, status_text
 
     standing = run_status.describe(run)
-    show(json.dumps(standing.as_json()) if as_json else status_text.text(standing))
+    print_result(as_json, standing.as_json(), status_text.text(standing))

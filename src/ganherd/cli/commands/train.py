@@ -2,23 +2,65 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Set, Trust, print_json, say, show
+from ganherd.cli.options import (
+    Budget,
+    Json,
+    Quiet,
+    Seeds,
+    Set,
+    Trust,
+    print_json,
+    print_result,
+    recipe_overrides,
+    refuse,
+)
 from ganherd.util.errors import UserError
+from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
     from ganherd.recipe.schema import Recipe
     from ganherd.training.finish import Run
+
+
+@dataclass
+class TrainCommand:
+    """What `ganherd train` was asked to do."""
+
+    recipe: str | None
+    run: Path | None
+    resume: Path | None
+    overrides: list[str]
+    trust_code: bool
+    as_json: bool
+    quiet: bool
+
+    def load(self) -> Recipe:
+        """Return the recipe of a new run, after checking that its code is trusted, or that of the run to resume."""
+        from ganherd.recipe import recipe_file, trust
+        from ganherd.runs.folder import RunFolder
+
+        if self.resume is None:
+            source = recipe_file.DEFAULT if self.recipe is None else self.recipe
+            loaded = recipe_file.load(source, self.overrides)
+            trust.check_recipe(loaded, source, self.trust_code)
+            return loaded
+        folder = RunFolder.open(self.resume)
+        if self.recipe is not None:  # a recipe that is given with --resume must be that of the run
+            from ganherd.training.setup.identity import refuse_changes
+
+            refuse_changes(folder.recipe, recipe_file.load(self.recipe, self.overrides), folder)
+        return recipe_file.load(folder.recipe_path, self.overrides)
 
 
 def train(
@@ -46,10 +88,8 @@ def train(
             help="Train only these members, e.g. 0-9, as one of several jobs that share --run. Members must never meet."
         ),
     ] = None,
-    budget: Annotated[
-        str | None, typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h.")
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")] = None,
+    budget: Budget = None,
+    seeds: Seeds = None,
     ranks: Annotated[
         int | None,
         typer.Option(
@@ -67,91 +107,62 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train a recipe or resume a run, in one process or as a rank of a job."""
-    from ganherd.comm.backends.detect import connect, detect
+    from ganherd.comm.backends.detect import detect
 
-    engine = detect(os.environ)
-    overrides = list(sets or [])
-    overrides += [f"train.budget={budget}"] if budget else []
-    overrides += [f"herd.seeds={seeds}"] if seeds is not None else []
+    engine, look = detect(os.environ), dry_run or explain
+    in_job, retrains, is_part = engine != "local" or ranks is not None, retrain is not None, members is not None
+    refuse(
+        (grow and resume, "--grow starts a new run: leave --resume out."),
+        (retrains and not resume, "--retrain needs a finished run: name it with --resume."),
+        (
+            retrains and (recipe or sets or seeds),
+            "--retrain uses the recipe of the run: of its settings, only --budget can be given.",
+        ),
+        (retrains and in_job, "--retrain runs in one process: leave the ranks out."),
+        (resume and run, "--resume uses the folder of the run: leave --run out."),
+        (resume and dry_run, "--dry-run is for new runs: use `ganherd status` for this one."),
+        (resume and explain, "--explain is for new runs: leave --resume out and name the recipe."),
+        (
+            is_part and (in_job or resume or run is None),
+            "--members is for one of several jobs with the same --run: give it, and neither --ranks nor --resume.",
+        ),
+        (look and is_part, "--dry-run and --explain show the whole herd: leave --members out."),
+        (look and in_job, "--dry-run and --explain run in one process: leave --ranks out, and start no job."),
+        (
+            engine != "local" and ranks,
+            "--ranks starts ranks on this machine, but this process already is a rank of a job: leave it out.",
+        ),
+    )
+    command = TrainCommand(recipe, run, resume, recipe_overrides(sets, budget, seeds), trust_code, as_json, quiet)
     if grow is not None:
-        recipe = _grown(grow, recipe, resume, overrides)
-    if retrain is not None:
-        _check_retrain(resume, recipe or sets or seeds, engine != "local" or ranks)
-    if resume and run:
-        raise UserError("--resume uses the folder of the run: leave --run out.")
-    if resume and dry_run:
-        raise UserError("--dry-run is for new runs: use `ganherd status` for this one.")
-    if resume and explain:
-        raise UserError("--explain is for new runs: leave --resume out and name the recipe.")
-    if members is not None and (engine != "local" or ranks is not None or resume or run is None):
-        raise UserError(
-            "--members is for one of several jobs with the same --run: give it, and neither --ranks nor --resume."
-        )
-    if dry_run or explain:
-        if members is not None:
-            raise UserError("--dry-run and --explain show the whole herd: leave --members out.")
-        if ranks is not None or engine != "local":
-            raise UserError("--dry-run and --explain run in one process: leave --ranks out, and start no job.")
-        _look(recipe, overrides, explain, trust_code, as_json)
+        _grow(command, grow)
+    if look:
+        _look(command, explain)
         return
     if retrain is not None:
-        from ganherd.training.variants.retrain import prepare
-
-        assert resume is not None
-        message = prepare(resume, retrain, budget, trust_code)
-        if not quiet:
-            say(message)
-        overrides = []  # the checkpoint has the budget
+        _prepare_retraining(command, retrain, budget)
     if members is not None:
-        assert run is not None
-        _part(recipe, run, members, overrides, trust_code, as_json, quiet)
-        return
-    if engine == "local" and (ranks or 1) == 1:
-        _trained(_train(None, recipe, run, resume, overrides, trust_code, quiet), as_json)
-        return
-    if engine == "local":
-        from ganherd.cli.main import main
-        from ganherd.training.ranks.spawn import spawn
-        from ganherd.training.variants import phases
-
-        loaded = _load(recipe, resume, overrides, trust_code)  # report mistakes once, before any rank starts
-        if resume is None:
-            phases.refuse(loaded)
-        raise typer.Exit(spawn(main, ranks or 1, _without_ranks(sys.argv[1:])))
-    if ranks is not None:
-        raise UserError(
-            "--ranks starts ranks on this machine, but this process already is a rank of a job: leave it out."
-        )
-    from ganherd.comm.ranks import open_job
-
-    with open_job(lambda: connect(engine)) as comm:
-        done = _train(comm, recipe, run, resume, overrides, trust_code, quiet)
-    if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
-        _trained(done, as_json)
+        _train_part(command, members)
+    elif engine != "local":
+        _train_in_job(command, engine)
+    elif ranks is None or ranks == 1:
+        _show_trained(_train(command, None), as_json)
+    else:
+        _start_ranks(command, ranks)
 
 
-def _grown(grow: Path, recipe: str | None, resume: Path | None, overrides: list[str]) -> str:
-    """Return the recipe of a grown run (by default that of the finished run), and add the run to `overrides`."""
+def _grow(command: TrainCommand, finished: Path) -> None:
+    """Let the run grow from a finished one, by default with its recipe."""
     from ganherd.runs.folder import RunFolder
 
-    if resume is not None:
-        raise UserError("--grow starts a new run: leave --resume out.")
-    overrides.append(f"herd.grow_from={grow}")
-    return str(RunFolder.open(grow).recipe_path) if recipe is None else recipe
+    command.overrides.append(f"herd.grow_from={finished}")
+    if command.recipe is None:
+        command.recipe = str(RunFolder.open(finished).recipe_path)
 
 
-def _check_retrain(resume: Path | None, more: Any, ranks: Any) -> None:
-    if resume is None:
-        raise UserError("--retrain needs a finished run: name it with --resume.")
-    if more:
-        raise UserError("--retrain uses the recipe of the run: of its settings, only --budget can be given.")
-    if ranks:
-        raise UserError("--retrain runs in one process: leave the ranks out.")
-
-
-def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: bool, as_json: bool) -> None:
+def _look(command: TrainCommand, explain: bool) -> None:
     """Run --explain or --dry-run."""
-    loaded = _load(recipe, None, overrides, trust_code)
+    loaded = command.load()
     if explain:
         from ganherd.herd.engine import explain as explaining
         from ganherd.training.setup import net_guard
@@ -160,12 +171,12 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
         assembly = assemble(loaded, trust_code=True)
         reports = [net_guard.facts(report) for _, report in net_guard.checked(assembly)]
         facts = explaining.explain(assembly.herd, reports)
-        show(json.dumps(facts) if as_json else explaining.render_text(facts))
+        print_result(command.as_json, facts, explaining.render_text(facts))
         return
     from ganherd.training.setup import dry_run as dry
 
-    if as_json:
-        show(json.dumps(dry.describe(loaded)))
+    if command.as_json:
+        print_json(dry.describe(loaded))
         return
     shown: list[str] = []
 
@@ -177,50 +188,20 @@ def _look(recipe: str | None, overrides: list[str], explain: bool, trust_code: b
     show(dry.measured(dry.describe(loaded, show_known), shown))
 
 
-def _train(
-    comm: Communicator | None,
-    recipe: str | None,
-    run: Path | None,
-    resume: Path | None,
-    overrides: list[str],
-    trust_code: bool,
-    quiet: bool,
-) -> Run:
-    """Train in this process, or as one of the ranks of `comm`, which all call this."""
-    from ganherd.comm.ranks import run_on_all_ranks
-    from ganherd.recipe import recipe_file
+def _prepare_retraining(command: TrainCommand, classes: str, budget: str | None) -> None:
+    """Write the checkpoint from which some classes of a finished run train once more."""
+    from ganherd.training.variants.retrain import prepare
 
-    loaded = run_on_all_ranks(comm, lambda: _load(recipe, resume, overrides, trust_code))
-    if comm is not None:
-        from ganherd.comm.handshake import agree
-
-        run_on_all_ranks(
-            comm, lambda: agree(comm, "recipe", f"{recipe_file.dump(loaded)}run: {run}\nresume: {resume}\n")
-        )
-        from ganherd.training.ranks.restarts import begun
-
-        if again := comm.broadcast(str(begun(run, os.environ) or "").encode() if comm.rank == 0 else None):
-            path = Path(again.decode())
-            if resume is None:  # the same command as before: the recipe of the user trusts the same code
-                from ganherd.recipe.trust import vouches_for
-                from ganherd.runs.folder import RunFolder
-
-                trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
-            resume, overrides = path, []
-    from ganherd import api
-    from ganherd.training import session
-
-    if resume:
-        return session.resume(resume, overrides, quiet, trust_code, comm, finishers=api.FINISHERS)
-    name = Path(recipe or recipe_file.DEFAULT).stem
-    return session.train(loaded, run, name, quiet, job=comm, finishers=api.FINISHERS)
+    assert command.resume is not None
+    message = prepare(command.resume, classes, budget, command.trust_code)
+    if not command.quiet:
+        say(message)
+    command.overrides = []  # the checkpoint has the budget
 
 
-def _part(
-    recipe: str | None, run: Path, members: str, overrides: list[str], trust_code: bool, as_json: bool, quiet: bool
-) -> None:
+def _train_part(command: TrainCommand, members: str) -> None:
     """Run --members: start or resume some members of a run; the last of the jobs joins all."""
-    loaded = _load(recipe, None, overrides, trust_code)
+    loaded = command.load()
     refuse_meeting(loaded, "--members")
     from ganherd import api
     from ganherd.runs.folder import RunFolder
@@ -228,39 +209,78 @@ def _part(
     from ganherd.training.variants import job_parts, phases
 
     phases.refuse(loaded)
-
-    done = job_parts.train_part(loaded, run, members, quiet, finishers=api.FINISHERS)
-    if done.folder.info.part is None or as_json:
-        _trained(done, as_json)
+    assert command.run is not None
+    done = job_parts.train_part(loaded, command.run, members, command.quiet, finishers=api.FINISHERS)
+    if done.folder.info.part is None or command.as_json:
+        _show_trained(done, command.as_json)
         return
-    left = ", ".join(unfinished(RunFolder(run)))
-    show(f"members {members} of {run} are trained" + (f"; left are {left}." if left else "."))
+    left = ", ".join(unfinished(RunFolder(command.run)))
+    show(f"members {members} of {command.run} are trained" + (f"; left are {left}." if left else "."))
+
+
+def _start_ranks(command: TrainCommand, ranks: int) -> None:
+    """Start this command on several ranks of this machine, and exit with their code."""
+    from ganherd.cli.main import main
+    from ganherd.training.ranks.spawn import spawn
+    from ganherd.training.variants import phases
+
+    loaded = command.load()  # report mistakes once, before any rank starts
+    if command.resume is None:
+        phases.refuse(loaded)
+    raise typer.Exit(spawn(main, ranks, _without_ranks(sys.argv[1:])))
+
+
+def _train_in_job(command: TrainCommand, engine: str) -> None:
+    """Train as one rank of a job; the first rank shows the result."""
+    from ganherd.comm.backends.detect import connect
+    from ganherd.comm.ranks import open_job
+
+    with open_job(lambda: connect(engine)) as comm:
+        done = _train(command, comm)
+    if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
+        _show_trained(done, command.as_json)
+
+
+def _train(command: TrainCommand, comm: Communicator | None) -> Run:
+    """Train in this process, or as one of the ranks of `comm`, which all call this."""
+    from ganherd.comm.ranks import run_on_all_ranks
+    from ganherd.recipe import recipe_file
+
+    loaded = run_on_all_ranks(comm, command.load)
+    if comm is not None:
+        _agree(command, loaded, comm)
+    from ganherd import api
+    from ganherd.training import session
+
+    if command.resume:
+        settings = (command.overrides, command.quiet, command.trust_code, comm)
+        return session.resume(command.resume, *settings, finishers=api.FINISHERS)
+    name = Path(command.recipe or recipe_file.DEFAULT).stem
+    return session.train(loaded, command.run, name, command.quiet, job=comm, finishers=api.FINISHERS)
+
+
+def _agree(command: TrainCommand, loaded: Recipe, comm: Communicator) -> None:
+    """Check that all ranks have the same recipe; resume the run if the same command has begun it before."""
+    from ganherd.comm.handshake import agree
+    from ganherd.comm.ranks import run_on_all_ranks
+    from ganherd.recipe import recipe_file
+    from ganherd.recipe.trust import vouches_for
+    from ganherd.runs.folder import RunFolder
+    from ganherd.training.ranks.restarts import begun
+
+    text = f"{recipe_file.dump(loaded)}run: {command.run}\nresume: {command.resume}\n"
+    run_on_all_ranks(comm, lambda: agree(comm, "recipe", text))
+    if again := comm.broadcast(str(begun(command.run, os.environ) or "").encode() if comm.rank == 0 else None):
+        path = Path(again.decode())
+        if command.resume is None:  # the same command as before: the recipe of the user trusts the same code
+            command.trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
+        command.resume, command.overrides = path, []
 
 
 def refuse_meeting(recipe: Recipe, option: str) -> None:
     """Refuse to train a herd as several jobs unless its members never meet."""
     if recipe.strategy.meets or recipe.herd.seeds > 1:
         raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
-
-
-def _load(recipe: str | None, resume: Path | None, overrides: list[str], trust_code: bool) -> Recipe:
-    """Return the recipe of a new run, after checking that its code is trusted, or that of the run to resume."""
-    from ganherd.recipe import recipe_file
-    from ganherd.runs.folder import RunFolder
-
-    if resume is None:
-        from ganherd.recipe import trust
-
-        source = recipe_file.DEFAULT if recipe is None else recipe
-        loaded = recipe_file.load(source, overrides)
-        trust.check_recipe(loaded, source, trust_code)
-        return loaded
-    folder = RunFolder.open(resume)
-    if recipe is not None:  # a recipe that is given with --resume must be that of the run
-        from ganherd.training.setup.identity import refuse_changes
-
-        refuse_changes(folder.recipe, recipe_file.load(recipe, overrides), folder)
-    return recipe_file.load(folder.recipe_path, overrides)
 
 
 def _without_ranks(words: list[str]) -> list[str]:
@@ -273,7 +293,7 @@ def _without_ranks(words: list[str]) -> list[str]:
     return [w for i, w in enumerate(words) if i not in at and i - 1 not in at and not w.startswith("--ranks=")]
 
 
-def _trained(run: Any, as_json: bool) -> None:
+def _show_trained(run: Run, as_json: bool) -> None:
     path, info = _from_here(run.path), run.folder.info
     if as_json:
         print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores})

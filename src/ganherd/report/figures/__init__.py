@@ -9,20 +9,22 @@ from typing import TYPE_CHECKING
 
 from ganherd.report.figures import class_maps, learning_curves, sample_figures
 from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Log, opened
+from ganherd.report.templating import render
 from ganherd.util.errors import UserError
 from ganherd.util.files import atomic_write, replacing
+from ganherd.viz import pictures
 
 if TYPE_CHECKING:
     from ganherd.viz.pictures import Picture
 
-# By the name of its files: the function that draws it, and what it shows.
-FIGURES: dict[str, tuple[Callable[[Sequence[FigureRun], int, Log], Iterator[tuple[str, str, Picture]]], str]] = {
-    "points": (sample_figures.points, "samples over the data, for points in the plane"),
-    "samples": (sample_figures.grids, "images of every member"),
-    "generalisation": (learning_curves.generalisation, "cost of the discriminators on trained and on held-out data"),
-    "spread": (learning_curves.spread, "how far the members' held-out costs lie apart"),
-    "map": (class_maps.tsne, "t-SNE of data and samples"),
-    "classes": (class_maps.classes, "classes that a classifier sees in the samples"),
+# The function that draws each figure, by the name of its files.
+FIGURES: dict[str, Callable[[Sequence[FigureRun], int, Log], Iterator[tuple[str, str, Picture]]]] = {
+    "points": sample_figures.points,
+    "samples": sample_figures.grids,
+    "generalisation": learning_curves.generalisation,
+    "spread": learning_curves.spread,
+    "map": class_maps.tsne,
+    "classes": class_maps.classes,
 }
 
 
@@ -59,32 +61,24 @@ def draw(
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{folder} cannot be used as the folder of figures: {error.strerror}.") from error
-    found, left_out = [], []
+    drawn, left_out = [], []
     for name in only or FIGURES:
         try:
-            found += [_written(folder, *drawn) for drawn in FIGURES[name][0](compared, seed, log)]
+            drawn += [_written(folder, *figure) for figure in FIGURES[name](compared, seed, log)]
         except FigureSkipped as why:
             left_out.append(f"{name} is left out: {why}")
             log(left_out[-1])
-    if not found:
+    if not drawn:
         raise UserError(f"no figure fits these runs: {'; '.join(left_out)}.")
-    return _page(folder, compared, found, left_out), found
+    page = folder / "figures.html"
+    title = " · ".join(run.name for run in compared)
+    atomic_write(page, render("figures", title=title, figures=drawn, left_out=left_out))
+    return page, drawn
 
 
 def _written(folder: Path, name: str, caption: str, picture: Picture) -> Figure:
-    from ganherd.viz.pictures import save
-
+    """Write a figure as PNG and as SVG."""
     for ending in (".png", ".svg"):
         with replacing(folder / f"{name}{ending}") as temporary:
-            save(picture, temporary)
+            pictures.save(picture, temporary)
     return Figure(name, caption, folder / f"{name}.png")
-
-
-def _page(folder: Path, runs: Sequence[FigureRun], found: Sequence[Figure], left_out: Sequence[str]) -> Path:
-    """Write figures.html, a self-contained page with all figures."""
-    from ganherd.report.templating import render
-
-    path = folder / "figures.html"
-    title = " · ".join(run.name for run in runs)
-    atomic_write(path, render("figures", title=title, figures=found, left_out=left_out))
-    return path

@@ -15,8 +15,6 @@ from ganherd.scoring import maps as drawing
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
-    from ganherd.features.extract import ExtractedFeatures
-    from ganherd.features.real_features import RealFeatures
     from ganherd.viz.pictures import Picture
 
 MAPPED = 1000  # of the data, and of each run
@@ -24,28 +22,32 @@ COUNTED = 10_000  # samples of each run for the classes
 
 
 def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw Figures 10 and 11 of the paper: one map of data and samples, all together and a panel for each."""
+    """Draw data and samples in one t-SNE map, together and in a panel for each run (Figures 10 and 11 of the GAP paper)."""
+    from ganherd.features.real_features import RealFeatures
+
     data = _images(runs)
-    reference = _reference(data, log)
+    reference = RealFeatures(data, progress=log)  # by the classifier or pixels: Inception takes minutes on a CPU
     rows = np.sort(shuffle(len(data.x), "rows of a map", seed)[:MAPPED])
     real = reference.real.rows(rows)
     groups = {"data": real.x.cpu().numpy()}
     for run in runs:
-        groups[run.name] = _features(run, reference, MAPPED, seed, log).x.cpu().numpy()
+        log(f"{MAPPED:,} samples of {run.name}")
+        sample = run.mixture.sample(MAPPED, seed=seed)
+        features = reference.of(DrawnSamples(sample.x, sample.y, sample.member), run.name)
+        groups[run.name] = features.x.cpu().numpy()
     log(f"t-SNE of {sum(map(len, groups.values())):,} rows, some seconds")
     at = drawing.embed(groups, seed, most=MAPPED)
-    what = f"features of {reference.network.name}, seed {seed}"
-    nearest = _overlap(groups)
-    overlaps = "; ".join(f"{name} {100 * share:.0f} %" for name, share in nearest.items())
+    overlaps = "; ".join(f"{name} {100 * share:.0f} %" for name, share in _overlap(groups).items())
     caption = (
-        f"t-SNE of {len(real):,} rows of the data and as many samples of each run at most, {what}. Data whose nearest other "
-        f"row is a sample, which would be half of it where both are alike: {overlaps}."
+        f"t-SNE of {len(real):,} rows of the data and at most as many samples of each run, features of "
+        f"{reference.network.name}, seed {seed}. Share of the data whose nearest other row is a sample, half if both are alike: "
+        f"{overlaps}."
     )
     yield "map", caption, drawing.draw_map(at, f"{data.name}: data and samples", together=False)
 
 
 def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw Figure 14 of the paper, with the distance of each histogram from that of the data."""
+    """Draw which classes a classifier sees in the samples, and how far they are from the data (Figure 14 of the GAP paper)."""
     data = _images(runs)
     if len(data.labels) < 2:
         raise FigureSkipped("the data has no classes")
@@ -69,6 +71,7 @@ def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[st
 
 
 def _images(runs: Sequence[FigureRun]) -> Dataset:
+    """Return the data set of the runs, which must be the same images for all."""
     data = runs[0].dataset
     others = [run for run in runs if (run.dataset.shape, run.dataset.labels) != (data.shape, data.labels)]
     if others:
@@ -78,21 +81,8 @@ def _images(runs: Sequence[FigureRun]) -> Dataset:
     return data
 
 
-def _reference(data: Dataset, log: Log) -> RealFeatures:
-    """Return features of the classifier of the data, or pixels: Inception would take minutes on a CPU."""
-    from ganherd.features.real_features import RealFeatures
-
-    return RealFeatures(data, progress=log)
-
-
-def _features(run: FigureRun, reference: RealFeatures, count: int, seed: int, log: Log) -> ExtractedFeatures:
-    log(f"{count:,} samples of {run.name}")
-    sample = run.mixture.sample(count, seed=seed)
-    return reference.of(DrawnSamples(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member)), run.name)
-
-
 def _overlap(groups: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return, for each group but the first, how often the nearest other row to a row of the first is of that group."""
+    """Return how often the nearest neighbour of a row of the first group belongs to each of the other groups."""
     from sklearn.neighbors import NearestNeighbors
 
     (_, real), *others = groups.items()

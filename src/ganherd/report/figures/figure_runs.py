@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.models import MetricsRecord
+from ganherd.runs.records import COSTS
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -60,31 +60,26 @@ class FigureRun:
 
     @cached_property
     def kind(self) -> str:
-        """What its data are in one word; "examples" if the data is missing."""
+        """What the rows of the data are, in one word; "examples" if the data is missing."""
         try:
             return self.dataset.kind
         except UserError:
             return "examples"
 
     @cached_property
-    def metrics(self) -> list[MetricsRecord]:
-        return self.folder.metrics(_MOST_RECORDS)
-
-    def recorded(self, name: str, *also: str) -> tuple[np.ndarray, np.ndarray]:
-        """Return epochs [T] and values [T, replicas, members] of the records that hold it; T is 0 if none does.
-
-        Args:
-            also: Names that the records must hold, too.
-        """
-        lines = [line for line in self.metrics if all(_is_of_members(line, own) for own in (name, *also))]
-        seeds, members = self.recipe.herd.seeds, len(lines[0][name]) if lines else 0
-        if members % seeds or any(len(line[own]) != members for line in lines for own in (name, *also)):
+    def costs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Epochs [T], and costs on training data and on held-out data, both [T, replicas, members]; T is 0 without records."""
+        records = self.folder.metrics(_MOST_RECORDS)
+        lines = [line for line in records if all(_is_of_members(line, name) for name in COSTS)]
+        seeds, members = self.recipe.herd.seeds, len(lines[0][COSTS[0]]) if lines else 0
+        if members % seeds or any(len(line[name]) != members for line in lines for name in COSTS):
             raise UserError(
                 f"{self.folder.metrics_path} holds records of different herds, which ganherd did not write."
             )
         epochs = np.array([float(str(line["epoch"])) for line in lines])
-        values = np.array([[float(value) for value in line[name]] for line in lines])
-        return epochs, values.reshape(len(lines), seeds, members // seeds)
+        shape = (len(lines), seeds, members // seeds)
+        trained, held_out = (np.array([line[name] for line in lines], float).reshape(shape) for name in COSTS)
+        return epochs, trained, held_out
 
 
 def _is_of_members(line: Mapping[str, object], name: str) -> bool:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.report.figures.figure_runs import COLOURS, FigureRun, FigureSkipped, Log, left_out
-from ganherd.runs.records import COSTS
 from ganherd.viz.pictures import INK, new_figure
 
 if TYPE_CHECKING:
@@ -20,11 +19,11 @@ _THICK, _THIN = 1.8, 0.8
 
 
 def generalisation(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw Figures 6, 12 and 13 of the paper."""
+    """Draw the costs of the discriminators on training and on held-out data (Figures 6, 12 and 13 of the GAP paper)."""
     known, missing = _known(runs)
     figure, (mean, one, gap) = new_figure(14.0, 4.2, columns=3)
     for colour, run in zip(_colours(len(known)), known, strict=True):
-        epochs, trained, held = _costs(run)  # [T], [T, R, M]
+        epochs, trained, held = run.costs  # [T], [T, R, M]
         middle = {"train": trained.mean((1, 2)), "held out": held.mean((1, 2))}
         mean.plot(epochs, middle["train"], color=colour, lw=_THICK, label=f"{run.name}: train")
         mean.plot(epochs, middle["held out"], color=colour, lw=_THICK, ls=(0, (4, 2)), label=f"{run.name}: held out")
@@ -51,9 +50,9 @@ def generalisation(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[t
 
 
 def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw Figure 7 of the paper: the runs below each other, and their means next to each other."""
+    """Draw how much the held-out costs of the members of each run differ (Figure 7 of the GAP paper)."""
     recorded, missing = _known(runs)
-    known = [run for run in recorded if _costs(run)[2].shape[2] > 1]
+    known = [run for run in recorded if run.costs[2].shape[2] > 1]
     if not known:
         raise FigureSkipped("members are compared, and these runs have one each")
     missing |= {run.name: "it has one member" for run in recorded if run not in known}
@@ -61,12 +60,12 @@ def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str
 
     figure = Figure(figsize=(11.5, 1.55 * len(known) + 1.2), layout="constrained")
     grid = figure.add_gridspec(len(known), 2, width_ratios=(3, 1.3))
-    lows, highs = zip(*((held.min(), held.max()) for *_, held in map(_costs, known)), strict=True)
+    lows, highs = zip(*((held.min(), held.max()) for *_, held in (run.costs for run in known)), strict=True)
     margin = 0.04 * (max(highs) - min(lows))
     shares = []
     for row, (colour, run) in enumerate(zip(_colours(len(known)), known, strict=True)):
         axes = figure.add_subplot(grid[row, 0])
-        epochs, _, held = _costs(run)
+        epochs, _, held = run.costs
         axes.plot(epochs, held[:, 0], color=colour, lw=_THIN, alpha=0.55)
         axes.fill_between(epochs, *_band(held[:, :1]), color=colour, alpha=0.22, lw=0)
         _finish(axes, run.name)
@@ -92,7 +91,7 @@ def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str
 
 def _known(runs: Sequence[FigureRun]) -> tuple[list[FigureRun], dict[str, str]]:
     """Return the runs with at least two records of costs, and why each of the others is not drawn."""
-    records = {run.name: len(run.recorded(*COSTS)[0]) for run in runs}
+    records = {run.name: len(run.costs[0]) for run in runs}
     known = [run for run in runs if records[run.name] > 1]
     amount = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
     why = f"its records have no costs on held-out data; train it with --set run.validation={amount}"
@@ -104,11 +103,6 @@ def _known(runs: Sequence[FigureRun]) -> tuple[list[FigureRun], dict[str, str]]:
     if not known:
         raise FigureSkipped("; ".join(f"{name}: {why}" for name, why in whys.items()))
     return known, whys
-
-
-def _costs(run: FigureRun) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    epochs, trained = run.recorded(*COSTS)
-    return epochs, trained, run.recorded(*reversed(COSTS))[1]
 
 
 def _band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

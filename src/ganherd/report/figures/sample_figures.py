@@ -24,7 +24,7 @@ PER_ROW, PER_MEMBER = 12, 24  # images
 
 
 def points(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw Figures 3 and 4 of the paper: the data, and next to it samples of the runs that were trained on it."""
+    """Draw the data, and next to it samples of the runs that were trained on it (Figures 3 and 4 of the GAP paper)."""
     flat = [run for run in runs if not run.mixture.is_image]
     if not flat:
         raise FigureSkipped("it is for points in the plane, and these are images")
@@ -71,7 +71,7 @@ def _panel(axes: Axes, data: Dataset, x: np.ndarray, title: str) -> None:
 
 
 def grids(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw Figures 15 to 20 of the paper: images of the members of each run; the best by GAM-II is marked."""
+    """Draw images of the members of each run, the best by GAM-II marked (Figures 15 to 20 of the GAP paper)."""
     seen = [run for run in runs if run.mixture.is_image]
     if not seen:
         raise FigureSkipped("it is for images, and these are points")

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.bench.scaling.scaling_rank import near_square
 from ganherd.comm.placement import border
+from ganherd_benchmarks.scaling_rank import near_square
 
 RANKS = (10, 20, 50, 100, 200, 500, 1000, 2000)
 STRATEGIES = ("independent", "gap", "cellular", "cellular, all-gather")

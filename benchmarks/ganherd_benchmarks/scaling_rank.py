@@ -16,9 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.bench.cases import known, recipe_of
-from ganherd.bench.peak_memory import synchronize
-from ganherd.bench.random_images import as_file
+from ganherd.bench.cases import as_file, known, recipe_of
+from ganherd.bench.engine_rates import synchronize
 from ganherd.comm.backends.detect import connect, detect
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.placement import place

@@ -1,4 +1,4 @@
-"""`ganherd`, called as people do."""
+"""Run `ganherd` on the command line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def command(*words: object) -> str:
-    """What it prints; where it fails, the benchmark ends with what it said."""
+    """Run a command and return what it prints; if it fails, exit with its message."""
     done = subprocess.run([sys.executable, "-m", "ganherd", *map(str, words)], capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"ganherd {' '.join(map(str, words))}\n{done.stderr.strip()}")

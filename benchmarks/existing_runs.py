@@ -1,4 +1,4 @@
-"""Runs that a benchmark keeps: one that is there is used again only if it was made from the recipe that is asked for now."""
+"""Reuse runs of earlier calls of a benchmark, if they were trained with the recipe that is wanted now."""
 
 from __future__ import annotations
 
@@ -12,9 +12,12 @@ from ganherd.util.errors import Interrupted, UserError
 
 
 def state(path: Path, recipe: str, settings: Sequence[str]) -> str:
-    """`new`, `stopped` or `finished`; a UserError where the run in this folder is another one.
+    """Return `new`, `stopped` or `finished`, the state of the run in this folder.
 
-    What decides nothing but the time (engine) and what is written while it trains (run, but its seed) may differ.
+    The engine and `run.*` except its seed may differ, as they do not change the result.
+
+    Raises:
+        UserError: The run was trained with other settings.
     """
     if not path.exists():
         return "new"
@@ -36,8 +39,8 @@ def state(path: Path, recipe: str, settings: Sequence[str]) -> str:
     return "finished" if folder.info.state == "finished" else "stopped"
 
 
-def told(main: Callable[[], None]) -> None:
-    """Runs a benchmark; what a person can mend, or go on with, is one sentence, as of the commands."""
+def run_main(main: Callable[[], None]) -> None:
+    """Run a benchmark; report mistakes and interruptions in one sentence, like the commands of ganherd."""
     try:
         main()
     except (UserError, Interrupted) as why:

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_leaves, tree_map
 
 from ganherd.nets.common.spectral import Spectral, divide
-from ganherd_rivals.plain import RivalWork, update
+from ganherd_benchmarks.plain import RivalWork, update
 
 Tensors = dict[str, Tensor]
 

@@ -20,10 +20,10 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from ganherd.bench.cases import Case, recipe_of
-from ganherd.bench.peak_memory import synchronize
+from ganherd.bench.engine_rates import synchronize
 from ganherd.herd.engine.device import set_precision
 from ganherd.recipe.schema import Recipe
-from ganherd_rivals.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 
 _FORWARD, _BACKWARD = 2, 3  # how often a layer's output, or its gradient, passes through memory
 _STATE = 8  # parameter, gradient and two moments, in and out

@@ -9,11 +9,13 @@ from functools import partial
 import torch
 from torch import nn
 
-from ganherd.bench.engine_rates import MeasuredWay
-from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
+from ganherd.bench.cases import images, known, recipe_of
+from ganherd.bench.engine_rates import MeasuredWay, best_threads, peaks, reset_peaks, synchronize
+from ganherd.herd.engine.device import device_of, set_precision
 from ganherd.util.errors import UserError
-from ganherd_rivals.grouped import GroupedHerd
-from ganherd_rivals.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks.grouped import GroupedHerd
+from ganherd_benchmarks.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks.processes import processes
 
 _STREAMS = 16  # more do not run at once
 _CAPTURED = 32  # minimum number of member-steps in a graph, so that the cost of a replay is negligible
@@ -120,6 +122,18 @@ def grouped(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
         return timed(captured(steps, work.device), times * members, seconds, work.device)
 
     return _measured("grouped", run, work)
+
+
+def measure(name: str, members: int, way: str, seconds: float, device: str, precision: str) -> MeasuredWay:
+    """Measure one of these ways, or `processes`, for a case of the benchmark."""
+    case = known(name)
+    recipe = recipe_of(case, members, "random", device, precision)
+    set_precision(recipe)
+    if way == "processes":
+        return processes(name, members, seconds, device, precision)
+    torch.backends.cudnn.benchmark = True  # the shapes stay the same
+    work = RivalWork.of(case, recipe, torch.from_numpy(images(case)), device_of(recipe))
+    return best_threads(lambda share: PLAIN[way](work, members, share), work.device, seconds)
 
 
 def _measured(name: str, run: Callable[[], float], work: RivalWork, note: str = "") -> MeasuredWay:

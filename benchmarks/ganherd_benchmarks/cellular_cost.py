@@ -5,16 +5,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-from ganherd.bench.checkout import WHERE, has_rivals, rival_module
-from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
 from ganherd.util.text import text_table
+from ganherd_benchmarks import products
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -40,7 +39,7 @@ class CellularCostRequest:
     iterations: int = 2
     batches: int = 600
     network: str | None = None  # scores the mixtures; None: that of the papers, with random weights if it is missing
-    device: str = "cpu"
+    device: str = "cpu"  # of `sizes`; `measure` takes one CPU thread
     precision: str = "float32"
     threads: int = 1
 
@@ -63,13 +62,11 @@ class Cost:
 
 def measure(request: CellularCostRequest, log: Log) -> list[Row]:
     """Return a row for each routine in CPU seconds per cell and iteration, the total, and the features of the data."""
+    request = replace(request, device="cpu")
     with _recipe(request, request.grid, log) as recipe:
         log(f"{request.grid} × {request.grid} cells, {request.iterations} iterations of {request.batches} batches…")
         cost = run(recipe, request.iterations, request.batches, time.process_time, log)
-        floor: dict[str, float] = {}
-        if has_rivals():
-            products = rival_module("products", "the floor")
-            floor = products.floor(recipe, request.batches, time.process_time)
+        floor = products.floor(recipe, request.batches, time.process_time)
     facts = {
         "grid": [request.grid] * 2,
         "batches": request.batches,
@@ -85,7 +82,7 @@ def measure(request: CellularCostRequest, log: Log) -> list[Row]:
     total = {
         "ganherd": cost.per_cell(cost.total),
         "reference": REFERENCE_TOTAL if comparable else None,
-        "floor": sum(floor.values()) if floor else None,
+        "floor": sum(floor.values()),
     }
     rows.append({"routine": "total", **total, **facts})
     rows.append(
@@ -94,40 +91,50 @@ def measure(request: CellularCostRequest, log: Log) -> list[Row]:
     return rows
 
 
-def sizes(request: CellularCostRequest, grids: Sequence[int], log: Log, keep: Callable[[list[Row]], None]) -> list[Row]:
+def sizes(request: CellularCostRequest, grids: Sequence[int], log: Log, output: Path | None) -> list[Row]:
     """Return a row for each n × n grid: wall-clock seconds of an iteration, after one for warming up.
 
     Args:
-        keep: Called with the rows after each grid.
+        grids: The numbers of rows, which are also the numbers of columns.
+        output: The file that receives the rows and the plot so far, after each grid.
     """
     rows: list[Row] = []
     for grid in grids:
-        if grid < 1:
-            raise UserError(f"--grid-sizes {grid}: a grid has at least 1 row and 1 column.")
         log(f"{grid} × {grid} cells…")
-        with _recipe(request, grid, log) as recipe:
-            try:
-                cost = run(recipe, request.iterations, request.batches, time.perf_counter, log, warm_up=True)
-            except (RuntimeError, MemoryError) as error:
-                if not _is_out_of_memory(error):
-                    raise
-                rows.append({"grid": grid, "cells": grid * grid, "seconds": None, "why": "out of memory"})
-                keep(rows)
-                break
-        one = cost.total / cost.iterations
-        each = {name: round(s / cost.iterations, 6) for name, s in cost.routines.items()}
-        facts = {"batches": request.batches, "precision": request.precision, "engine": cost.engine, "routines": each}
-        facts["memory"] = cost.memory
-        rows.append({"grid": grid, "cells": cost.cells, "seconds": one, "seconds_per_cell": one / cost.cells, **facts})
-        keep(rows)
+        rows.append({"grid": grid, "cells": grid * grid, **_iteration(request, grid, log)})
+        if output is not None:
+            save(rows, output)
+        if rows[-1]["seconds"] is None:
+            break
     return rows
+
+
+def _iteration(request: CellularCostRequest, grid: int, log: Log) -> Row:
+    """Return the seconds of an iteration, by routine too, and its memory; the reason if memory runs out."""
+    with _recipe(request, grid, log) as recipe:
+        try:
+            cost = run(recipe, request.iterations, request.batches, time.perf_counter, log, warm_up=True)
+        except (RuntimeError, MemoryError) as error:
+            if not _is_out_of_memory(error):
+                raise
+            return {"seconds": None, "why": "out of memory"}
+    seconds = cost.total / cost.iterations
+    return {
+        "seconds": seconds,
+        "seconds_per_cell": seconds / cost.cells,
+        "batches": request.batches,
+        "precision": request.precision,
+        "engine": cost.engine,
+        "routines": {name: round(each / cost.iterations, 6) for name, each in cost.routines.items()},
+        "memory": cost.memory,
+    }
 
 
 def run(
     recipe: Recipe, iterations: int, batches: int, clock: Callable[[], float], log: Log, warm_up: bool = False
 ) -> Cost:
     """Run whole iterations like a training, without writing records."""
-    from ganherd.bench.peak_memory import peaks, reset_peaks, synchronize
+    from ganherd.bench.engine_rates import peaks, reset_peaks, synchronize
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
     from ganherd.herd.engine.engines import make_engine, place_state
@@ -250,11 +257,7 @@ def table(rows: Sequence[Row]) -> str:
         if known
         else "reference: left out, as it was measured with a 2 × 2 grid and 600 batches, and this was not"
     )
-    lines.append(
-        "floor: the matrix products alone of the same steps and fitness, measured in this run"
-        if any(row.get("floor") is not None for row in rows)
-        else f"floor: not measured; {WHERE}"
-    )
+    lines.append("floor: the matrix products alone of the same steps and fitness, measured in this run")
     return "\n".join(lines)
 
 

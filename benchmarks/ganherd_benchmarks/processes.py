@@ -15,7 +15,7 @@ from ganherd.bench.engine_rates import MeasuredWay
 
 def processes(name: str, members: int, seconds: float, device: str, precision: str) -> MeasuredWay:
     """Start all processes, wait until each is warm, start the measurement, and add up the rates."""
-    command = [sys.executable, "-m", "ganherd_rivals.single_gan", name, str(seconds), device, precision]
+    command = [sys.executable, "-m", "ganherd_benchmarks.single_gan", name, str(seconds), device, precision]
     before = _free()
     pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     environment = process_environment()

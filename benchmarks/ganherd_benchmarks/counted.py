@@ -1,4 +1,4 @@
-"""`python -m ganherd_rivals.counted FOLDER train …`: run a command and count CPU time, files and messages."""
+"""`python -m ganherd_benchmarks.counted FOLDER train …`: run a command and count CPU time, files and messages."""
 
 from __future__ import annotations
 

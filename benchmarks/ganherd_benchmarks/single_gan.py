@@ -8,11 +8,10 @@ import time
 
 import torch
 
-from ganherd.bench.cases import known, recipe_of
-from ganherd.bench.peak_memory import peaks, synchronize
-from ganherd.bench.random_images import images
+from ganherd.bench.cases import images, known, recipe_of
+from ganherd.bench.engine_rates import peaks, synchronize
 from ganherd.herd.engine.device import device_of, set_precision
-from ganherd_rivals.plain import PlainGanPair, RivalWork
+from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 
 
 def main(name: str, seconds: str, asked_device: str, precision: str) -> None:

@@ -37,7 +37,7 @@ def _run(folder: Path, images: Path, ranks: int, steps: int, way: str) -> list[d
     from ganherd.data.shards.prepare import prepare
 
     folder.mkdir()
-    counted = ["ganherd_rivals.counted", str(folder), "train"]
+    counted = ["ganherd_benchmarks.counted", str(folder), "train"]
     commands = []
     if way == "ranks":
         prepare(images, folder / "data", _SIZE, "centre", None, 1, lambda *_: None)

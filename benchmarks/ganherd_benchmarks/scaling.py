@@ -6,17 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 from ganherd.bench import cases
-from ganherd.bench.checkout import rival_module
+from ganherd.bench.checkout import process_environment
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
+from ganherd_benchmarks import alpha_beta as ab
+from ganherd_benchmarks import scaling_picture
 
 Row = JsonObject
 _HEAD = ("scaling", "strategy", "ranks", "members", "steps, ms", "exchange, ms", "received", "efficiency")
@@ -46,7 +48,7 @@ def measure(request: ScalingRequest, log: Callable[[str], None]) -> JsonObject |
 
     request.check()
     if (name := detect(os.environ)) != "local":
-        from ganherd.bench.scaling import scaling_rank
+        from ganherd_benchmarks import scaling_rank
 
         comm = connect(name)
         ranks = tuple(sorted({n for n in request.ranks if n < comm.world_size} | {comm.world_size}))
@@ -58,10 +60,8 @@ def measure(request: ScalingRequest, log: Callable[[str], None]) -> JsonObject |
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(most)]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
-        words = ["-m", "ganherd.bench.scaling.scaling_rank", json.dumps(asdict(request)), str(path)]
-        done = subprocess.run(
-            [*launch, *words], capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-        )
+        words = ["-m", "ganherd_benchmarks.scaling_rank", json.dumps(asdict(request)), str(path)]
+        done = subprocess.run([*launch, *words], capture_output=True, text=True, env=process_environment())
         if done.returncode or not path.exists():
             raise UserError(f"the ranks failed: {_reason(done.stderr)}")
         return _with_efficiency(json.loads(path.read_text(encoding="utf-8")), request)
@@ -96,7 +96,6 @@ def model(result: Mapping[str, Any], every: int | None = None) -> JsonObject:
     Args:
         every: Steps between exchanges; default: as measured.
     """
-    ab = rival_module("alpha_beta", "--model")
     if not result["messages"]:
         raise UserError("a model of exchanges needs at least two ranks: give --ranks 1,2.")
     line = ab.fit(*zip(*((row["bytes"], row["seconds"]) for row in result["messages"]), strict=True))
@@ -120,8 +119,8 @@ def table(result: Mapping[str, Any]) -> str:
         *text_table([_HEAD, *map(_cells, result["rows"])], right=range(2, len(_HEAD))),
     ]
     lines.append(
-        "Efficiency: against one rank, counting cores where there are more ranks than cores; that of independent members is what "
-        "ranks that share a machine cost each other without a word. Received: bytes for each exchange."
+        "Efficiency: relative to one rank; if there are more ranks than cores, relative to the cores. That of independent members "
+        "shows what ranks that share a machine cost each other without messages. Received: bytes for each exchange."
     )
     if "model" in result:
         lines += ["", *_model_lines(result["model"])]
@@ -158,20 +157,6 @@ def _percent(share: float | None) -> str:
 
 def save(result: Mapping[str, Any], path: Path) -> None:
     """Write everything as .json, and the plots as .png."""
-    from ganherd.bench.scaling.scaling_picture import draw
-
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_suffix(".json").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    draw(result, path.with_suffix(".png"))
-
-
-def ranks_of(text: str) -> tuple[int, ...]:
-    """Parse a list of numbers of ranks.
-
-    >>> ranks_of("4,1,2")
-    (1, 2, 4)
-    """
-    result: Sequence[int] = sorted({int(n) if n.strip().isdecimal() else 0 for n in text.split(",")})
-    if not all(result):
-        raise UserError(f"--ranks {text}: give numbers of ranks separated by commas, e.g. 1,2,4.")
-    return tuple(result)
+    scaling_picture.draw(result, path.with_suffix(".png"))

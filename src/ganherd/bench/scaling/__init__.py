@@ -1,1 +1,0 @@
-"""The scaling benchmark: more ranks, and a model of larger jobs."""
