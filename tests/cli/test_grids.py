@@ -176,7 +176,7 @@ def test_a_score_that_is_no_number_chooses_nobody(
     said = cli(
         "ensemble", grid_run, "-n", 8, "--by", "no_number:never", "--search", search, "--trust-code", "-q"
     ).sentence
-    assert "--by no_number:never: it is no finite number for any mixture of seed" in said
+    assert "--by no_number:never: the score is not finite for any mixture of seed" in said
 
 
 def test_members_that_stand_for_classes_are_no_ensemble(cli: Cli, run: Path) -> None:
