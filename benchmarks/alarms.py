@@ -27,9 +27,9 @@ from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.training.budget import Budget
 from ganherd.training.loop import Trainer
+from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import assemble
 from ganherd.training.stop_request import StopRequest
-from ganherd.util.progress import Progress
 
 
 def train(settings: dict[str, Any], path: Path) -> Trainer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -215,9 +216,11 @@ def test_what_would_mean_nothing_is_refused(decoder: ais.Decoder, variance: floa
 
 def test_progress_tells_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
+    clock = itertools.count(0.0, 0.1)  # two readings for each temperature, so 0.2 s each
     monkeypatch.setattr(ais, "_QUIET", 0.0)
+    monkeypatch.setattr("time.monotonic", lambda: next(clock))
     bdmc(Linear(4, 2, 0.5), 2, 0.5, 2, AisSettings(temperatures=100, chains=2), progress=told.append)
-    assert "annealing up, temperature 50 of 100, 0 s left" in told and told[-1].startswith(
+    assert "annealing up, temperature 50 of 100, 10 s left" in told and told[-1].startswith(
         "annealing down, temperature 100"
     )
     assert len(told) == 200

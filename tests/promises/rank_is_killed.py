@@ -51,7 +51,7 @@ PLACES: dict[str, tuple[Any, str, bool]] = {  # where a rank dies: in front of a
     "heard it": (rank_sync.RankSync, "heard", True),
     "catching up": (catch_up.Follower, "tick", False),
     "caught up": (catch_up.Follower, "follow", True),
-    "going on": (Recovery, "stand", False),
+    "going on": (Recovery, "start_over", False),
     "mixture": (session, "finish_run", False),
 }
 

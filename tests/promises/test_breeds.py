@@ -24,10 +24,11 @@ from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
+from ganherd.training.health.repair import repair
+from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import make_strategy, plan_meetings
 from ganherd.util.errors import UserError
-from ganherd.util.progress import Progress
 from promises.separate import SeparateGan
 
 # batch norm in the narrow one, dropout in the widest; the second is wider than the first and the third
@@ -232,7 +233,7 @@ def test_a_reinitialised_member_keeps_its_breed(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     state = trainer.herd.state
     before = {name: value.clone() for name, value in state.items()}
-    trainer.health.repairer.repair(trainer, 2, "collapse", "reseed")
+    repair(trainer, 2, "collapse", "reseed")
     width = trainer.herd.breed_of(2).g.num_params
     assert not torch.equal(state["g.params"][2, :width], before["g.params"][2, :width])
     assert not state["g.params"][2, width:].any()
@@ -245,10 +246,10 @@ def test_a_neighbour_is_one_of_the_same_breed_and_prior(tmp_path: Path) -> None:
     trainer = trainer_of(tmp_path)
     before = trainer.herd.state["g.params"].clone()
     for member in range(3):  # the second is of the first's breed, with another prior
-        trainer.health.repairer.repair(trainer, member, "collapse", "neighbour")
+        repair(trainer, member, "collapse", "neighbour")
     assert torch.equal(trainer.herd.state["g.params"], before) and trainer.state.repairs == [0, 0, 0]
     trainer.herd.state["set.prior"][:] = 0
-    trainer.health.repairer.repair(trainer, 0, "collapse", "neighbour")
+    repair(trainer, 0, "collapse", "neighbour")
     assert torch.equal(trainer.herd.state["g.params"][0], before[1])
     trainer.close()
 

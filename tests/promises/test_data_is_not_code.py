@@ -371,7 +371,7 @@ def test_names_do_not_steer_the_terminal(cli, hostile) -> None:
 def test_names_are_no_markup_of_the_progress_display() -> None:
     from rich.console import Console
 
-    from ganherd.util.progress import Progress
+    from ganherd.training.recording.progress import Progress
 
     shown = Console(file=io.StringIO(), force_terminal=True, width=80)
     shown.print(Progress(["member 0 ([/bold] [red]x)"])._view())

@@ -295,7 +295,7 @@ def test_records_of_members_at_their_own_pace_are_means_over_their_own_steps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without swaps a slow member is a fast one that has come less far: after 12 steps at half the pace, 6."""
-    monkeypatch.setattr("ganherd.util.progress.Progress.rate", 10.0)  # steps of the run in a second
+    monkeypatch.setattr("ganherd.training.recording.progress.Progress.rate", 10.0)  # steps of the run in a second
     tiny_runs.train(tmp_path / "paced", settings(tmp_path, "12steps", every="0", pace=[1.0, 0.5, 1.0, 1.0, 0.1]))
     tiny_runs.train(tmp_path / "all", settings(tmp_path, "12steps", every="0"))
     lines = [run_files.json_lines(tmp_path / name / "metrics.jsonl") for name in ("paced", "all")]

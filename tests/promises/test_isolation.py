@@ -15,10 +15,10 @@ from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.training.budget import Budget
 from ganherd.training.loop import Trainer
+from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import assemble
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import RunFailed
-from ganherd.util.progress import Progress
 
 STEPS, SICK, AT = 12, 3, 5  # steps of the run; who falls ill, and after which step
 SMALL = ["nets.generator.width=16", "nets.discriminator.width=16", "train.batch=16", "train.n_critic=1"]
@@ -196,7 +196,7 @@ def test_a_second_repair_halves_again_and_the_limit_stops_the_run(tmp_path: Path
             return stop
 
     trainer = start(tmp_path / "limited", 2)
-    with pytest.raises(RunFailed, match=r"member 3 \(3\) cannot go on: it turned NaN at step 6, after 2 repairs"):
+    with pytest.raises(RunFailed, match=r"member 3 \(3\) cannot continue: it turned NaN at step 6, after 2 repairs"):
         trainer.train(StopRequest())
     repairs = [e for e in trainer.folder.events() if e["event"] == "repair"]
     assert [(e["lr_g"], e["life"]) for e in repairs] == [(5e-4 / 2, 1), (5e-4 / 4, 2)]
@@ -205,7 +205,7 @@ def test_a_second_repair_halves_again_and_the_limit_stops_the_run(tmp_path: Path
 
 
 def test_policy_stop_stops_at_once(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"member 3 \(3\) cannot go on: it turned NaN at step 6") as failed:
+    with pytest.raises(RunFailed, match=r"member 3 \(3\) cannot continue: it turned NaN at step 6") as failed:
         herd_after(tmp_path / "run", [*SMALL, "run.repair.policy=stop"], poison=nan_weights)
     assert "optim.lr_g" in str(failed.value)  # and what to try
     events = RunFolder(tmp_path / "run").events()

@@ -313,7 +313,7 @@ def test_the_resume_command_is_printed_at_the_start_under_a_launcher(plain_image
     processes.kill_rank(process, run, 1)
     said = process.communicate(timeout=120)[0]
     assert process.returncode != 0, said
-    assert said.count(f"the job ends; go on with: mpiexec -n 2 ganherd train --resume {run}\n") == 1, said
+    assert said.count(f"the job ends; continue with: mpiexec -n 2 ganherd train --resume {run}\n") == 1, said
 
 
 @pytest.mark.mpi

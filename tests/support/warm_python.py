@@ -337,8 +337,10 @@ def _exit(code: int) -> None:
     """End as an interpreter does, without freeing its objects: that would copy the memory shared with the server."""
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
-    mpi = sys.modules.get("mpi4py.MPI")
-    if mpi is not None and mpi.Is_initialized() and not mpi.Is_finalized():
+    mpi4py, mpi = sys.modules.get("mpi4py"), sys.modules.get("mpi4py.MPI")
+    # ganherd sets `finalize` to False if the end of MPI may wait forever for lost ranks
+    is_left_open = mpi4py is None or mpi4py.rc.finalize is False
+    if mpi is not None and not is_left_open and mpi.Is_initialized() and not mpi.Is_finalized():
         mpi.Finalize()
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError, ValueError):

@@ -69,9 +69,9 @@ def test_a_disk_that_is_too_small_is_refused_before_anything_is_written(
     recipe, run = recipes.write_recipe(tmp_path), tmp_path / "run"
     with_free(monkeypatch, need_of(tmp_path).least - 1)
     assert tiny_runs.command("train", recipe, "--run", run, "-q") == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"ganherd: the disk of {run} has ") and "4 checkpoints of" in said
-    assert "Lower run.keep, train fewer members, or choose a folder on another disk with --run." in said
+    (output,) = capsys.readouterr().err.splitlines()
+    assert output.startswith(f"ganherd: the disk of {run} has ") and "4 checkpoints of" in output
+    assert "Lower run.keep, train fewer members, or choose a folder on another disk with --run." in output
     assert not run.exists()
 
 
@@ -81,8 +81,8 @@ def test_a_disk_that_is_nearly_full_gets_a_warning(
     recipe, run = recipes.write_recipe(tmp_path), tmp_path / "run"
     with_free(monkeypatch, need_of(tmp_path).total)
     assert tiny_runs.command("train", recipe, "--run", run) == 0
-    said = capsys.readouterr().err
-    assert f"note: the disk of {run} is nearly full" in said
+    output = capsys.readouterr().err
+    assert f"note: the disk of {run} is nearly full" in output
 
 
 def test_checkpoints_of_a_resumed_run_count_as_its_own_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,8 +99,8 @@ def test_checkpoints_of_a_resumed_run_count_as_its_own_room(tmp_path: Path, monk
 
 def test_a_dry_run_tells_the_disk_that_a_run_needs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert tiny_runs.command("train", recipes.write_recipe(tmp_path), "--dry-run") == 0
-    said = capsys.readouterr().out
-    assert "disk          up to " in said and "6 checkpoints of" in said
+    output = capsys.readouterr().out
+    assert "disk          up to " in output and "6 checkpoints of" in output
 
 
 # -- memory -------------------------------------------------------------------------------------------------------------
@@ -128,9 +128,9 @@ def test_memory_that_runs_out_while_training_is_75_and_the_resume_is_exact(
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "tick", out)
         assert tiny_runs.command("train", recipe, "--run", run, "-q") == 75
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith("ganherd: memory ran out") and "the last checkpoint is whole" in said
-    assert "a smaller train.batch" in said and said.endswith(f"resume it with: ganherd train --resume {run}")
+    (output,) = capsys.readouterr().err.splitlines()
+    assert output.startswith("ganherd: memory ran out") and "the last checkpoint is whole" in output
+    assert "a smaller train.batch" in output and output.endswith(f"resume it with: ganherd train --resume {run}")
     assert RunFolder(run).info.state == "interrupted" and run_files.steps(run)[-1] == 7
     tiny_runs.resume(run)
     tiny_runs.train(tmp_path / "whole", recipes.noise_recipe(tmp_path, "12steps"))
@@ -152,9 +152,9 @@ def test_memory_that_runs_out_before_anything_is_saved_does_not_ask_a_scheduler_
     with monkeypatch.context() as patch:
         patch.setattr(loop.Trainer, "tick", out)
         assert tiny_runs.command("train", recipe, "--run", run, "-q") == 1
-        (said,) = capsys.readouterr().err.splitlines()
-        assert said.startswith("ganherd: memory ran out") and "free memory or use more ranks" in said
-        assert said.endswith(f"resume it with: ganherd train --resume {run}")
+        (output,) = capsys.readouterr().err.splitlines()
+        assert output.startswith("ganherd: memory ran out") and "free memory or use more ranks" in output
+        assert output.endswith(f"resume it with: ganherd train --resume {run}")
         assert RunFolder(run).info.state == "interrupted" and run_files.steps(run) == [0]
         ends_at = 17
         assert tiny_runs.command("train", "--resume", run, "-q") == 75  # it came further
@@ -176,8 +176,8 @@ def test_a_member_that_does_not_fit_is_refused_before_anything_is_written(
 
     monkeypatch.setattr(autotune, "Step", Full)
     assert tiny_runs.command("train", recipes.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "one member does not fit into the memory of cpu" in said and "Lower train.batch" in said
+    (output,) = capsys.readouterr().err.splitlines()
+    assert "one member does not fit into the memory of cpu" in output and "Lower train.batch" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -196,8 +196,8 @@ def test_a_member_of_a_net_that_cannot_be_fused_is_refused_before_anything_is_wr
     recipe = recipes.write_recipe(tmp_path)
     sets = ["--set", f"engine.chunk={chunk}"] if chunk else []
     assert tiny_runs.command("train", recipe, "--run", tmp_path / "run", "-q", "--set", "engine.name=auto", *sets) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "one member does not fit into the memory of cpu" in said and "Lower train.batch" in said
+    (output,) = capsys.readouterr().err.splitlines()
+    assert "one member does not fit into the memory of cpu" in output and "Lower train.batch" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -217,8 +217,8 @@ def test_a_chunk_of_the_recipe_that_does_not_fit_is_refused_before_anything_is_w
     recipe = recipes.write_recipe(tmp_path, budget="3steps")
     train = ["train", recipe, "--run", tmp_path / "run", "-q", "--set", f"engine.name={name}", "--set"]
     assert tiny_runs.command(*train, "engine.chunk=3") == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "engine.chunk 3 does not fit into the memory of cpu" in said and "leave it out" in said
+    (output,) = capsys.readouterr().err.splitlines()
+    assert "engine.chunk 3 does not fit into the memory of cpu" in output and "leave it out" in output
     assert not (tmp_path / "run").exists()
     assert tiny_runs.command(*train, "engine.chunk=2") == 0
 
@@ -239,8 +239,8 @@ def test_a_herd_whose_state_exceeds_the_memory_is_refused(
 ) -> None:
     monkeypatch.setattr(memory, "available_memory", lambda with_swap: 1000)
     assert tiny_runs.command("train", recipes.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert "weights and optimiser state of 3 nets need" in said and "Train fewer members" in said
+    (output,) = capsys.readouterr().err.splitlines()
+    assert "weights and optimiser state of 3 nets need" in output and "Train fewer members" in output
     assert not (tmp_path / "run").exists()
 
 
@@ -255,8 +255,8 @@ def test_a_resumed_run_that_does_not_fit_says_what_can_still_be_changed(
     with monkeypatch.context() as patch:
         patch.setattr("ganherd.training.setup.preflight.set_precision", little_memory)
         assert tiny_runs.command(*words) == 2
-    for said in capsys.readouterr().err.splitlines():
-        assert "free memory, or resume it with more ranks" in said and "Train fewer members" not in said
+    for output in capsys.readouterr().err.splitlines():
+        assert "free memory, or resume it with more ranks" in output and "Train fewer members" not in output
     assert tiny_runs.command(*words) == 0
 
 

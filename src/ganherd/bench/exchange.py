@@ -82,7 +82,7 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
         for travels in TRAVELS:
             settings = recipe.strategy.model_copy(update={"gap": GapConfig(travels=travels)})
             changed = recipe.model_copy(update={"strategy": settings})
-            assembly = replace(assembly, data=replace(assembly.data, recipe=changed))
+            assembly = replace(assembly, recipe=changed)
             strategy = make_strategy(assembly, {"every": 1, "warmup": 0})
             took: list[float] = []
             while len(took) < 2 + _SWAPS or sum(took) < request.seconds / len(TRAVELS):

@@ -74,11 +74,11 @@ class Strategy:
         """Finish what the previous meeting started.
 
         Args:
-            continues: `open` or `on_stop` follows, so that members may be sent ahead for it.
+            continues: `open` or `on_interrupt` follows, so that members may be sent ahead for it.
         """
         return iter(())
 
-    def on_stop(self) -> None:
+    def on_interrupt(self) -> None:
         """Complete pending transfers on all ranks: the run stops after `close`, and no `open` follows."""
 
     def open(self, step: int) -> Iterator[Event]:

@@ -1,1 +1,1 @@
-"""Running a recipe: from its first step to its mixture, and on again after an interruption."""
+"""Train a recipe from its first step to its mixture, and resume it after an interruption."""

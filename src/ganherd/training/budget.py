@@ -33,7 +33,7 @@ class Budget:
 
 
 def plan_budget(text: str, steps_per_epoch: float, measure: Callable[[], tuple[float, float]]) -> Budget:
-    """Return the budget that a recipe's text means.
+    """Return the budget for a recipe's `train.budget`, such as `3epochs`.
 
     Args:
         measure: Returns (steps per second, seconds to reserve for the checkpoint and the mixture); called for times only.
@@ -54,7 +54,7 @@ def plan_budget(text: str, steps_per_epoch: float, measure: Callable[[], tuple[f
 
 
 def too_short(text: str, steps: int) -> list[str]:
-    """Return a note if epochs of few data are hardly any steps. Budgets in steps are taken as they are.
+    """Return a note if a budget in epochs is too few steps to learn from, because there is little data.
 
     >>> too_short("50epochs", 25)
     ['50epochs of this data are 25 steps, too few to learn from: give it --budget 2000steps']
@@ -66,30 +66,30 @@ def too_short(text: str, steps: int) -> list[str]:
     return [f"{text} of this data are {steps:,} steps, too few to learn from: give it --budget {ENOUGH}steps"]
 
 
-def measure(assembly: PreparedHerd, plan: Plan, counts_all: bool = False) -> tuple[float, float]:
+def measure(prepared: PreparedHerd, plan: Plan, counts_all: bool = False) -> tuple[float, float]:
     """Return the steps per second, and the seconds to reserve for the checkpoint and the mixture.
 
-    All ranks measure at the same time, as they will train; the slowest counts.
+    All ranks measure at the same time, because they also train so; the slowest counts.
 
     Args:
         counts_all: The whole budget is for the training, so nothing is reserved.
     """
-    steps = measure_rate(assembly.herd, plan, 2.0) / assembly.herd.num_members
+    steps = measure_rate(prepared.herd, plan, 2.0) / prepared.herd.num_members
     began = time.perf_counter()
     if not counts_all:
-        finish.exports(assembly)
+        finish.exports(prepared)
     reserve = 0.0 if counts_all else 1.0 + 2.0 * (time.perf_counter() - began)
-    each = assembly.ranks.all_gather_json([steps, reserve])
+    each = prepared.ranks.all_gather_json([steps, reserve])
     return min(steps for steps, _ in each), max(reserve for _, reserve in each)
 
 
-def extend_budget(assembly: PreparedHerd, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None) -> Budget:
+def extend_budget(prepared: PreparedHerd, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None) -> Budget:
     """Return the new budget of a run that is resumed with another one.
 
     Raises:
         UserError: The run has made more steps already, or one of its classes is being trained again.
     """
-    budget = plan_budget(wanted.train.budget, assembly.steps_per_epoch, lambda: measure(assembly, plan))
+    budget = plan_budget(wanted.train.budget, prepared.steps_per_epoch, lambda: measure(prepared, plan))
     step, seconds = (resumed.step, resumed.meta.seconds) if resumed else (0, 0.0)
     if resumed and is_retrained(resumed.state, step):
         raise UserError(

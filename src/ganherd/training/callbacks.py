@@ -1,4 +1,4 @@
-"""The interface of everything that takes part in a training: hooks that the loop calls, in the order of the callbacks."""
+"""The interface of everything that takes part in a training: hooks that the loop calls. With ganherd's small callbacks."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Callback:
     has its own callbacks, and all ranks call the same hooks at the same step.
     """
 
-    every = 0  # steps between the stops that this callback needs; 0: it needs none of its own
+    every = 0  # steps between the stops that this callback needs; 0: it needs no stops
 
     def on_train_start(self, trainer: Trainer) -> None:
         """Act before the first step of this process."""
@@ -58,3 +58,59 @@ class Callback:
 
     def on_train_end(self, trainer: Trainer) -> None:
         """Act after the last step: what happens here is not part of the state that a longer run continues from."""
+
+
+class Looks(Callback):
+    """Look at the members when it is due: before the first step, at the interval, and after the last step."""
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        if trainer.state.saved is None and trainer.schedule.looks.every:
+            trainer.state.monitor.look(trainer.step)  # a collapse is measured against the variety of fresh weights
+
+    def on_stop(self, trainer: Trainer) -> None:
+        if trainer.schedule.looks_at(trainer.step):
+            trainer.state.monitor.look(trainer.step)
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        if trainer.schedule.looks.every and not trainer.schedule.looks_at(trainer.step):
+            trainer.state.monitor.look(trainer.step)
+
+
+class RecordWindow(Callback):
+    """Begin the next record's window. This comes after everything that reads the sums of the last one."""
+
+    def on_stop(self, trainer: Trainer) -> None:
+        if trainer.schedule.records_at(trainer.step):
+            trainer.state.tally.begin(trainer.step)
+
+
+class Meetings(Callback):
+    """Close a meeting on arrival at its step, before a checkpoint may be saved, and open it before the loop trains on."""
+
+    def on_departure(self, trainer: Trainer) -> None:
+        trainer.sync.part(trainer.step, trainer.schedule.last)
+        if trainer.step == 0 or trainer.strategy.meets_at(trainer.step):
+            trainer.record_events(trainer.strategy.open(trainer.step))
+
+    def on_stop(self, trainer: Trainer) -> None:
+        step, strategy = trainer.step, trainer.strategy
+        if strategy.meets_at(step):
+            trainer.record_events(strategy.close(step, continues=step < trainer.schedule.last))
+        if strategy.max_unsynced_steps and trainer.sync.at(step):
+            trainer.record_events(strategy.end_unsynced(step))
+
+
+class SamplePictures(Callback):
+    """Draw a picture of samples when one is due, and after the last step."""
+
+    def on_stop(self, trainer: Trainer) -> None:
+        if trainer.schedule.draws_at(trainer.step):
+            self._draw(trainer)
+
+    def on_train_end(self, trainer: Trainer) -> None:
+        if not trainer.schedule.draws_at(trainer.step):
+            self._draw(trainer)
+
+    def _draw(self, trainer: Trainer) -> None:
+        trainer.preview.look(trainer.step)
+        trainer.preview.draw(trainer.folder.samples / f"step-{trainer.step:08d}.png")

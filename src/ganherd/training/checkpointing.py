@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
+import torch
+
+from ganherd.herd.state import State
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import TrainerState
-from ganherd.training.async_writer import AsyncCheckpointWriter
 from ganherd.training.callbacks import Callback
-from ganherd.training.recording.preview import Preview
-from ganherd.training.recording.recorder import Recorder
-from ganherd.training.run_state import RunState
-from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.disk import advice_on
 from ganherd.util.errors import Interrupted
@@ -21,30 +20,54 @@ if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
 
 
+class AsyncCheckpointWriter:
+    """Write one checkpoint at a time in a thread; the next one waits for it, and so does everything that reads one."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
+        self._going: Future[None] | None = None
+        self._held: State = {}
+
+    @classmethod
+    def of(cls, device: torch.device, alone: bool) -> AsyncCheckpointWriter | None:
+        """Return a writer for a herd on a GPU in one process; None otherwise, because ranks write together and a CPU is busy."""
+        return cls() if device.type == "cuda" and alone else None
+
+    def copy(self, state: State) -> State:
+        """Copy the state into host memory, which is allocated once for all checkpoints."""
+        self.wait()
+        for name, value in state.items():
+            if name not in self._held or self._held[name].shape != value.shape:
+                self._held[name] = torch.empty(value.shape, dtype=value.dtype, pin_memory=value.is_cuda)
+            self._held[name].copy_(value.detach(), non_blocking=True)
+        for device in {value.device for value in state.values() if value.is_cuda}:
+            torch.cuda.synchronize(device)
+        return {name: self._held[name] for name in state}
+
+    def do(self, write: Callable[[], None]) -> None:
+        """Call `write` in the thread, after the checkpoint before it is written."""
+        self.wait()
+        self._going = self._thread.submit(write)
+
+    def wait(self) -> None:
+        """Wait until the checkpoint is written. Raises its error, once."""
+        going, self._going = self._going, None
+        if going is not None:
+            going.result()
+
+
 class Checkpointer(Callback):
     """Save checkpoints, and keep the newest, the best and the one that repairs roll back to."""
 
-    def __init__(
-        self,
-        prepared: PreparedHerd,
-        folder: RunFolder,
-        state: RunState,
-        schedule: Schedule,
-        recorder: Recorder,
-        preview: Preview,
-    ) -> None:
-        self._nets, self._ranks, self._folder = prepared.herd.nets, prepared.ranks, folder.checkpoints
-        self._state, self._schedule, self._recorder, self._preview = state, schedule, recorder, preview
+    def __init__(self, prepared: PreparedHerd) -> None:
         self._writer = AsyncCheckpointWriter.of(prepared.herd.device, prepared.ranks.is_single_process)
 
     def on_train_start(self, trainer: Trainer) -> None:
-        if (
-            self._state.saved is None
-        ):  # so that the run can be resumed, and a member rolled back, from the first moment on
+        if trainer.state.saved is None:  # so that the run can be resumed, and a member rolled back, from step 0 on
             self.save(trainer)
 
     def on_stop(self, trainer: Trainer) -> None:
-        if self._schedule.saves_at(trainer.step):
+        if trainer.schedule.saves_at(trainer.step):
             self.save(trainer)
 
     def on_last_step(self, trainer: Trainer) -> None:
@@ -55,27 +78,27 @@ class Checkpointer(Callback):
 
     def save_if_needed(self, trainer: Trainer) -> None:
         """Save the current step, unless it is saved already."""
-        if self._state.saved != trainer.step:
+        if trainer.state.saved != trainer.step:
             self.save(trainer)
 
     def save(self, trainer: Trainer) -> None:
         """Save a checkpoint. It may still be being written when this returns: see `flush`."""
-        step, state, ranks = trainer.step, self._state, self._ranks
-        score, _ = self._preview.look(step)
-        if step == 0 or self._schedule.saves_at(step):
+        step, state, ranks, folder = trainer.step, trainer.state, trainer.ranks, trainer.folder.checkpoints
+        score = trainer.preview.look(step)
+        if step == 0 or trainer.schedule.saves_at(step):
             state.last_good = step
             if score == score and (state.best is None or score < state.best[0]):
                 state.best = (score, step)
             trainer.event("checkpoint", score=score, best=state.best[1] if state.best else None)
         self.flush(trainer)
-        meta = TrainerState.parse({**state.facts(trainer.seconds), "score": score, "bytes": self._recorder.flush()})
+        meta = TrainerState.parse({**state.facts(trainer.seconds), "score": score, "bytes": trainer.recorder.flush()})
         retained = [state.last_good, state.best[1] if state.best else None]
         tensors = state.tensors() if self._writer is None else self._writer.copy(state.tensors())
 
         def write() -> None:
-            checkpoint.save(self._folder, step, tensors, self._nets, meta, ranks)
+            checkpoint.save(folder, step, tensors, trainer.herd.nets, meta, ranks)
             if ranks.is_first:
-                checkpoint.prune(self._folder, self._schedule.settings.keep, retained)
+                checkpoint.prune(folder, trainer.schedule.settings.keep, retained)
 
         try:
             if self._writer is None:
@@ -93,10 +116,10 @@ class Checkpointer(Callback):
             try:
                 self._writer.wait()
             except OSError as error:
-                self._give_up(trainer, self._state.saved, error)
+                self._give_up(trainer, trainer.state.saved, error)
 
     def _give_up(self, trainer: Trainer, step: int | None, error: OSError) -> None:
-        before = "the one before is whole" if checkpoint.steps(self._folder) else "it is the first one"
-        trainer.strategy.on_stop()
+        before = "the one before is whole" if checkpoint.steps(trainer.folder.checkpoints) else "it is the first one"
+        trainer.strategy.on_interrupt()
         why = f"the checkpoint of step {step} could not be written ({error.strerror}); {before}. {advice_on(error)}"
-        self._ranks.finish(Interrupted(why.rstrip()))
+        trainer.ranks.finish(Interrupted(why.rstrip()))

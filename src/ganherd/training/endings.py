@@ -1,4 +1,4 @@
-"""However a training ends: run.json records the state, and the message says what to do next."""
+"""Handle the errors that end a training: record the state in run.json, and explain how to continue."""
 
 from __future__ import annotations
 
@@ -18,54 +18,50 @@ if TYPE_CHECKING:
 @contextmanager
 def reported_end(session: Session) -> Iterator[None]:
     """Record how a training or its finish failed, and raise an error with the command that continues the run."""
-    resumed = session.resumed
-    saved_before = resumed.saved if resumed else 0
+    saved_before = session.resumed.saved if session.resumed else 0
     try:
         yield
     except Interrupted as error:
-        _record_state(session, "interrupted")
-        raise Interrupted(f"{error} Nothing is lost; {_again(session)}") from None
+        raise _interrupted(session, f"{error} Nothing is lost; ") from None
     except RankLost as error:
         assert session.recovery is not None
         if session.recovery.continues(session):
             raise
         raise session.recovery.ended(error, "; the last checkpoint is whole") from error
     except KeyboardInterrupt:
-        if not session.ranks.is_first:  # the first rank was asked as well, or misses this one: it reports
+        # the first rank reports it: it was interrupted too, or notices that this rank is gone
+        if not session.ranks.is_first:
             raise SystemExit(75) from None
-        _record_state(session, "interrupted")
         trained = session.trainer is not None and session.trainer.is_trained
         what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
-        raise Interrupted(f"stopped {what}; {_again(session)}") from None
-    except RunFailed:
-        _record_state(session, "failed")
-        raise
-    except UserError:  # for example of a function of the user's own: once it is corrected, the run can be resumed
-        _record_state(session, "interrupted")
+        raise _interrupted(session, f"stopped {what}; ") from None
+    except (
+        RunFailed,
+        UserError,
+    ) as error:  # a mistake in a function of the user's can be corrected, and the run resumed
+        _record_state(session, "failed" if isinstance(error, RunFailed) else "interrupted")
         raise
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        _record_state(session, "interrupted")
         trainer = session.trainer
         at = f" at step {trainer.step:,}" if trainer else ""
         # without a new checkpoint the same would happen again, and a scheduler that restarts on exit code 75 would never end
         is_further = trainer is not None and (trainer.state.saved or 0) > saved_before
-        raise (Interrupted if is_further else RunFailed)(
+        text = (
             f"memory ran out{at} ({reason(error)}); the last checkpoint is whole. A new run needs less memory with fewer "
-            f"members, a smaller train.batch or a smaller engine.chunk. To continue this one, free memory or use more "
-            f"ranks; {_again(session)}"
-        ) from error
+            f"members, a smaller train.batch or a smaller engine.chunk. To continue this one, free memory or use more ranks; "
+        )
+        raise _interrupted(session, text, Interrupted if is_further else RunFailed) from error
     except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
-        _record_state(session, "interrupted")
-        raise Interrupted(
-            f"{error.strerror or error} while writing to {session.folder.path}; the last checkpoint is whole. "
-            f"{advice_on(error)}{_again(session)}"
-        ) from error
+        what = f"{error.strerror or error} while writing to {session.folder.path}"
+        raise _interrupted(session, f"{what}; the last checkpoint is whole. {advice_on(error)}") from error
 
 
-def _again(session: Session) -> str:
-    return f"resume it with: {session.resume_command}"
+def _interrupted(session: Session, text: str, kind: type[Exception] = Interrupted) -> Exception:
+    """Record that the run is interrupted, and return an error that ends with the command that continues it."""
+    _record_state(session, "interrupted")
+    return kind(f"{text}resume it with: {session.resume_command}")
 
 
 def _record_state(session: Session, state: str) -> None:

@@ -74,26 +74,36 @@ class Finisher:
 
 def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
     """Make the mixture on the first rank from the generators that all ranks export. The other ranks return at once."""
-    assembly, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
-    ranks, near = assembly.ranks, trainer.strategy.neighbourhoods(trainer.step)
-    own = exports(assembly, trainer.strategy.generators(), trainer.state.convergence.kept)
+    prepared, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
+    ranks, near = prepared.ranks, trainer.strategy.neighbourhoods(trainer.step)
+    own = exports(prepared, trainer.strategy.generators(), trainer.state.convergence.frozen_members)
     exported = own if ranks.is_single_process else ranks.fetch_to_first(own, range(ranks.num_members))
     if not ranks.is_first:
         trainer.strategy.metrics()
         return Run(folder.path.absolute(), {})
-    mixture = make_mixture(assembly, trainer.step, near, exported)
-    mixture.save(folder.mixture)
-    product = Product(folder, assembly.recipe, assembly.dataset, mixture, trainer.progress.say)
+
+    def mark_finished() -> None:
+        left = trainer.strategy.metrics().get("profile")  # seconds per routine since the last record
+        trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
+        here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
+        watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
+        budget = vars(trainer.budget)
+        folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=budget, watch=watch)
+
+    mixture = make_mixture(prepared, trainer.step, near, exported)
+    product = Product(folder, prepared.recipe, prepared.dataset, mixture, trainer.progress.say)
+    return publish(product, finishers, mark_finished)
+
+
+def publish(product: Product, finishers: Sequence[Finisher], mark_finished: Callable[[], None]) -> Run:
+    """Save the mixture and let the finishers work on it, before and after `mark_finished` writes run.json."""
+    product.mixture.save(product.folder.mixture)
     for finisher in finishers:
         finisher.on_mixture(product)
-    left = trainer.strategy.metrics().get("profile")  # of what came after the last record
-    trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
-    here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
-    watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
-    folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget), watch=watch)
+    mark_finished()
     for finisher in finishers:
         finisher.on_finished(product)
-    return Run(folder.path.absolute(), product.scores)
+    return Run(product.folder.path.absolute(), product.scores)
 
 
 def finish_part(trainer: Trainer) -> Run:
@@ -106,117 +116,113 @@ def finish_part(trainer: Trainer) -> Run:
 
 
 def make_mixture(
-    assembly: PreparedHerd, step: int, neighbourhoods: Neighbourhoods | None = None, exported: State | None = None
+    prepared: PreparedHerd, step: int, neighbourhoods: Neighbourhoods | None = None, exported: State | None = None
 ) -> Mixture:
-    """The mixture of all members; `exported`: their generators, as `exports` has them; none: those of this process.
+    """Return the mixture of all members.
 
-    Where neighbourhoods made mixtures of their own, the whole is that of the best, in each replica its own.
+    Args:
+        neighbourhoods: The mixtures that neighbourhoods evolved; each replica then takes the best one.
+        exported: The generators of all members, as `exports` returns them. None: export those of this process.
     """
-    herd, recipe = assembly.herd, assembly.recipe
-    nets = recipe.nets.each(assembly.members)
-    rows = exports(assembly) if exported is None else exported
-    slots = [seat.slot for seat in assembly.seats]
-    breeds = [
-        (breed, net, herd.breeds.rows_of(breed, slots)) for breed, (net, _) in zip(herd.breeds.all, nets, strict=True)
-    ]
-    made = Mixture(
-        labels=assembly.dataset.labels,
-        shape=assembly.dataset.shape,
-        offset=assembly.dataset.offset,
-        scale=assembly.dataset.scale,
+    herd, recipe, data = prepared.herd, prepared.recipe, prepared.dataset
+    rows = exports(prepared) if exported is None else exported
+    slots = [seat.slot for seat in prepared.seats]
+    each_prior = tuple(recipe.nets.prior_of(slot) for slot in slots[: prepared.members])
+    breeds = zip(herd.breeds.all, recipe.nets.each(prepared.members), strict=True)
+    mixture = Mixture(
+        labels=data.labels,
+        shape=data.shape,
+        offset=data.offset,
+        scale=data.scale,
         latent=herd.rules.latent,
-        prior=herd.rules.prior
-        if herd.rules.prior != "mixed"
-        else tuple(recipe.nets.prior_of(slot) for slot in slots[: assembly.members]),
-        label_of=assembly.label[: assembly.members],
-        weights=member_weights(recipe, assembly),
-        label_weights=label_weights(recipe, assembly),
+        prior=each_prior if herd.rules.prior == "mixed" else herd.rules.prior,
+        label_of=prepared.label[: prepared.members],
+        weights=member_weights(prepared),
+        label_weights=label_weights(prepared),
         seeds=[recipe.run.seed + r for r in range(recipe.herd.seeds)],
         step=step,
-        breeds=tuple(_generators(rows, *each) for each in breeds),
+        breeds=tuple(_generators(rows, breed, net, herd.breeds.rows_of(breed, slots)) for breed, (net, _) in breeds),
         neighbourhoods=neighbourhoods,
         stream_version=rng.version(),
     )
     if neighbourhoods is None:
-        return made
-    each = np.stack([made.neighbourhood(cell).weights_of(r) for r, cell in enumerate(neighbourhoods.best)])
-    return replace(made, weights=each if len(each) > 1 else each[0])
+        return mixture
+    each = np.stack([mixture.neighbourhood(cell).weights_of(r) for r, cell in enumerate(neighbourhoods.best)])
+    return replace(mixture, weights=each if len(each) > 1 else each[0])
 
 
-def exports(assembly: PreparedHerd, instead: State | None = None, kept: Collection[int] | None = None) -> State:
+def exports(prepared: PreparedHerd, instead: State | None = None, frozen: Collection[int] | None = None) -> State:
     """Return the weights and buffers of this rank's generators that go into the mixture, with rows as in the herd's state.
 
     The weights are the running average, if there is one. The statistics of batch norm are estimated again.
 
     Args:
         instead: Other parameters and buffers than the current ones.
-        kept: Members of a run that is grown, which are exported as that run has them. Default: those of the prepared herd.
+        frozen: Members of a run that is grown, which are exported as that run has them. Default: those of the prepared herd.
     """
-    kept = assembly.kept if kept is None else kept
-    herd = assembly.herd
+    frozen = prepared.frozen_members if frozen is None else frozen
+    herd = prepared.herd
     state = herd.state if instead is None else {**herd.state, "g.ema": instead["g.params"], **instead}
-    slots, keys, priors = (
-        herd.state["set.slot"].tolist(),
-        base_keys(herd.state).tolist(),
-        herd.priors(slice(0, herd.num_members)),
-    )
+    slots, keys = herd.state["set.slot"].tolist(), base_keys(herd.state).tolist()
+    priors = herd.priors(slice(0, herd.num_members))
     out: State = {"g.params": state.get("g.ema", state["g.params"]).detach().cpu()}
     for breed in herd.breeds.all:
         for name, (shape, dtype) in breed.g.buffers.items():
             out[f"g.buffers.{breed.buffer_prefix}{name}"] = torch.zeros(herd.num_members, *shape, dtype=dtype)
         weights, buffers = breed.g.views(breed.view(out)["g.params"]), buffers_of(breed.view(state), "g")
         for row in herd.breeds.rows_of(breed, slots):
-            if assembly.own[row] in kept:
-                for name, value in buffers.items():
-                    out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value[row].cpu()
-                continue
-            found = recalibrate_batch_norm(
-                breed.g.module,
-                {name: value[row] for name, value in weights.items()},
-                {name: value[row].cpu() for name, value in buffers.items()},
-                herd.rules.latent,
-                herd.rules.prior if priors is None else PRIORS[int(priors[row])],
-                assembly.labels_of(assembly.own[row]),
-                keys[row],
-                herd.device,
-            )
-            for name, value in found.items():
+            own = {name: value[row].cpu() for name, value in buffers.items()}
+            if prepared.own[row] not in frozen:
+                own = recalibrate_batch_norm(
+                    breed.g.module,
+                    {name: value[row] for name, value in weights.items()},
+                    own,
+                    herd.rules.latent,
+                    herd.rules.prior if priors is None else PRIORS[int(priors[row])],
+                    prepared.labels_of(prepared.own[row]),
+                    keys[row],
+                    herd.device,
+                )
+            for name, value in own.items():
                 out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value
     return out
 
 
 def _generators(exported: State, breed: Breed, net: NetConfig, rows: Sequence[int]) -> Generators:
-    """Those of one breed, which are these rows of what was exported."""
+    """Return the generators of one breed, which are these rows of the exported state."""
     own = {name: value[list(rows)] for name, value in breed.view(exported).items()}
     views = {name: value.clone() for name, value in breed.g.views(own["g.params"]).items()}
     module = copy_module(breed.g.module).cpu()
     return Generators(net, len(breed.slots), module, views, buffers_of(own, "g"))
 
 
-def label_weights(recipe: Recipe, assembly: PreparedHerd) -> np.ndarray:
-    """[classes] p(y): the data's frequencies, uniform, or as given."""
-    labels, given = assembly.dataset.labels, recipe.run.weights
+def label_weights(prepared: PreparedHerd) -> np.ndarray:
+    """Return p(y) [classes]: the frequencies in the data, uniform, or the numbers in `run.weights`."""
+    labels, wanted = prepared.dataset.labels, prepared.recipe.run.weights
     if not labels:
         return np.zeros(0)
-    if given == "uniform":
+    if wanted == "uniform":
         return np.full(len(labels), 1.0 / len(labels))
-    if given == "data":
-        counts = np.bincount(assembly.dataset.y[assembly.dataset.y >= 0], minlength=len(labels)).astype(np.float64)
+    if wanted == "data":
+        counts = np.bincount(prepared.dataset.y[prepared.dataset.y >= 0], minlength=len(labels)).astype(np.float64)
         return np.asarray(counts / counts.sum())
-    assert isinstance(given, dict)
-    unknown = [name for name in given if name not in labels]
+    assert isinstance(wanted, dict)
+    unknown = [name for name in wanted if name not in labels]
     if unknown:
         raise UserError(f"run.weights names the label {unknown[0]!r}; the data has {', '.join(labels)}.")
-    weights = np.array([float(given.get(name, 0.0)) for name in labels])
+    weights = np.array([float(wanted.get(name, 0.0)) for name in labels])
     if weights.min() < 0 or not weights.sum() > 0:
         raise UserError("run.weights must be numbers of at least 0, and not all 0.")
     return np.asarray(weights / weights.sum())
 
 
-def member_weights(recipe: Recipe, assembly: PreparedHerd) -> np.ndarray:
-    """[members] p(y) of the class that each stands for, shared among those that stand for the same; else equal."""
-    label = assembly.label[: assembly.members]
+def member_weights(prepared: PreparedHerd) -> np.ndarray:
+    """Return the weight [members] of each member in the mixture.
+
+    A member gets p(y) of its class, divided by the number of members of that class. Members without a class weigh the same.
+    """
+    label = prepared.label[: prepared.members]
     if (label < 0).any():
         return np.full(len(label), 1.0 / len(label))
-    weights = label_weights(recipe, assembly)[label] / np.bincount(label)[label]
+    weights = label_weights(prepared)[label] / np.bincount(label)[label]
     return np.asarray(weights / weights.sum())

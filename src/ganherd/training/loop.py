@@ -18,26 +18,24 @@ from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.training.budget import Budget
-from ganherd.training.callbacks import Callback
+from ganherd.training.callbacks import Callback, Looks, Meetings, RecordWindow, SamplePictures
 from ganherd.training.checkpointing import Checkpointer
 from ganherd.training.health import look_interval
-from ganherd.training.health.look_interval import LookInterval, Looks
-from ganherd.training.health.repair import Repairer
+from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.health.response import Health
-from ganherd.training.meetings import Meetings
 from ganherd.training.ranks.rank_sync import RankSync
 from ganherd.training.recording.preview import Preview
-from ganherd.training.recording.recorder import Recorder, RecordWindow, SamplePictures
+from ganherd.training.recording.progress import Progress
+from ganherd.training.recording.recorder import Recorder
 from ganherd.training.run_state import RunState
 from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted
-from ganherd.util.progress import Progress
 
 
 class IdleEngine:
-    """The engine of a rank whose members have all converged, while those of other ranks train."""
+    """The engine of a rank that trains none of its members, while those of other ranks train."""
 
     def advance(self, start: int, stop: int, *_: Any) -> int:
         return stop
@@ -74,19 +72,14 @@ class Trainer:
         self.state = RunState(prepared, self.strategy, resumed)
         self.sync = RankSync(prepared, self.strategy, self.step)
         looks = look_interval.planned(prepared) if looks is None else looks
-        self.schedule = self.schedule_type(
-            prepared.recipe.run, looks, budget, self.state.convergence, self.strategy, self.sync
-        )
+        self.schedule = self.schedule_type(self, looks)
         self.engine: Engine | SubsetEngine | IdleEngine = make_engine(self.herd, plan)
-        if trained := self.state.convergence.awake:
+        if trained := self.state.convergence.trained_members:
             self.train_only(trained)
         self.preview = Preview(prepared)
-        self.recorder = Recorder(
-            prepared, folder if self.writes else None, self.state, self.schedule, self.strategy, progress
-        )
-        self.checkpointer = Checkpointer(prepared, folder, self.state, self.schedule, self.recorder, self.preview)
-        repairer = Repairer(prepared, folder, self.state, self.schedule, self.strategy, self.preview, self.checkpointer)
-        self.health = Health(prepared, self.state, self.schedule, self.strategy, self.sync, repairer)
+        self.recorder = Recorder(self)
+        self.checkpointer = Checkpointer(prepared)
+        self.health = Health()
         self.callbacks: list[Callback] = []
         for callback in (*self.own_callbacks(), *callbacks):
             self.attach(callback)
@@ -97,12 +90,12 @@ class Trainer:
     def own_callbacks(self) -> list[Callback]:
         """Return ganherd's own callbacks. Their order is the order of what happens at a stop."""
         return [
-            Looks(self.state, self.schedule),
+            Looks(),
             self.recorder,
             self.health,
-            RecordWindow(self.state, self.schedule),
-            Meetings(self.strategy, self.schedule, self.sync),
-            SamplePictures(self.preview, self.folder, self.schedule),
+            RecordWindow(),
+            Meetings(),
+            SamplePictures(),
             self.checkpointer,
         ]
 
@@ -208,7 +201,7 @@ class Trainer:
         self.engine = SubsetEngine(self.herd, self.plan, rows) if rows else IdleEngine()
 
     def advance_to(self, step: int) -> None:
-        """Train to a step, and do nothing there."""
+        """Train to a step without doing what is due there."""
         self.state.step = self.engine.advance(self.step, step, self.state.tally.sums)
 
     def close(self) -> None:
@@ -218,7 +211,7 @@ class Trainer:
     # -- how it ends ----------------------------------------------------------------------------------------------
 
     def _enough(self, stop: StopRequest) -> Callable[[], bool]:
-        """Return what ends an advance early: one process stops at any step, ranks only where all of them do."""
+        """Return a function that tells the engine to stop early. Only a single process stops at any step; ranks stop together."""
         return (lambda: stop.asked or self.budget.is_over(self.seconds)) if self.ranks.is_single_process else never
 
     def _time_is_over(self) -> bool:
@@ -228,7 +221,7 @@ class Trainer:
         return self.ranks.broadcast(self.budget.is_over(self.seconds))
 
     def _end_now(self) -> None:
-        """End the run at this step, also if it is resumed from here: its time is used up."""
+        """Make this step the last one, because the time is used up. A resume from here does not train further either."""
         planned = self.budget.steps
         self.event("budget", reason="the time was over", steps=self.step, planned=planned)
         self.progress.say(f"Time budget used up: stopped at step {self.step:,} of the planned {planned:,}.")
@@ -239,12 +232,13 @@ class Trainer:
         """Return the signal by which any rank was asked to stop, or an empty string."""
         if stop.asked and not self.sync.at(self.step) and not self._will_stop:
             self._will_stop = True
-            where = f"step {self.sync.until:,}, where all ranks are synchronised"
-            self.progress.say(f"stopping at {where}; a second Ctrl-C stops at once.")
+            self.progress.say(
+                f"stopping at step {self.sync.until:,}, when all ranks are synchronised; a second Ctrl-C stops at once."
+            )
         return self.sync.heard(self.step, stop.name, step_seconds, self.recorder.ends)
 
     def _interrupt(self, name: str) -> None:
         self.checkpointer.save_if_needed(self)
         self.checkpointer.flush(self)
-        self.strategy.on_stop()
+        self.strategy.on_interrupt()
         self.ranks.finish(Interrupted(f"stopped by {name} at step {self.step}."))

@@ -3,30 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from ganherd.recipe.schema import RunConfig
-from ganherd.strategies.strategy import Strategy
-from ganherd.training.budget import Budget
-from ganherd.training.health.convergence import Convergence
 from ganherd.training.health.look_interval import LookInterval
-from ganherd.training.ranks import rank_sync
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+_INTERVALS = ("record_every", "sample_every", "checkpoint_every", "buddy_every")
 
 
 class Schedule:
     """Decide what is due at a step, which step the loop trains to next, and which one is the last."""
 
-    def __init__(
-        self,
-        settings: RunConfig,
-        looks: LookInterval,
-        budget: Budget,
-        convergence: Convergence,
-        strategy: Strategy,
-        sync: rank_sync.RankSync,
-    ) -> None:
-        self.settings = rank_sync.waiting(settings, strategy.max_unsynced_steps)
-        self.looks = rank_sync.waiting_looks(looks, strategy.max_unsynced_steps)
-        self.budget, self._convergence, self._strategy, self._sync = budget, convergence, strategy, sync
+    def __init__(self, trainer: Trainer, looks: LookInterval) -> None:
+        settings = trainer.prepared.recipe.run
+        if apart := trainer.strategy.max_unsynced_steps:  # what needs all ranks waits until they are synchronised
+            every = {name: rounded(getattr(settings, name), apart) for name in _INTERVALS}
+            settings, looks = settings.model_copy(update=every), replace(looks, every=rounded(looks.every, apart))
+        self.settings, self.looks, self._trainer = settings, looks, trainer
 
     def records_at(self, step: int) -> bool:
         """Return whether a record is due."""
@@ -44,29 +40,35 @@ class Schedule:
         """Return whether a look at the members is due."""
         return self.looks.is_due(step)
 
-    def meets_at(self, step: int) -> bool:
-        """Return whether members meet."""
-        return self._strategy.meets_at(step)
-
     def next_stop(self, step: int, intervals: Iterable[int]) -> int:
         """Return the next step at which anything but training happens. `intervals`: more steps between stops."""
         settings = self.settings
         every = (settings.record_every, settings.sample_every, settings.checkpoint_every, *intervals)
         stops = [step - step % e + e for e in every if e]
-        meeting = self._strategy.next_after(step)
+        meeting = self._trainer.strategy.next_after(step)
         stops += [meeting] if meeting is not None else []
-        return min([self.last, *stops, *self._sync.next_after(step), *self.looks.next_after(step)])
+        return min([self.last, *stops, *self._trainer.sync.next_after(step), *self.looks.next_after(step)])
 
     @property
     def last(self) -> int:
         """The step that the run ends with, as far as it is known now."""
-        return self._convergence.last(self.budget.steps, self.budget.deadline is not None)
+        budget = self._trainer.budget
+        return self._trainer.state.convergence.last_step(budget.steps, budget.deadline is not None)
 
 
 def is_due(step: int, every: int) -> bool:
-    """Return whether something that happens every so many steps happens at this one; 0: never.
+    """Return whether something that happens every `every` steps happens at this one; 0: never.
 
     >>> is_due(100, 50), is_due(120, 50), is_due(100, 0)
     (True, False, False)
     """
     return every > 0 and step % every == 0
+
+
+def rounded(every: int, apart: int) -> int:
+    """Round the steps between two events up to a multiple of `apart`; 0, never, stays 0.
+
+    >>> rounded(50, 600), rounded(600, 600), rounded(700, 600), rounded(0, 600)
+    (600, 600, 1200, 0)
+    """
+    return -(-every // apart) * apart

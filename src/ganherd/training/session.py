@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from ganherd.comm.backends.local import Local
@@ -20,7 +19,9 @@ from ganherd.training.endings import reported_end
 from ganherd.training.finish import Finisher, Run, finish_part, finish_run
 from ganherd.training.health import look_interval
 from ganherd.training.loop import Trainer
+from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery
+from ganherd.training.recording.progress import Progress
 from ganherd.training.recording.trackers import Trackers
 from ganherd.training.setup import preflight
 from ganherd.training.setup.assemble import PreparedHerd
@@ -34,7 +35,6 @@ from ganherd.training.variants import phases
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
-from ganherd.util.progress import Progress
 from ganherd.util.standard_streams import safe_streams
 from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
@@ -42,7 +42,7 @@ from ganherd.util.user_code import importable_from
 
 @dataclass(frozen=True)
 class SessionOptions:
-    """How a run is trained; nothing of this changes its result."""
+    """Options of a session that do not change the result of its run."""
 
     quiet: bool = False
     trust_code: bool = False
@@ -64,7 +64,7 @@ class Session:
     def __init__(self, source: RunSource, options: SessionOptions, recovery: Recovery | None = None) -> None:
         self.source, self.options, self.recovery = source, options, recovery
         self.job: Communicator = recovery.job if recovery else Local()
-        self.log: Callable[[str], None] = _silent if options.quiet or self.job.rank > 0 else printed.say
+        self.log: Callable[[str], None] = (lambda text: None) if options.quiet or self.job.rank > 0 else printed.say
         self.stop = StopRequest()
         self._held = ExitStack()  # locks and settings of the session
         self._training = ExitStack()  # what is open while it trains
@@ -86,13 +86,11 @@ class Session:
         Returns:
             False for a spare: a rank that has no members.
         """
-        source, options = self.source, self.options
+        source = self.source
         recipe = run_on_all_ranks(self.job, lambda: source.accept(self))
         self._held.enter_context(importable_from(recipe.code))
         self._held.enter_context(rng.using(run_on_all_ranks(self.job, lambda: source.streams)))
-        self.ranks, herd = build_herd(
-            recipe, self.job, options.trust_code, source.begins, source.accept_data, source.part, source.placed_before
-        )
+        self.ranks, herd = build_herd(recipe, source, self.job, self.options.trust_code)
         if self.recovery:
             self.resumed = self.recovery.placed(self.ranks, source)
         if herd is None:
@@ -101,7 +99,7 @@ class Session:
         preflight.check_nets(herd, self.log, source.engine)
         self.plan = source.choose_plan(self)
         self.own_plan = apply_plan(herd, self.plan)
-        self.looks = run_on_all_ranks(herd.ranks.member_comm, lambda: look_interval.planned(herd, source.watch))
+        self.looks = run_on_all_ranks(herd.ranks.member_comm, lambda: source.looks or look_interval.planned(herd))
         if self.recovery:
             self.recovery.bring_back(self)
         source.restore(self)
@@ -138,13 +136,13 @@ class Session:
             self.recovery.attach(self, closing)
         self.progress.say(self._headline(trainer.step))
         if self.recovery:
-            self.recovery.tell(trainer, self.state_from)
+            self.recovery.report(trainer, self.state_from)
         trainer.event("resume" if self.resumed else "start", engine=vars(self.own_plan), versions=versions())
         self.progress.start(self.budget.steps, self.budget.deadline)
-        self.stop.name = self.recovery.asked if self.recovery else ""
+        self.stop.name = self.recovery.signals.name if self.recovery else ""
         self._training.enter_context(self.stop)
         if self.recovery:
-            self._training.enter_context(self.recovery.listening(self))
+            self._training.enter_context(spares.listening(self.ranks, folder.path, self.stop))
         trainer.train(self.stop)
 
     def finish(self) -> Run:
@@ -199,10 +197,10 @@ def train(
 
     Args:
         path: The new folder; None: the next one below `runs`, called `name`.
-        counts_all: A time budget is for the training alone, and the mixture is made after it.
+        counts_all: Whether a time budget is for the training alone, without the making of the mixture.
         job: The ranks, which all call this; None: run in this process only.
         part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
-        finishers: What is made of the mixture.
+        finishers: Work on the mixture, for example score it.
     """
     options = SessionOptions(quiet, trust_code, tuple(finishers))
     if phases.pending(recipe) is not None:
@@ -233,19 +231,20 @@ def resume(
     """Continue a run exactly from its last checkpoint.
 
     Args:
-        overrides: May change train.budget and run.scores.
+        overrides: Settings of the recipe to change; only train.budget and run.scores may differ.
         job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
-        finishers: What is made of the mixture.
+        finishers: Work on the mixture, for example score it.
     """
     options = SessionOptions(quiet, trust_code, tuple(finishers))
     if job is None:
         return _resumed(RecordedRun(Path(path), overrides), options)
     recovery = Recovery(job.latest)
     recovery.path = Path(path)
-    again = partial(_resumed, options=options, recovery=recovery)
-    return recovery.through(
-        lambda: again(RecordedRun(Path(path), overrides)), lambda where: again(RecordedRun(where, overrides))
-    )
+
+    def again(where: Path) -> Run:
+        return _resumed(RecordedRun(where, overrides), options, recovery)
+
+    return recovery.through(lambda: again(Path(path)), again)
 
 
 @refused_if_too_large(is_resumed=True)
@@ -256,12 +255,12 @@ def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | 
 def _train_two_phases(
     recipe: Recipe, path: str | Path | None, name: str, counts_all: bool, options: SessionOptions
 ) -> Run:
-    """Train the recipe of the first phase in a folder next to the run's, then the run from there.
+    """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
     If it is interrupted, the same call continues where it stopped.
     """
     where = Path(path) if path is not None else next_path(Path("runs"), name)
-    log = _silent if options.quiet else printed.say
+    log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
     preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
@@ -281,7 +280,3 @@ def _train_two_phases(
         ) from None
     log(f"second phase: {then.train.budget}, in {where}")
     return Session(NewRun(then, where, name, counts_all), options).run()
-
-
-def _silent(text: str) -> None:
-    """Log nothing."""

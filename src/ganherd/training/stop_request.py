@@ -20,7 +20,7 @@ class StopRequest:
     """Note SIGINT, SIGTERM, SIGUSR1 and SIGHUP while it is entered; a second SIGINT stops at once."""
 
     def __init__(self) -> None:
-        self.name = ""  # of the signal; may also be set if another rank received it
+        self.name = ""  # name of the signal; also set if another rank received it
         self._noted = False  # whether this process received a signal
         self._at_once = False
         self._before: dict[signal.Signals, Any] = {}

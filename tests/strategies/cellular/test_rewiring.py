@@ -11,7 +11,7 @@ import torch
 
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble
-from ganherd.training.setup.build_strategy import make_strategy, never_due
+from ganherd.training.setup.build_strategy import make_strategy
 from ganherd.util.errors import UserError
 from promises.test_cellular import SPAN, made, settings, train
 
@@ -56,9 +56,9 @@ def test_a_rewiring_after_the_end_is_reported(tmp_path: Path) -> None:
     change = [{"at": at, "topology": "ring"} for at in (1, 2, 3, 7)]
     recipe = recipe_file.load(settings(tmp_path, grid=[2, 2], rewire=change))
     for steps, late in ((4 * SPAN, "7"), (3 * SPAN + 1, "7"), (3 * SPAN, "3, 7")):
-        (told,) = never_due(recipe, {"iteration": SPAN}, steps)
+        (told,) = recipe.strategy.settings.never_due({"iteration": SPAN}, steps)
         assert f"rewire at {late} is never reached" in told
-    assert never_due(recipe, {"iteration": SPAN}, 8 * SPAN) == []
+    assert recipe.strategy.settings.never_due({"iteration": SPAN}, 8 * SPAN) == []
 
 
 def test_a_function_of_the_users_own_may_choose_neighbours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

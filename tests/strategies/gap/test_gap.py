@@ -16,7 +16,6 @@ from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, count_meetings, pairs, swapped_tensors
 from ganherd.strategies.gap.paced import PacedGap
 from ganherd.strategies.member_ranks import MemberRanks
-from ganherd.training.setup.build_strategy import never_due
 from ganherd.util.errors import UserError
 from ganherd.viz.charts import draw_who_met
 
@@ -101,13 +100,13 @@ def test_swapped_tensors_follow_the_travels_setting() -> None:
 
 def test_a_run_too_short_for_a_swap_says_so() -> None:
     recipe = recipe_file.load("r15-gap4")
-    (told,) = never_due(recipe, {"every": 300, "warmup": 50}, 349)
+    (told,) = recipe.strategy.settings.never_due({"every": 300, "warmup": 50}, 349)
     assert told.startswith("no swap is due: the first would be at step 350, and the run has 349;")
-    assert never_due(recipe, {"every": 300, "warmup": 50}, 350) == []
+    assert recipe.strategy.settings.never_due({"every": 300, "warmup": 50}, 350) == []
     paced = recipe_file.load("r15-gap4", ["strategy.gap.pace=[1, 0.5, 0.5, 0.25]"])
-    (told,) = never_due(paced, {"every": 300, "warmup": 50}, 699)  # the fastest waits for another
+    (told,) = paced.strategy.settings.never_due({"every": 300, "warmup": 50}, 699)  # the fastest waits for another
     assert "at step 700, and the run has 699;" in told
-    assert never_due(paced, {"every": 300, "warmup": 50}, 700) == []
+    assert paced.strategy.settings.never_due({"every": 300, "warmup": 50}, 700) == []
 
 
 # -- when ---------------------------------------------------------------------------------------------------------------

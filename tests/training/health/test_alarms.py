@@ -1,4 +1,4 @@
-"""Alarms while it trains: the right one for each GAN that fails, none for a healthy one, each told once."""
+"""Alarms during training: the right one for each GAN that fails, none for a healthy one, each reported once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
 from ganherd.training.health.alarms import ALARMS, LIMITS, Alarms
 from ganherd.training.health.monitor import SCORES, Monitor, _called, below
+from ganherd.training.health.repair import repair
+from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import RunFailed, UserError
-from ganherd.util.progress import Progress
 
 BENCHMARKS = Path(__file__).parents[3] / "benchmarks"
 FAILING = ["collapsed", "cycling", "dead critic, BCE", "dead critic, Wasserstein", "memorising", "diverged"]
@@ -46,16 +47,16 @@ def alarms_of(kind: str, folder: Path, seed: int, seeds: int, steps: int | None 
         import failing_gans
 
         trainer = alarms.train(failing_gans.recipe(kind, folder, seed, seeds, steps), folder / "run")
-        found: list[dict[str, int]] = failing_gans.told(trainer.folder.events(), trainer.herd.num_members)
-    return found
+        result: list[dict[str, int]] = failing_gans.told(trainer.folder.events(), trainer.herd.num_members)
+    return result
 
 
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_gan_made_to_fail_raises_its_alarm(tmp_path: Path, kind: str) -> None:
     right = {"dead critic, BCE": "dead_critic", "dead critic, Wasserstein": "dead_critic", "collapsed": "collapse"}
-    found = alarms_of(kind, tmp_path, seed=10, seeds=2)
-    assert len(found) == 2
-    for alarms in found:
+    result = alarms_of(kind, tmp_path, seed=10, seeds=2)
+    assert len(result) == 2
+    for alarms in result:
         assert right.get(kind, kind) in alarms
         # a generator that plays against a discriminator that never learns soon makes one image only
         assert set(alarms) - {right.get(kind, kind)} <= ({"collapse"} if kind == "dead critic, BCE" else set())
@@ -70,8 +71,8 @@ def test_a_healthy_gan_raises_none(tmp_path: Path) -> None:
 def test_every_seed_that_fails_raises_its_alarm(tmp_path: Path, kind: str) -> None:
     """Seeds that the limits were not tuned on."""
     right = {"dead critic, BCE": "dead_critic", "dead critic, Wasserstein": "dead_critic", "collapsed": "collapse"}
-    found = alarms_of(kind, tmp_path, seed=10, seeds=10)
-    assert [right.get(kind, kind) in alarms for alarms in found] == [True] * 10
+    result = alarms_of(kind, tmp_path, seed=10, seeds=10)
+    assert [right.get(kind, kind) in alarms for alarms in result] == [True] * 10
 
 
 @pytest.mark.long
@@ -125,13 +126,13 @@ def sick(settings: dict[str, Any], run: Path, member: int = 1, at: int = 6, unti
 def test_a_collapse_that_passes_is_told_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = recipes.noise_recipe(tmp_path, "20steps", watch={"every": 1})
     run = sick(settings, tmp_path / "run", until=12)
-    told = [e for e in RunFolder(run).events() if e["event"] in ("alarm", "calm") and e["what"] == "collapse"]
-    assert [(e["step"], e["event"], e["member"]) for e in told] == [(8, "alarm", 1), (14, "calm", 1)]
-    assert told[0]["spread"] == 0.0 and told[0]["name"] == "member 1 (1)"
+    reported = [e for e in RunFolder(run).events() if e["event"] in ("alarm", "calm") and e["what"] == "collapse"]
+    assert [(e["step"], e["event"], e["member"]) for e in reported] == [(8, "alarm", 1), (14, "calm", 1)]
+    assert reported[0]["spread"] == 0.0 and reported[0]["name"] == "member 1 (1)"
     assert tiny_runs.command("status", run) == 0
-    said = capsys.readouterr().out
-    assert "step 8: member 1 (1) collapse\n" in said and "step 14: member 1 (1) collapse is over\n" in said
-    assert "not well now" not in said
+    output = capsys.readouterr().out
+    assert "step 8: member 1 (1) collapse\n" in output and "step 14: member 1 (1) collapse is over\n" in output
+    assert "not well now" not in output
 
 
 def test_who_is_ill_is_told_by_status_and_the_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -176,7 +177,7 @@ def shared(folder: Path, policy: str = "tell", **run: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def untouched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
-    """The same herd, where nobody is ill."""
+    """The same herd, without any alarm."""
     folder = tmp_path_factory.mktemp("untouched")
     with pytest.MonkeyPatch.context() as patch:
         tiny_runs.skip_products(patch)
@@ -189,18 +190,18 @@ def test_a_collapsed_member_is_treated_as_the_recipe_says_and_no_other_changes(
     tmp_path: Path, policy: str, untouched: dict[str, torch.Tensor]
 ) -> None:
     run = sick(shared(tmp_path, policy), tmp_path / "run")
-    found = last_state(run)
-    for name, value in found.items():
+    result = last_state(run)
+    for name, value in result.items():
         assert torch.equal(value[[0, 2]], untouched[name][[0, 2]]), name
     repairs = [e for e in RunFolder(run).events() if e["event"] == "repair"]
-    key = next(k.partition("/")[0] for k in found) + "/set."
+    key = next(k.partition("/")[0] for k in result) + "/set."
     if policy == "tell":
-        assert not repairs and int(found[f"{key}life"][1]) == 0
+        assert not repairs and int(result[f"{key}life"][1]) == 0
         return
     (repair,) = repairs
     assert (repair["step"], repair["member"], repair["policy"], repair["life"]) == (8, 1, policy, 1)
-    assert int(found[f"{key}life"][1]) == 1
-    assert float(found[f"{key}lr_g"][1]) == 2e-4 / (2 if policy == "rollback" else 1)
+    assert int(result[f"{key}life"][1]) == 1
+    assert float(result[f"{key}lr_g"][1]) == 2e-4 / (2 if policy == "rollback" else 1)
     expected = {"rollback": ("from_step", 7), "neighbour": ("from_member", 2)}.get(policy)
     assert expected is None or repair[expected[0]] == expected[1]
 
@@ -215,7 +216,7 @@ def test_a_member_that_starts_anew_has_the_weights_of_its_next_life(tmp_path: Pa
     trainer = loop.Trainer(assembly, Plan("fused", 3, 1, "cpu"), folder, loop.Budget(5), Progress([], quiet=True))
     before = {name: value.clone() for name, value in trainer.herd.state.items()}
     trainer.herd.state["g.adam.t"][2] = 7
-    trainer.health.repairer.repair(trainer, 2, "collapse", "reseed")
+    repair(trainer, 2, "collapse", "reseed")
     make_g, make_d = makers(recipe, assembly.dataset.shape, 3, False)
     fresh = new_state(make_g, make_d, [Seat(0, 2, life=1)], {}, torch.float32, True)[2]
     for name, value in fresh.items():
@@ -237,12 +238,12 @@ def test_a_member_with_two_alarms_at_once_is_repaired_once_for_the_first(tmp_pat
     trainer.state.alarms.state["watch.bad"][2] = max(LIMITS.patience)  # they were all bad long enough
     trainer.health.raise_alarms(trainer, 2, bad, known)
     trainer.close()
-    told = [(e["event"], e.get("what"), e.get("policy")) for e in folder.events()]
-    assert told == [("alarm", what, None) for what in ALARMS[2:]] + [("repair", None, "reseed")]
+    reported = [(e["event"], e.get("what"), e.get("policy")) for e in folder.events()]
+    assert reported == [("alarm", what, None) for what in ALARMS[2:]] + [("repair", None, "reseed")]
 
 
 def test_policy_stop_ends_the_run_and_says_what_to_try(tmp_path: Path) -> None:
-    with pytest.raises(RunFailed, match=r"member 1 cannot go on: its samples are hardly varied.*; try a lower"):
+    with pytest.raises(RunFailed, match=r"member 1 cannot continue: its samples are hardly varied.*; try a lower"):
         sick(shared(tmp_path, "stop"), tmp_path / "run")
     assert RunFolder(tmp_path / "run").info.state == "failed"
 
@@ -362,7 +363,7 @@ def test_memory_that_runs_out_never_changes_how_members_are_looked_at(
 
 
 def test_an_illness_survives_a_resume(tmp_path: Path) -> None:
-    """Told once, though the run was stopped and went on between its beginning and its end."""
+    """An alarm is reported once, although the run was stopped and resumed between its beginning and its end."""
     settings = recipes.noise_recipe(tmp_path, "12steps", watch={"every": 1})
     run = sick(settings, tmp_path / "run")
     with pytest.MonkeyPatch.context() as patch:
@@ -384,6 +385,6 @@ def test_a_run_that_does_not_say_how_often_it_looks_is_refused(
     tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "1steps"))
     RunFolder(tmp_path / "run").write_info(watch=watch)
     assert tiny_runs.command("train", "--resume", tmp_path / "run") == 2
-    said = capsys.readouterr().err
-    assert "(watch" in said or "does not say how often the members are looked at" in said
-    assert "it cannot be resumed exactly" in said
+    output = capsys.readouterr().err
+    assert "(watch" in output or "does not say how often the members are looked at" in output
+    assert "it cannot be resumed exactly" in output

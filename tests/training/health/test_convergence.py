@@ -51,8 +51,8 @@ def early(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def recipe(folder: Path, **train: Any) -> dict[str, Any]:
-    made = recipes.noise_recipe(folder, engine=train.pop("engine", "fused"), net=train.pop("net", "small"))
-    return {**made, "train": {**made["train"], "precision": "float64", **train}}
+    recipe_settings = recipes.noise_recipe(folder, engine=train.pop("engine", "fused"), net=train.pop("net", "small"))
+    return {**recipe_settings, "train": {**recipe_settings["train"], "precision": "float64", **train}}
 
 
 def member(run: Path, number: int, step: int) -> dict[str, torch.Tensor]:
@@ -84,30 +84,30 @@ def test_the_others_are_as_if_nobody_rested(
     tmp_path: Path, early: None, work: list[int], engine: str, net: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Float64: bit for bit one by one, to rounding where others are stacked; the one at rest keeps its weights; less is
-    computed, and no more is said to be."""
-    monkeypatch.setattr("ganherd.util.progress.Progress.rate", 10.0)  # steps of the run in a second
+    computed, and no more is reported."""
+    monkeypatch.setattr("ganherd.training.recording.progress.Progress.rate", 10.0)  # steps of the run in a second
     settings = {"engine": engine, "net": net}
     tiny_runs.train(tmp_path / "whole", recipe(tmp_path, **settings))
     all_work = work[0]
     tiny_runs.train(tmp_path / "rest", recipe(tmp_path, **settings, stop={"patience": 6, "metric": "gap"}))
-    (told,) = [
+    (reported,) = [
         line for line in run_files.json_lines(tmp_path / "rest" / "events.jsonl") if line["event"] == "converged"
     ]
-    assert (told["step"], told["member"], told["before"], told["now"]) == (12, 1, 1.0, 1.0)
+    assert (reported["step"], reported["member"], reported["before"], reported["now"]) == (12, 1, 1.0, 1.0)
     assert all_work - work[0] == 30 - 12
     for number in (0, 2):
         ours, theirs = (member(tmp_path / run, number, 30) for run in ("rest", "whole"))
         off = 0.0 if engine == "loop" else 1e-12
         assert [k for k in theirs if not torch.allclose(ours[k], theirs[k], off, off, equal_nan=True)] == []
-    kept = [member(tmp_path / "rest", 1, step) for step in (14, 30)]
-    nets = [name for name in kept[0] if "/watch." not in name]
-    assert all(torch.equal(kept[0][name], kept[1][name]) for name in nets)
+    retained = [member(tmp_path / "rest", 1, step) for step in (14, 30)]
+    nets = [name for name in retained[0] if "/watch." not in name]
+    assert all(torch.equal(retained[0][name], retained[1][name]) for name in nets)
     last = run_files.json_lines(tmp_path / "rest" / "metrics.jsonl")[-1]
     assert last["loss_g"][1] == "nan" and isinstance(last["loss_g"][0], float)
     first = run_files.json_lines(tmp_path / "rest" / "metrics.jsonl")[0]
     assert (first["rate"], last["rate"]) == (30.0, 20.0)
-    made = mixture.load(tmp_path / "rest")
-    assert made.members == 3 and len(made.sample(4, label=1)) == 4
+    loaded = mixture.load(tmp_path / "rest")
+    assert loaded.members == 3 and len(loaded.sample(4, label=1)) == 4
 
 
 def test_a_resume_is_exact_with_members_at_rest(tmp_path: Path, early: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -136,7 +136,7 @@ def test_a_run_ends_when_all_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     info = json.loads((tmp_path / "run" / "run.json").read_text())
     assert (info["state"], info["step"]) == ("finished", 12)
     before = run_files.tensors(run_files.last_checkpoint(tmp_path / "run"))
-    tiny_runs.resume(tmp_path / "run")  # there is nothing to go on with
+    tiny_runs.resume(tmp_path / "run")  # there is nothing left to train
     after = run_files.tensors(run_files.last_checkpoint(tmp_path / "run"))
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
@@ -174,14 +174,14 @@ def test_windows_are_compared_one_by_one() -> None:
     for step, values in ((5, [4.0, 4.0, 1.0]), (10, [2.0, 2.0, 1.0]), (15, [2.9, 2.0, 1.0]), (20, [2.9, 2.0, 1.0])):
         rest.note("gap", torch.tensor(values))
         rest.note("differs", torch.zeros(3))  # another metric
-        found = rest.judge(step, well)
-        assert [one.member for one in found] == ([0] if step == 20 else [])  # 3 -> 2.9; 3 -> 2; not well
-    assert rest.awake == [1, 2] and rest.made([30, 30, 30]) == [20, 30, 30]
-    assert (rest.last(100, False), rest.last(100, True)) == (100, 140)  # 20 + 2 × 140 = 3 × 100
+        result = rest.judge(step, well)
+        assert [one.member for one in result] == ([0] if step == 20 else [])  # 3 -> 2.9; 3 -> 2; not well
+    assert rest.trained_members == [1, 2] and rest.own_steps([30, 30, 30]) == [20, 30, 30]
+    assert (rest.last_step(100, False), rest.last_step(100, True)) == (100, 140)  # 20 + 2 × 140 = 3 × 100
     rest.note("gap", torch.tensor([9.0, torch.nan, torch.inf]))
     assert rest.state["rest.seen"].tolist()[1:] == [0, 0]
     rest.forget(0, 20)
-    assert rest.awake is None
+    assert rest.trained_members is None
 
 
 @pytest.mark.parametrize(

@@ -22,12 +22,12 @@ from ganherd.training.setup.assemble import assemble
 
 def recipe(folder: Path, **changes: Any) -> dict[str, Any]:
     """Return a little recipe whose looks are as often as ganherd likes."""
-    made = recipes.noise_recipe(folder, "7steps", "tiny", record_every=1, watch={"every": "auto"})
-    return {name: {**values, **changes.pop(name, {})} for name, values in made.items()} | changes
+    settings = recipes.noise_recipe(folder, "7steps", "tiny", record_every=1, watch={"every": "auto"})
+    return {name: {**values, **changes.pop(name, {})} for name, values in settings.items()} | changes
 
 
-def planned(made: dict[str, Any]) -> int:
-    return look_interval.planned(assemble(load(made))).every
+def planned(settings: dict[str, Any]) -> int:
+    return look_interval.planned(assemble(load(settings))).every
 
 
 def test_the_interval_follows_from_nets_rules_and_data_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,9 +76,9 @@ class Own(nn.Module):
 
 def test_operations_of_every_product_are_counted() -> None:
     state = torch.random.get_rng_state()
-    found = look_interval.count_operations(Own, (1, 6, 12), (2,))
+    result = look_interval.count_operations(Own, (1, 6, 12), (2,))
     convolutions, products = 2 * 4 * 6 * 12 * 9 + 2 * 4 * 6 * 12 * 8, 2 * 576 * 576 + 2 * 5 * 576 + 2 * 5
-    assert found == convolutions + products
+    assert result == convolutions + products
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -109,6 +109,6 @@ def test_a_forged_interval_is_refused_in_a_sentence(
     tiny_runs.train(tmp_path / "run", recipe(tmp_path))
     RunFolder(tmp_path / "run").write_info(watch=wrong)
     assert tiny_runs.command("train", "--resume", tmp_path / "run", "--budget", "9steps", "-q") == 2
-    said = capsys.readouterr().err
-    assert "(watch" in said or "does not say how often the members are looked at" in said
-    assert "it cannot be resumed exactly" in said
+    output = capsys.readouterr().err
+    assert "(watch" in output or "does not say how often the members are looked at" in output
+    assert "it cannot be resumed exactly" in output

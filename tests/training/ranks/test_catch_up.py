@@ -13,7 +13,7 @@ from ganherd.herd.engine.engines import Plan
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training.ranks.catch_up import catch_up
-from ganherd.training.ranks.solo_recovery import Back
+from ganherd.training.ranks.solo_recovery import LostMembers
 from ganherd.training.setup.assemble import assemble
 
 
@@ -24,9 +24,9 @@ def test_members_catch_up_though_all_of_them_rest(
 ) -> None:
     """They rest from different steps on, some before that of the checkpoint and some after it: the others' run is not over."""
     tiny_runs.skip_products(monkeypatch)
-    made = recipes.noise_recipe(tmp_path, "30steps", keep=9)
-    made["train"] |= {"precision": "float64", "stop": {"patience": 3, "metric": "gap", "least": 0.3}}
-    tiny_runs.train(tmp_path / "run", made)
+    settings = recipes.noise_recipe(tmp_path, "30steps", keep=9)
+    settings["train"] |= {"precision": "float64", "stop": {"patience": 3, "metric": "gap", "least": 0.3}}
+    tiny_runs.train(tmp_path / "run", settings)
     folder = RunFolder(tmp_path / "run")
     rests = {event["member"]: event["step"] for event in folder.events() if event["event"] == "converged"}
     last, before = run_files.steps(folder.path)[-1], run_files.steps(folder.path)[-2]
@@ -38,8 +38,8 @@ def test_members_catch_up_though_all_of_them_rest(
     for value in resumed.state.values():
         value[lost] = 0
     plan = Plan(**folder.info.engine.as_json())
-    back = Back(tuple(lost), before, "checkpoint", None, frozenset(lost))
-    assert catch_up(assembly, plan, folder, None, back, resumed) == (last - before, [])
+    members = LostMembers(tuple(lost), before, "checkpoint", None, frozenset(lost))
+    assert catch_up(assembly, plan, folder, None, members, resumed) == (last - before, [])
     for name, value in whole.state.items():
         if name.startswith(("g.", "d.", "set.")):
             assert (resumed.state[name].double() - value.double()).abs().max() < 1e-9, name

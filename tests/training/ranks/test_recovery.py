@@ -56,9 +56,9 @@ def test_ranks_that_get_ready_again_know_of_it_when_the_loop_begins(tmp_path: Pa
     rescue, asked = Recovery(Two(asked=False)), []
 
     def resume(path: Path) -> Run:
-        asked.append(rescue.asked)
+        asked.append(rescue.signals.name)
         os.kill(os.getpid(), signal.SIGUSR1)
-        asked.append(rescue.asked)
+        asked.append(rescue.signals.name)
         return Run(path, {})
 
     rescue.through(lost, resume, tmp_path)

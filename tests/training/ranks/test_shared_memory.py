@@ -1,4 +1,4 @@
-"""Ranks of one machine share what they can: what they load lies in memory once, and what they free goes back."""
+"""Ranks of one machine share what they can: what they load is in memory once, and what they free goes back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ranks that a command starts end with it, whoever ends it, and what happened is said once."""
+"""Ranks that a command starts end together with it, and the reason is printed once."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ sys.exit(spawn(main.main, 2, sys.argv[2:]))
 
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """Two ranks that do nothing until they are told to stop."""
+    """Start two ranks that do nothing until a signal asks them to stop."""
     command = [warm_python.python(), "-c", RANK, str(folder), *words]
     process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     while len(list(folder.glob("*-here"))) < 2:
@@ -54,8 +54,8 @@ def pids(folder: Path) -> list[int]:
     return [int((folder / f"{rank}-pid").read_text()) for rank in range(2)]
 
 
-def told(folder: Path) -> list[list[str]]:
-    """The signals that each rank was told."""
+def received(folder: Path) -> list[list[str]]:
+    """Return the signals that each rank received."""
     return [[path.name.split("-")[2] for path in folder.glob(f"{rank}-told-*")] for rank in range(2)]
 
 
@@ -64,7 +64,7 @@ def test_no_rank_outlives_the_command_and_each_is_told_once(tmp_path: Path) -> N
     process.kill()
     process.communicate(timeout=60)  # which the ranks hold open too
     assert process.returncode == -signal.SIGKILL
-    assert told(tmp_path) == [["SIGTERM"], ["SIGTERM"]]
+    assert received(tmp_path) == [["SIGTERM"], ["SIGTERM"]]
 
 
 def test_a_closed_terminal_is_passed_on_to_all_ranks_once(tmp_path: Path) -> None:
@@ -72,7 +72,7 @@ def test_a_closed_terminal_is_passed_on_to_all_ranks_once(tmp_path: Path) -> Non
     process.send_signal(signal.SIGHUP)
     process.communicate(timeout=60)
     assert process.returncode == 0
-    assert told(tmp_path) == [["SIGHUP"], ["SIGHUP"]]
+    assert received(tmp_path) == [["SIGHUP"], ["SIGHUP"]]
 
 
 def test_a_closed_terminal_is_ignored_by_the_command_and_its_ranks_under_nohup(tmp_path: Path) -> None:
@@ -93,15 +93,15 @@ def test_a_rank_that_was_killed_is_named(tmp_path: Path) -> None:
     first, second = pids(tmp_path)
     os.kill(second, signal.SIGKILL)
     os.kill(first, signal.SIGTERM)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 137 and said.count("ganherd: rank 1 was ended by SIGKILL") == 1, said
+    output = process.communicate(timeout=60)[1]
+    assert process.returncode == 137 and output.count("ganherd: rank 1 was ended by SIGKILL") == 1, output
 
 
 def test_an_interrupt_before_ranks_listen_is_said_once(tmp_path: Path) -> None:
     process = start(tmp_path)
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 130 and said == "ganherd: interrupted.\n", said
+    output = process.communicate(timeout=60)[1]
+    assert process.returncode == 130 and output == "ganherd: interrupted.\n", output
 
 
 def test_a_second_interrupt_ends_all_ranks_at_once_and_is_said_once(tmp_path: Path) -> None:
@@ -125,8 +125,8 @@ def test_a_second_interrupt_ends_all_ranks_at_once_and_is_said_once(tmp_path: Pa
     process.send_signal(signal.SIGINT)
     time.sleep(1)  # two signals that come as one would be one
     process.send_signal(signal.SIGINT)
-    said = process.communicate(timeout=60)[1]
-    assert process.returncode == 75 and said.count(f"resume it with: ganherd train --resume {run}") == 1, said
+    output = process.communicate(timeout=60)[1]
+    assert process.returncode == 75 and output.count(f"resume it with: ganherd train --resume {run}") == 1, output
 
 
 def test_a_stop_that_another_rank_was_asked_for_does_not_make_the_first_interrupt_the_second() -> None:

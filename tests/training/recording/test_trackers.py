@@ -28,7 +28,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def trained(tmp_path: Path, **settings: Any) -> tuple[Path, Curves]:
-    """A little run with looks at steps of their own, and the curves that its records hold."""
+    """Train a small run that looks at other steps than it records, and return the curves of its records."""
     tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "12steps", **settings))
     wanted = recorded(tmp_path / "run")
     assert {f"{name}/2" for name in ("loss_g", "real", "spread", "tells", "differs")} <= set(wanted)
@@ -48,10 +48,10 @@ def recorded(run: Path) -> Curves:
     return wanted
 
 
-def same(found: Curves, wanted: Curves) -> None:
-    assert set(found) == set(wanted)
+def same(result: Curves, wanted: Curves) -> None:
+    assert set(result) == set(wanted)
     for name, curve in wanted.items():
-        assert found[name] == pytest.approx(curve, rel=1e-6), name
+        assert result[name] == pytest.approx(curve, rel=1e-6), name
 
 
 def test_tensorboard_has_every_curve(tmp_path: Path) -> None:
@@ -102,15 +102,15 @@ def test_wandb_has_every_curve_and_needs_no_network(tmp_path: Path, monkeypatch:
 def wandb_curves(path: Path) -> Curves:
     """What W&B would send, from its own file."""
     messages = pytest.importorskip("wandb.proto.wandb_internal_pb2")
-    found: Curves = {}
+    result: Curves = {}
     for raw in wandb_records(path.read_bytes()):
         record = messages.Record()
         record.ParseFromString(raw)
         items = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
         for name, value in items.items():
             if not name.startswith("_"):
-                found.setdefault(name, {})[items["_step"]] = value
-    return found
+                result.setdefault(name, {})[items["_step"]] = value
+    return result
 
 
 def wandb_records(raw: bytes) -> Iterator[bytes]:
@@ -131,7 +131,7 @@ def wandb_records(raw: bytes) -> Iterator[bytes]:
 def test_a_score_that_is_not_known_has_no_point_and_a_loss_that_is_nan_has_one() -> None:
     written: list[tuple[int, dict[str, float]]] = []
     tracking = trackers.Trackers.__new__(trackers.Trackers)
-    tracking._write = [lambda step, values: written.append((step, values))]
+    tracking._writers = [lambda step, values: written.append((step, values))]
     losses = {"loss_g": [math.nan, 1.0], "loss_d": None}
     tracking.record({"step": 6, "rate": 9.5, **losses, "looked": 4, "spread": [0.5, math.nan], "tells": [1.0, 0.5]})
     tracking.record({"step": 9, "rate": 9.0, **losses})
@@ -155,6 +155,6 @@ def test_an_extra_that_is_not_installed_is_missed_before_anything_is_made(
     monkeypatch.setattr(trackers, "find_spec", lambda name: None)
     file = recipes.write_recipe(tmp_path, budget="3steps")
     assert tiny_runs.command("train", file, "--run", tmp_path / "run", "--set", setting) == 2
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1 and extra in said
+    output = capsys.readouterr().err
+    assert len(output.splitlines()) == 1 and extra in output
     assert not (tmp_path / "run").exists()

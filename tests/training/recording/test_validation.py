@@ -57,11 +57,11 @@ def plainly(assembly: PreparedHerd, member: int, kind: str, x: Tensor) -> Tensor
 
 
 def test_costs_are_those_of_plain_modules_on_the_same_images(trained: PreparedHerd) -> None:
-    found = Validation(trained, 10)
+    result = Validation(trained, 10)
     before = {name: value.clone() for name, value in trained.herd.state.items()}
-    costs = found.look()
-    assert found.images == 10 and all(len(costs[name]) == 3 for name in COSTS)
-    for block in found._blocks:
+    costs = result.look()
+    assert result.images == 10 and all(len(costs[name]) == 3 for name in COSTS)
+    for block in result._blocks:
         for row, member in enumerate(range(block.members.start, block.members.stop)):
             fake = plainly(trained, member, "d", plainly(trained, member, "g", block.z[row]))
             for name in COSTS:
@@ -69,14 +69,14 @@ def test_costs_are_those_of_plain_modules_on_the_same_images(trained: PreparedHe
                 by_hand = softplus(-real).mean() + softplus(fake).mean()
                 assert costs[name][member] == pytest.approx(by_hand.item(), abs=1e-12)
     assert all(torch.equal(value, before[name]) for name, value in trained.herd.state.items())
-    assert found.look() == costs
+    assert result.look() == costs
 
 
 def test_trained_images_are_the_members_own_and_the_others_are_held_out(tmp_path: Path) -> None:
     data = tiny_data(tmp_path / "data.npz")
     assembly = assemble(recipe_file.load(tiny_recipe(data)))  # by class
-    found, dataset = Validation(assembly, 4), assembly.dataset
-    (block,) = found._blocks
+    result, dataset = Validation(assembly, 4), assembly.dataset
+    (block,) = result._blocks
     for name, x, y in (("cost_train", dataset.x, dataset.y), ("cost_held_out", dataset.x_test, dataset.y_test)):
         for member in range(3):
             shown = (block.real[name][0][member] * dataset.scale + dataset.offset).round().numpy().astype(np.uint8)
@@ -124,5 +124,5 @@ def test_records_have_them_also_after_a_resume_and_the_training_is_the_same(
 
 def test_data_that_holds_nothing_out_is_refused_before_anything_is_trained(tmp_path: Path) -> None:
     recipe = tiny_recipe(tiny_data(tmp_path / "data.npz"), data={"holdout": 0}, run={"validation": 8})
-    with pytest.raises(UserError, match="run.validation is of held-out data.*set data.holdout"):
+    with pytest.raises(UserError, match="run.validation needs held-out data.*set data.holdout"):
         assemble(recipe_file.load(recipe))

@@ -34,13 +34,13 @@ def brief() -> Iterator[None]:
 
 def recipe(source: Path, generator: Any, **sections: Any) -> dict[str, Any]:
     """Members that share the data; `nets` only where they are not another run's."""
-    made = tiny_recipe(source, data={"partition": "all"}, loss={"name": "non-saturating"}, **sections)
-    made["engine"] = {"name": "fused", "threads": 1, "device": "cpu", "chunk": 8}
-    made["nets"] = {"generator": generator, "discriminator": {"name": "small", "width": 7}, "latent": 4}
-    made["nets"] |= sections.get("nets", {})
+    recipe_settings = tiny_recipe(source, data={"partition": "all"}, loss={"name": "non-saturating"}, **sections)
+    recipe_settings["engine"] = {"name": "fused", "threads": 1, "device": "cpu", "chunk": 8}
+    recipe_settings["nets"] = {"generator": generator, "discriminator": {"name": "small", "width": 7}, "latent": 4}
+    recipe_settings["nets"] |= sections.get("nets", {})
     if generator is None:
-        del made["nets"]
-    return made
+        del recipe_settings["nets"]
+    return recipe_settings
 
 
 @pytest.fixture(scope="module")
@@ -81,23 +81,25 @@ def nets_of(assembly: PreparedHerd, state: dict[str, torch.Tensor], row: int) ->
 
 
 def test_members_start_with_the_nets_and_weights_of_theirs(runs: dict[str, Path]) -> None:
-    made = assemble(recipe_file.load(hybrid(runs)))
-    assert [(breed.name, len(breed.slots)) for breed in made.herd.breeds.all] == [("small", 2), ("mlp", 2)]
-    assert made.recipe.nets.prior == ["normal", "uniform", "normal", "normal"] and made.recipe.members == 4
+    prepared = assemble(recipe_file.load(hybrid(runs)))
+    assert [(breed.name, len(breed.slots)) for breed in prepared.herd.breeds.all] == [("small", 2), ("mlp", 2)]
+    assert prepared.recipe.nets.prior == ["normal", "uniform", "normal", "normal"] and prepared.recipe.members == 4
     smalls, mlps = last(runs["smalls"]), last(runs["mlps"])
     for row, (source, theirs) in enumerate([(smalls, 1), (smalls, 0), (mlps, 3 + 2), (mlps, 0)]):
-        mine = nets_of(made, made.herd.state, row)
+        mine = nets_of(prepared, prepared.herd.state, row)
         wanted = nets_of(*source, theirs)
-        wanted.setdefault("g.ema", wanted["g.params"])  # of a run that had none it starts anew, as old as the weights
+        wanted.setdefault(
+            "g.ema", wanted["g.params"]
+        )  # a run without a running average: it starts with the weights and their age
         wanted.setdefault("g.ema.t", source[1]["g.adam.t"][theirs])
         assert mine["g.ema.t"] == 6
         assert mine.keys() >= {"g.params", "d.params", "g.ema"}
         for name, value in mine.items():
             assert torch.equal(value, wanted[name]), (row, name)
     for name in ("g.adam.m", "d.adam.v", "g.adam.t"):
-        assert not made.herd.state[name].any()
-    width = made.herd.breeds.all[1].g.num_params
-    assert not made.herd.state["g.params"][2:, width:].any()
+        assert not prepared.herd.state[name].any()
+    width = prepared.herd.breeds.all[1].g.num_params
+    assert not prepared.herd.state["g.params"][2:, width:].any()
 
 
 def test_a_run_says_what_it_started_from_and_trains_on(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -153,27 +155,32 @@ def test_a_run_without_a_checkpoint_begins_again_from_the_same_members(runs: dic
 
 def test_start_from_takes_members_of_the_same_number_or_the_only_one(runs: dict[str, Path]) -> None:
     herd = {"start_from": str(runs["mlps"]), "seeds": 2}
-    made = assemble(recipe_file.load(recipe(runs["data"], None, herd=herd)))
-    assert made.recipe.herd.members == 3  # as many as it has
+    prepared = assemble(recipe_file.load(recipe(runs["data"], None, herd=herd)))
+    assert prepared.recipe.herd.members == 3  # as many as it has
     theirs = last(runs["mlps"])[1]
-    assert torch.equal(made.herd.state["g.params"], theirs["g.params"])
-    assert torch.equal(made.herd.state["d.params"], theirs["d.params"])
+    assert torch.equal(prepared.herd.state["g.params"], theirs["g.params"])
+    assert torch.equal(prepared.herd.state["d.params"], theirs["d.params"])
     herd = {"start_from": str(runs["single"]), "members": 3, "seeds": 2}
-    made = assemble(recipe_file.load(recipe(runs["data"], None, herd=herd)))
+    prepared = assemble(recipe_file.load(recipe(runs["data"], None, herd=herd)))
     only = last(runs["single"])[1]["g.params"][0]
-    assert made.herd.num_members == 6 and all(torch.equal(row, only) for row in made.herd.state["g.params"])
-    assert len({int(base) for base in made.herd.state["set.slot"] * 2 + made.herd.state["set.seed"]}) > 1  # own streams
+    assert prepared.herd.num_members == 6 and all(torch.equal(row, only) for row in prepared.herd.state["g.params"])
+    assert (
+        len({int(base) for base in prepared.herd.state["set.slot"] * 2 + prepared.herd.state["set.seed"]}) > 1
+    )  # own streams
 
 
 def test_by_class_each_member_may_start_from_one_that_knows_all(runs: dict[str, Path]) -> None:
     settings = recipe(runs["data"], None, herd={"start_from": str(runs["single"])})
     settings["data"]["partition"] = "by-class"
-    made = assemble(recipe_file.load(settings))
-    assert made.label.tolist() == [0, 1, 2] and len({row.numpy().tobytes() for row in made.herd.state["d.params"]}) == 1
+    prepared = assemble(recipe_file.load(settings))
+    assert (
+        prepared.label.tolist() == [0, 1, 2]
+        and len({row.numpy().tobytes() for row in prepared.herd.state["d.params"]}) == 1
+    )
 
 
 def conditional(data: Path, run: Path) -> Path:
-    """One GAN that is told the class."""
+    """Train one conditional GAN."""
     nets = {"discriminator": {"name": "conditional", "width": 3}}
     ganherd.train(
         recipe(data, {"name": "conditional", "width": 3}, herd={"members": 1}, nets=nets), run=run, quiet=True
@@ -182,20 +189,20 @@ def conditional(data: Path, run: Path) -> Path:
 
 
 def test_by_class_each_member_takes_its_class_out_of_a_conditional_gan(runs: dict[str, Path], tmp_path: Path) -> None:
-    told = conditional(runs["data"], tmp_path / "told")
-    settings = recipe(runs["data"], None, herd={"start_from": str(told)})
+    source = conditional(runs["data"], tmp_path / "told")
+    settings = recipe(runs["data"], None, herd={"start_from": str(source)})
     settings["data"]["partition"] = "by-class"
-    made = assemble(recipe_file.load(settings))
-    assert made.recipe.nets.generator.name == made.recipe.nets.discriminator.name == "residual"
-    assert len({row.numpy().tobytes() for row in made.herd.state["g.params"]}) == 3
-    assert len({row.numpy().tobytes() for row in made.herd.state["d.params"]}) == 3
+    prepared = assemble(recipe_file.load(settings))
+    assert prepared.recipe.nets.generator.name == prepared.recipe.nets.discriminator.name == "residual"
+    assert len({row.numpy().tobytes() for row in prepared.herd.state["g.params"]}) == 3
+    assert len({row.numpy().tobytes() for row in prepared.herd.state["d.params"]}) == 3
     few = tmp_path / "few.npz"
     with np.load(runs["data"]) as all_of_it:
         two, names = all_of_it["y"] > 0, all_of_it["labels"]
         np.savez(few, x=all_of_it["x"][two], y=all_of_it["y"][two] - 1, labels=names[1:])
     settings["data"]["source"] = str(few)
     fewer = assemble(recipe_file.load(settings))  # by the classes' names, not by their numbers
-    assert torch.equal(fewer.herd.state["g.params"], made.herd.state["g.params"][1:])
+    assert torch.equal(fewer.herd.state["g.params"], prepared.herd.state["g.params"][1:])
     ganherd.train(settings, run=tmp_path / "own", quiet=True)
     assert ganherd.load(tmp_path / "own").sample(5, seed=0).x.shape[0] == 5
     settings["data"]["source"] = str(tiny_data(few, labels=(str(names[0]), "other")))
@@ -204,8 +211,8 @@ def test_by_class_each_member_takes_its_class_out_of_a_conditional_gan(runs: dic
 
 def test_weights_are_taken_to_another_precision(runs: dict[str, Path]) -> None:
     settings = recipe(runs["data"], None, herd={"start_from": str(runs["single"])}, train={"precision": "float64"})
-    made = assemble(recipe_file.load(settings)).herd.state["g.params"]
-    assert made.dtype == torch.float64 and torch.equal(made, last(runs["single"])[1]["g.params"].double())
+    prepared = assemble(recipe_file.load(settings)).herd.state["g.params"]
+    assert prepared.dtype == torch.float64 and torch.equal(prepared, last(runs["single"])[1]["g.params"].double())
 
 
 # -- mistakes ---------------------------------------------------------------------------------------------------------
@@ -248,8 +255,8 @@ def test_what_cannot_be_started_from_is_one_sentence(runs: dict[str, Path], tmp_
         runs["data"], SMALL, nets={"discriminator": {"name": "small", "width": 8}}, train={"budget": "2steps"}
     )
     ganherd.train(other | {"herd": {"members": 1}}, run=tmp_path / "other", quiet=True)
-    told = refused(members((runs["single"], 0), (tmp_path / "other", 0)))
-    assert "nets.discriminator must be the same for all" in told and "differ in their settings" in told
+    reported = refused(members((runs["single"], 0), (tmp_path / "other", 0)))
+    assert "nets.discriminator must be the same for all" in reported and "differ in their settings" in reported
 
 
 def test_nets_of_a_stranger_are_not_imported(runs: dict[str, Path], tmp_path: Path, monkeypatch: Any) -> None:
@@ -260,7 +267,7 @@ def test_nets_of_a_stranger_are_not_imported(runs: dict[str, Path], tmp_path: Pa
     shutil.copytree(runs["single"], theirs)
     text = (theirs / "recipe.yaml").read_text().replace("name: small", "name: trap:G", 1)
     (theirs / "recipe.yaml").write_text(text)
-    told = refused(recipe(runs["data"], None, herd={"start_from": "theirs"}))
-    assert "names the net trap:G, which is not ganherd's" in told
+    reported = refused(recipe(runs["data"], None, herd={"start_from": "theirs"}))
+    assert "names the net trap:G, which is not ganherd's" in reported
     with pytest.raises(UserError, match="names the net trap:G"):
         ganherd.train(recipe(runs["data"], None, herd={"start_from": "theirs"}), run=tmp_path / "run", quiet=True)

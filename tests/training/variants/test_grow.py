@@ -1,4 +1,4 @@
-"""Classes that are added to a trained run, and classes that are trained anew: nothing changes for all others, to the bit."""
+"""Classes that are added to a trained run, and classes that are trained again: nothing changes for all others, to the bit."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ def brief() -> Iterator[None]:
 
 
 def recipe(data: Path, **sections: Any) -> dict[str, Any]:
-    made = tiny_recipe(data, nets=NETS, loss={"name": "hinge"}, **sections)
-    made["engine"] = {"name": "fused", "threads": 1, "device": "cpu"}
-    made["train"] = {**made["train"], "budget": "6steps", "precision": "float64"}
-    return made
+    recipe_settings = tiny_recipe(data, nets=NETS, loss={"name": "hinge"}, **sections)
+    recipe_settings["engine"] = {"name": "fused", "threads": 1, "device": "cpu"}
+    recipe_settings["train"] = {**recipe_settings["train"], "budget": "6steps", "precision": "float64"}
+    return recipe_settings
 
 
 @pytest.fixture(scope="module")
@@ -70,19 +70,19 @@ def test_new_classes_join_a_trained_run(there: Path, tmp_path: Path) -> None:
     """The old ones are as they were, in the mixture too; the new one is as if it had been trained with the others."""
     ganherd.train(grown(there), run=tmp_path / "grown", quiet=True)
     ganherd.train(recipe(there / "three.npz", herd={"seeds": 2}), run=tmp_path / "whole", quiet=True)
-    made = mixture.load(tmp_path / "grown")
-    assert made.labels == ("new", "zero", "one") and made.label_of.tolist() == [0, 1, 2]
+    joined = mixture.load(tmp_path / "grown")
+    assert joined.labels == ("new", "zero", "one") and joined.label_of.tolist() == [0, 1, 2]
     for replica in (0, 1):
         for old, new in ((0, 1), (1, 2)):
             assert same(member(there / "run", old, replica), member(tmp_path / "grown", new, replica))
         ours, theirs = (member(tmp_path / run, 0, replica) for run in ("grown", "whole"))
         assert all(torch.allclose(ours[k], theirs[k], rtol=0, atol=1e-12) for k in theirs)
-    told = [line for line in run_files.json_lines(tmp_path / "grown" / "events.jsonl") if line["event"] == "kept"]
-    assert [line["member"] for line in told] == [1, 2, 4, 5]
+    reported = [line for line in run_files.json_lines(tmp_path / "grown" / "events.jsonl") if line["event"] == "kept"]
+    assert [line["member"] for line in reported] == [1, 2, 4, 5]
     origins = json.loads((tmp_path / "grown" / "run.json").read_text())["origins"]
     assert [one.get("kept", False) for one in origins] == [False, True, True] * 2
     # p(y) is that of the data
-    assert np.bincount(made.sample(600).member).argmax() == 0
+    assert np.bincount(joined.sample(600).member).argmax() == 0
 
 
 def test_a_grown_run_is_resumed_without_the_other(there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,13 +131,13 @@ def test_a_class_is_trained_anew(there: Path, tmp_path: Path, capsys: pytest.Cap
     run = tmp_path / "run"
     shutil.copytree(there / "run", run)
     assert tiny_runs.command("train", "--resume", run, "--retrain", "one", "--budget", "9steps") == 0
-    words = "trained anew, for 9 steps: member 1 (one) of seed 0, member 1 (one) of seed 1; the others rest\n"
+    words = "retraining for 9 steps: member 1 (one) of seed 0, member 1 (one) of seed 1; the others rest\n"
     assert capsys.readouterr().err.startswith(words)
     for replica in (0, 1):
         assert same(member(there / "run", 0, replica), member(run, 0, replica))
         assert not same(member(there / "run", 1, replica), member(run, 1, replica))
-    told = [line for line in run_files.json_lines(run / "events.jsonl") if line["event"] == "retrain"]
-    assert [(line["step"], line["member"], line["life"], line["until"]) for line in told] == [
+    reported = [line for line in run_files.json_lines(run / "events.jsonl") if line["event"] == "retrain"]
+    assert [(line["step"], line["member"], line["life"], line["until"]) for line in reported] == [
         (6, 1, 1, 15),
         (6, 3, 1, 15),
     ]

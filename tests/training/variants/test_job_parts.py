@@ -27,7 +27,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In any order, one of them stopped on the way, and the whole gone on with."""
+    """In any order, with one part interrupted on the way, and the whole run resumed."""
     settings = {**recipes.noise_recipe(tmp_path), "optim": {"lr_g": [0.01, 0.02, 0.03]}}
     settings["train"] = {**settings["train"], "precision": "float64"}
     recipe, run = recipe_file.load(settings), tmp_path / "run"
@@ -65,7 +65,7 @@ def test_parts_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.Capture
     assert "have members in common" in refused("--members", "1-2", "--run", run)
     assert "another recipe" in refused("--members", "2", "--run", run, "--set", "train.batch=3")
     assert "have the budget 3steps, not 4steps" in refused("--members", "2", "--run", run, "--budget", "4steps")
-    assert "as 0-2" in refused("--members", "2-0", "--run", run)
+    assert "write 0-2" in refused("--members", "2-0", "--run", run)
     assert "leave --members out" in refused("--members", "2", "--run", run, "--dry-run")
     assert tiny_runs.command("train", "--resume", run) == 2
     assert "trained in parts" in capsys.readouterr().err

@@ -249,7 +249,7 @@ class Cellular(Strategy):
     def poll(self) -> None:
         self.gathered.poll()
 
-    def on_stop(self) -> None:
+    def on_interrupt(self) -> None:
         self.gathered.discard_pending()
 
     def _evaluate_trained(self, kind: str, sample: Sample) -> np.ndarray:

@@ -117,7 +117,7 @@ class Gap(Strategy):
         able = [m for m in range(self.placement.num_members) if m % self.members not in self.settings.stay]
         yield self.event((step - self.warmup) // self.every, swap.pairs, able, swap.finite)
 
-    def on_stop(self) -> None:
+    def on_interrupt(self) -> None:
         if self._pending is not None:
             self._pending.nets.wait()
             self._pending = None

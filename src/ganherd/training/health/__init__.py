@@ -1,1 +1,1 @@
-"""How members are: cheap scores, alarms, repairs, and members that have converged."""
+"""Monitor the health of members: cheap scores, alarms, repairs, and members that have converged."""

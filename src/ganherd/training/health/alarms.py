@@ -1,12 +1,13 @@
-"""Decide when a member's scores are an alarm. Each alarm has a rule, and its beginning and its end are reported once.
+"""Raise alarms from the scores of members. The beginning and the end of an alarm are reported once each.
 
-- nan, diverged: its weights or losses are not finite, or its loss left all bounds (looked at with every record).
-- collapse: its samples are hardly varied, and were at least twice as varied before, or it had a long time to spread.
-- cycling: its samples on the same noise keep coming back to where they were.
-- dead_critic: its discriminator ranks real images above samples no better than a coin, though a plain look at the
-  nearest neighbours tells them apart. Ranks, not losses: so it means the same for logits and for critics of any scale,
-  and a discriminator that cannot tell because the samples are that good is not called dead.
-- memorising: most samples are as near to one single training image as held-out images hardly ever are.
+- nan, diverged: the weights or losses of a member are not finite, or its loss exceeds `run.repair.diverged`. Both are checked with
+  every record.
+- collapse: the samples hardly vary, although they varied at least twice as much before or the member trained for long.
+- cycling: the samples for the same noise return to earlier ones again and again.
+- dead_critic: the discriminator ranks real images above samples no better than chance, although nearest neighbours separate them.
+  Comparing ranks instead of losses makes the alarm independent of the scale of a critic. If the samples are so good that nothing
+  separates them from real images, there is no alarm.
+- memorising: many samples are nearer to a single training image than 95 % of held-out images are.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch import Tensor
 from ganherd.herd.state import State
 from ganherd.training.health.monitor import recall
 
-OF_ALL = ("watch.bad", "watch.good", "watch.ill")  # what is known of all members on every rank
+OF_ALL = ("watch.bad", "watch.good", "watch.ill")  # every rank has these tensors for all members
 ALARMS = ("nan", "diverged", "collapse", "cycling", "dead_critic", "memorising")
 WHY = {
     "nan": "it turned NaN",
@@ -44,14 +45,14 @@ class Limits:
     """The limits of the alarms, tuned on seeds 100 to 104 of benchmarks/alarms.py, which tests them on other seeds."""
 
     spread: float = 0.25  # collapse: below it
-    lost: float = 0.5  # … and below this part of the widest spread that the member had,
-    slow_start: int = 1000  # … or after so many steps of its life, however it began
+    lost: float = 0.5  # … and below this fraction of the widest spread that the member had,
+    slow_start: int = 1000  # … or after this many steps of its life, even if its spread was never wider
     warm_up: int = 200  # steps of its life before any of the following can begin: a discriminator has to learn first
     returns: float = 0.5  # cycling: at or below it
     tells: float = 0.52  # dead critic: at or below it,
     differs: float = 0.75  # … while neighbours tell at least this well
     copies: float = 0.4  # memorising: at or above it
-    # looks in a row before it is an alarm, and as many good ones before it is over
+    # Bad looks in a row that raise each of `ALARMS`; the same number of good ones ends it.
     patience: tuple[int, ...] = (1, 1, 3, 4, 5, 3)
 
 
@@ -61,10 +62,15 @@ LIMITS = Limits()
 def judge(
     scores: dict[str, Tensor], peak: Tensor, age: Tensor, falling: Tensor, limits: Limits = LIMITS
 ) -> tuple[Tensor, Tensor]:
-    """(bad [N, 4], known [N, 4]) for the alarms that come from a look; a score that is NaN says nothing.
+    """Return (bad [N, 4], known [N, 4]) for the four alarms that depend on the scores of a look.
 
-    `peak` [N]: the widest spread so far; `age` [N]: steps since its first step, or since it was repaired; `falling` [N]:
-    whose spread was bad at the last look. It stays so until it is wide again, not until it is a little above half.
+    `bad` is True if the scores are beyond the limits, `known` is False if a score is NaN.
+
+    Args:
+        peak: [N] the widest spread so far.
+        age: [N] steps since the member's first step, or since it was repaired.
+        falling: [N] whether the spread was bad at the last look. It stays bad until the spread reaches `limits.spread`, not until
+            it is a little above `limits.lost` of its peak.
     """
     spread, returns, tells, differs, copies = (scores[k] for k in ("spread", "returns", "tells", "differs", "copies"))
     lost = (spread < limits.lost * peak) | falling | (age >= limits.slow_start)
@@ -92,23 +98,27 @@ class Alarms:
         recall(self.state, remembered)
 
     def note(self, first: int, bad: Tensor, known: Tensor) -> tuple[list[tuple[int, str]], list[tuple[int, str]]]:
-        """Note what was checked, bad and known [N, …], and return the alarms that began and ended as (member, alarm).
+        """Count the results of a check, and return the alarms that began and those that ended, as pairs (member, alarm).
 
         Args:
-            first: The first of the alarms that were checked.
+            first: The position in `ALARMS` of the first alarm that was checked.
+            bad: bool [N, checked alarms].
+            known: bool [N, checked alarms], False for what could not be checked.
         """
-        part = slice(first, first + bad.shape[1])
-        bads, goods, ill = (self.state[f"watch.{k}"][:, part] for k in ("bad", "good", "ill"))
+        checked = slice(first, first + bad.shape[1])
+        bads, goods, ill = (self.state[f"watch.{k}"][:, checked] for k in ("bad", "good", "ill"))
         bads.copy_(torch.where(known, torch.where(bad, bads + 1, 0), bads))
         goods.copy_(torch.where(known, torch.where(bad, 0, goods + 1), goods))
-        begun = ~ill & (bads >= self._patience[part])
-        over = ill & (goods >= self._patience[part])
+        begun = ~ill & (bads >= self._patience[checked])
+        over = ill & (goods >= self._patience[checked])
         ill.copy_((ill | begun) & ~over)
         return tuple([(m, ALARMS[first + a]) for m, a in each.nonzero().tolist()] for each in (begun, over))  # type: ignore[return-value]
 
     def is_ill(self, member: int) -> bool:
+        """Return whether a member has any alarm."""
         return bool(self.state["watch.ill"][member].any())
 
     def forget(self, member: int) -> None:
+        """Forget all checks of a member, for example after a repair."""
         for value in self.state.values():
             value[member] = 0

@@ -1,37 +1,29 @@
-"""Choose how often members are looked at, from work that is counted: the same on every machine, engine and number of ranks."""
+"""Choose how often the monitor looks at the members, from counted operations: the same on every machine and engine."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ganherd.herd.checks.flops import count_operations
 from ganherd.herd.checks.trial import batch_sizes
 from ganherd.herd.step.rules import StepRules
-from ganherd.runs.models import LookRecord
-from ganherd.training.callbacks import Callback
 from ganherd.training.health.monitor import IMAGES, look_work
-from ganherd.training.setup.assemble import PreparedHerd, makers
+from ganherd.training.setup.assemble import PreparedHerd
 
-if TYPE_CHECKING:
-    from ganherd.training.loop import Trainer
-    from ganherd.training.run_state import RunState
-    from ganherd.training.schedule import Schedule
-
-SHARE = 0.02  # of the work of training, at most
-# What an operation of a look, which is in float64, costs in operations of a step: about twice as much as in float32, and much more
-# than on the tensor cores that the shorter types are for.
+SHARE = 0.02  # the largest share of the work of training that looks may take
+# Cost of an operation of a look, which is in float64, relative to one of a step: about twice that of float32, and much more than
+# that of the shorter types, for which there are tensor cores.
 _WIDE = {"float64": 1, "float32": 2, "tf32": 8, "bf16": 16}
 _START = 3e7  # operations that a core could do while it starts the layers of one member, in a step or in a look
 
 
 @dataclass
 class LookInterval:
-    """Looks at the multiples of `every` from the step `first` on; `every` 0: none."""
+    """The steps at which the monitor looks at the members: the multiples of `every` from `first` on; `every` 0: none."""
 
     every: int
     first: int = 0
@@ -40,7 +32,7 @@ class LookInterval:
         return bool(self.every) and step >= self.first and step % self.every == 0
 
     def next_after(self, step: int) -> list[int]:
-        """The step of the next look, if there is one.
+        """Return the step of the next look in a list, which is empty if there are no looks.
 
         >>> LookInterval(50).next_after(100), LookInterval(50, 300).next_after(100), LookInterval(0).next_after(100)
         ([150], [300], [])
@@ -50,54 +42,21 @@ class LookInterval:
         return [max(step // self.every + 1, -(-self.first // self.every)) * self.every]
 
 
-class Looks(Callback):
-    """Look at the members when it is due: before the first step, at the interval, and after the last step."""
-
-    def __init__(self, state: RunState, schedule: Schedule) -> None:
-        self._state, self._schedule = state, schedule
-
-    def on_train_start(self, trainer: Trainer) -> None:
-        if self._state.saved is None and self._schedule.looks.every:
-            self._state.monitor.look(trainer.step)  # a collapse is measured against the variety of fresh weights
-
-    def on_stop(self, trainer: Trainer) -> None:
-        if self._schedule.looks_at(trainer.step):
-            self._state.monitor.look(trainer.step)
-
-    def on_train_end(self, trainer: Trainer) -> None:
-        if self._schedule.looks.every and not self._schedule.looks_at(trainer.step):
-            self._state.monitor.look(trainer.step)
-
-
-def recorded(record: LookRecord | None) -> LookInterval | None:
-    """Return the interval that run.json holds, or None if it holds none.
-
-    Raises:
-        ValueError: It is not what ganherd writes.
-    """
-    if record is None or record.every is None:
-        return None
-    if record.first is None:
-        raise ValueError(record)
-    return LookInterval(record.every, record.first)
-
-
-def planned(assembly: PreparedHerd, record: LookRecord | None = None) -> LookInterval:
-    """Return the cadence of a run: the recorded one, the recipe's, or for `auto` one from counted work.
-
-    Args:
-        record: What run.json says of an earlier process of the run.
-    """
-    settings = assembly.recipe.run
-    if (found := recorded(record)) is not None:
-        return found
+def planned(prepared: PreparedHerd) -> LookInterval:
+    """Return the look interval of a new run: the recipe's, or for `auto` one from counted work."""
+    settings = prepared.recipe.run
     if settings.watch.every != "auto":
         return LookInterval(int(settings.watch.every))
-    return LookInterval(choose(*counted(assembly), settings.record_every))
+    return LookInterval(choose(*counted(prepared), settings.record_every))
 
 
 def choose(look: float, step: float, records: int) -> int:
-    """Return the steps between looks, a multiple of those between records, from the work of a look and of a step.
+    """Return the number of steps between looks so that looks take at most 2 % of the work of training.
+
+    Args:
+        look: The work of a look at one member.
+        step: The work of a step of one member.
+        records: Steps between records; the result is a multiple of it.
 
     >>> choose(0.7, 1.0, 50), choose(10.0, 1.0, 50)
     (50, 500)
@@ -105,18 +64,18 @@ def choose(look: float, step: float, records: int) -> int:
     return max(1, math.ceil(look / (SHARE * step) / records)) * records
 
 
-def counted(assembly: PreparedHerd) -> tuple[float, float]:
-    """Return the work of a look and of a step, in floating-point operations of a step, of the mean member.
+def counted(prepared: PreparedHerd) -> tuple[float, float]:
+    """Return the work of a look and of a step for the mean member, in floating-point operations.
 
-    It depends on nets, rules and data alone: not on the number of members, so that replicas are looked at as runs of their own.
+    An operation of a look counts as several of a step, because looks compute in float64. The result does not depend on the number
+    of members, so that stacked replicas have the same interval as single runs.
     """
-    recipe, data, rules = assembly.recipe, assembly.dataset, assembly.herd.rules
+    data, rules = prepared.dataset, prepared.herd.rules
     # The work per row depends on the number of rows if a net computes with its weights.
     batches = (2, *batch_sizes(rules.batch))
-    each, slots = [], [len(breed.slots) for breed in assembly.herd.breeds.all]
+    each, slots = [], [len(breed.slots) for breed in prepared.herd.breeds.all]
     for slot in accumulate(slots[:-1], initial=0):
-        # trusted: a net of the user's own was built by `assemble` already, with leave
-        make_g, make_d = makers(recipe, data.shape, len(data.labels), trust_code=True, slot=slot)
+        make_g, make_d = prepared.makers(slot)
         each.append(count_operations(make_g, (rules.latent,), batches))
     g, d = float(np.average(each, weights=slots)), count_operations(make_d, data.shape, batches)
     look = IMAGES * (g + 2 * d) + look_work(data.shape, len(data.x))
@@ -126,7 +85,8 @@ def counted(assembly: PreparedHerd) -> tuple[float, float]:
 def step_work(rules: StepRules, g: float, d: float) -> float:
     """Return the operations of a step, from those of the generator and of the discriminator for one image.
 
-    A way back costs twice its way there, half of that if only the input has a gradient. A penalty differentiates the way back, too.
+    A backward pass costs twice its forward pass, half of that if only the input has a gradient. A penalty also differentiates the
+    backward pass.
     """
     penalties = int(rules.game.penalty) + int(rules.r1 > 0)
     updates = rules.n_critic / (rules.skip_d + 1)

@@ -1,16 +1,16 @@
-"""Look at all members every k steps, on fixed noise and data: cheap scores from which alarms are raised.
+"""Look at all members at an interval: compute cheap scores on fixed noise and data, from which alarms are raised.
 
-Members are looked at as they train (their own weights, not the running average; batch norm as in a step), nothing of
-them is changed, and what is remembered between looks lies in tensors [N, …] that are part of every checkpoint.
+A look uses the members as they train (current weights, not the running average; batch norm as in a step) and changes nothing in
+them. The state that it needs between looks is tensors [N, …], which are saved with every checkpoint.
 
-Looks are computed in float64, whatever the precision of the training is. So the engine, the ranks and which members happen to be
-computed together make a difference of rounding only, and none to the alarms.
+Looks are computed in float64, whatever the precision of the training is. The engine, the ranks and the grouping of members
+therefore change the scores by rounding errors only, and never the alarms.
 
-- `spread`: standard deviation of the samples' pixels by that of the member's data; 1 is as varied as the data.
-- `returns`: how near the samples on the same noise came back, twice, to where they were; 0 is the same again.
-- `tells`: how often the discriminator ranks a real image above a sample (ties half); 0.5 is a coin.
-- `differs`: how often the nearest neighbour of an image or sample is of its own kind; 0.5 where nothing can tell them.
-- `copies`: the share of samples that lie as near to ONE training image as only 5 % of held-out images do.
+- `spread`: ratio of the standard deviation of the samples' pixels to that of the member's data; 1: as varied as the data.
+- `returns`: the distance of the samples to earlier ones for the same noise, relative to how far they move; near 0: they cycle.
+- `tells`: how often the discriminator ranks a real image above a sample (ties count half); 0.5: no better than chance.
+- `differs`: how often the nearest neighbour of an image or sample is of the same kind; 0.5: they cannot be separated.
+- `copies`: the share of samples that are as near to a single training image as only 5 % of held-out images are.
 """
 
 from __future__ import annotations
@@ -27,44 +27,43 @@ from torch.utils._pytree import tree_map
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.lowering.network import logits_of, member_call
-from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.metrics.memorisation import BY_CHANCE, NEXT
-from ganherd.training.recording.preview import at_once
+from ganherd.training.recording.fixed_inputs import at_once, evenly, fixed_noise, held_out_rows
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import is_out_of_memory
 
 SCORES = ("spread", "returns", "tells", "differs", "copies")
 IMAGES = 64  # samples, and real images, of each member
-KEPT = 32  # snapshots of each member
-_FEATURES = 64  # numbers that stand for an image; smaller images stand for themselves
-_SKETCH = 64  # numbers that stand for all samples of a member at one look
-_AWAY = 0.15  # it moves where its typical distance is this part of that between two sets of its data
-_GONE = 0.8  # it is away from here at this part of its typical distance
-_MOST = 2000  # rows of the data that stand for a member's
-_FEW = 10  # held-out images below which copies cannot be told
+SNAPSHOTS = 32  # sketches that are remembered of each member
+_FEATURES = 64  # dimensions that images are projected to; smaller images are used as they are
+_SKETCH = 64  # dimensions that all samples of a member at one look are projected to
+_AWAY = 0.15  # a member moves if its typical distance is at least this fraction of that between two sets of its data
+_GONE = 0.8  # a member has left a place at this fraction of its typical distance
+_MOST = 2000  # rows of a member's data that it is compared with
+_FEW = 10  # held-out images below which copies cannot be recognised
 # Logits that differ by less than this, relative to the largest, count as equal: rounding errors would order them.
 _ROUNDING = 1e-9
 
 
 class Monitor:
-    """Look at all members on fixed noise and data. What is remembered between looks is saved with every checkpoint."""
+    """Compute the scores of all members on fixed noise and data. The state between looks is saved with every checkpoint."""
 
-    def __init__(self, assembly: PreparedHerd, remembered: State | None = None) -> None:
-        self._herd, self._assembly = assembly.herd, assembly
+    def __init__(self, prepared: PreparedHerd, remembered: State | None = None) -> None:
+        self._herd, self._prepared = prepared.herd, prepared
         n = self._herd.num_members
         self.state: State = {
-            "watch.born": torch.zeros(n, dtype=torch.int64),  # the step of its first life, or of its last repair
+            "watch.born": torch.zeros(n, dtype=torch.int64),  # 0, or the step of its last repair
             "watch.at": torch.full((n,), -1, dtype=torch.int64),  # the step of the last look
             "watch.scores": torch.full((n, len(SCORES)), torch.inf, dtype=torch.float64),  # inf: not known
             "watch.peak": torch.zeros(n, dtype=torch.float64),  # the widest spread so far
-            "watch.sketch": torch.full((n, KEPT, _SKETCH), torch.inf, dtype=torch.float64),  # the newest first
+            "watch.sketch": torch.full((n, SNAPSHOTS, _SKETCH), torch.inf, dtype=torch.float64),  # the newest first
         }
         recall(self.state, remembered)
-        self.seconds = 0.0  # spent with looking, by this process
+        self.seconds = 0.0  # that this process spent on looks
         own = self._herd.state["g.params"].dtype
-        # how nets can be called, the best way first: a net may be one that only one member, or only its own precision, can call
+        # How each net can be called, the best way first: some run only for one member at a time, or only in their own precision.
         self._ways = {
             net: [
                 (dtype, mapped)
@@ -78,23 +77,23 @@ class Monitor:
 
     def scores(self) -> dict[str, list[float]]:
         """Return the scores of the last look for each member of the herd; NaN if a score could not be measured."""
-        everyones = self._assembly.ranks.all_gather(self.state["watch.scores"])
-        found = torch.where(torch.isfinite(everyones), everyones, torch.nan)
-        return {name: found[:, i].tolist() for i, name in enumerate(SCORES)}
+        everyones = self._prepared.ranks.all_gather(self.state["watch.scores"])
+        known = torch.where(torch.isfinite(everyones), everyones, torch.nan)
+        return {name: known[:, i].tolist() for i, name in enumerate(SCORES)}
 
     def forget(self, member: int, step: int) -> None:
-        """Forget what was seen of a member that was repaired."""
+        """Forget the looks at a member, for example after a repair. `step`: the member's new life starts here."""
         for name, value in self.state.items():
             value[member] = {"watch.born": step, "watch.at": -1, "watch.peak": 0.0}.get(name, torch.inf)
 
     def look(self, step: int) -> None:
-        """Look at all members at once, and put what is seen into the state."""
+        """Look at all members, and store the scores and sketches in the state."""
         began = time.perf_counter()
         seen, sketch = self._seen()
-        kept = self.state["watch.sketch"]
-        kept[:, 1:] = kept[:, :-1].clone()
-        kept[:, 0] = _or_inf(sketch)
-        seen["returns"] = returns(kept)
+        snapshots = self.state["watch.sketch"]
+        snapshots[:, 1:] = snapshots[:, :-1].clone()
+        snapshots[:, 0] = _or_inf(sketch)
+        seen["returns"] = returns(snapshots)
         self.state["watch.scores"].copy_(_or_inf(torch.stack([seen[name] for name in SCORES], 1)))
         self.state["watch.at"].fill_(step)
         peak, spread = self.state["watch.peak"], seen["spread"]
@@ -104,15 +103,15 @@ class Monitor:
     # -- the look ---------------------------------------------------------------------------------------------------
 
     def _seen(self) -> tuple[dict[str, Tensor], Tensor]:
-        """(scores [N] by name, sketches [N, sketch]), on the host."""
+        """Return (scores [N] by name, sketches [N, sketch]), on the host."""
         if not self._blocks:
-            pixels = int(np.prod(self._assembly.dataset.shape))
+            pixels = int(np.prod(self._prepared.dataset.shape))
             projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(self._herd.device)
             mixing = _gaussian(IMAGES * min(pixels, _FEATURES), _SKETCH).to(self._herd.device)
             cuts = self._herd.blocks(max(1, at_once(self._herd) // 2))  # float64 takes twice the memory
-            self._blocks = [_Fixed(self._assembly, cut, breed, projection, mixing) for cut, breed in cuts]
-        parts = [self._seen_of(block) for block in self._blocks]
-        seen = {name: torch.cat([part[name] for part in parts]).cpu() for name in parts[0]}
+            self._blocks = [_Fixed(self._prepared, cut, breed, projection, mixing) for cut, breed in cuts]
+        each = [self._seen_of(block) for block in self._blocks]
+        seen = {name: torch.cat([one[name] for one in each]).cpu() for name in each[0]}
         return seen, seen.pop("sketch")
 
     @torch.no_grad()
@@ -144,13 +143,13 @@ class Monitor:
     def _call(
         self, net: Blueprint, kind: str, state: State, keys: Tensor, inputs: tuple[Tensor, ...], y: Tensor
     ) -> Tensor:
-        """Call all members' nets as a step does, and return float64; what they do to their buffers is thrown away."""
-        given = (*inputs, y) if net.takes_label else inputs
+        """Call the nets of all members in training mode, and return float64 [n, B, …]; changes of their buffers are discarded."""
+        arguments = (*inputs, y) if net.takes_label else inputs
         rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
         ways = self._ways[net]
         while True:
             dtype, mapped = ways[0]
-            batched = tree_map(lambda v: v.to(dtype) if v.is_floating_point() else v, (rows, buffers, keys, given))  # noqa: B023
+            batched = tree_map(lambda v: v.to(dtype) if v.is_floating_point() else v, (rows, buffers, keys, arguments))  # noqa: B023
             try:
                 return _called(net, batched, mapped).double()
             except RuntimeError as error:
@@ -160,7 +159,12 @@ class Monitor:
 
 
 def _called(net: Blueprint, batched: tuple[Any, ...], mapped: bool) -> Tensor:
-    """[n, B, …] from parameters, buffers, keys and inputs [n, …]; `mapped`: all members at once."""
+    """Call the nets of n members, and return their outputs [n, B, …].
+
+    Args:
+        batched: Parameters, buffers, random keys and inputs, each [n, …].
+        mapped: Whether to call all members at once, by vmap.
+    """
 
     def call(*own: Any) -> Tensor:
         params, buffers, key, inputs = own
@@ -173,33 +177,28 @@ def _called(net: Blueprint, batched: tuple[Any, ...], mapped: bool) -> Tensor:
 
 
 class _Fixed:
-    """What never changes about a block of members: noise, data, and how far apart held-out images lie."""
+    """The inputs of a block of members that are the same at every look, and what was computed from their data."""
 
     def __init__(
-        self, assembly: PreparedHerd, members: slice, breed: Breed, projection: Tensor | None, mixing: Tensor
+        self, prepared: PreparedHerd, members: slice, breed: Breed, projection: Tensor | None, mixing: Tensor
     ) -> None:
-        herd, self.members, self.breed = assembly.herd, members, breed
-        self._projection, self.mixing = projection, mixing
-        device, feed = herd.device, herd.feed
-        seed, slot = (herd.state[f"set.{k}"].cpu().numpy()[members] for k in ("seed", "slot"))
-        keys = rng.keys(np.zeros(len(seed), np.int64), seed, slot)  # without its life: the noise outlives a repair
-        dtype = herd.state["g.params"].dtype
-        shape, prior = (IMAGES, herd.rules.latent), herd.rules.prior
-        self.z = Streams(keys, 0).prior((rng.PREVIEW,), shape, prior, dtype, herd.priors(members)).to(device)
+        self.members, self.breed, self._projection, self.mixing = members, breed, projection, mixing
+        device, feed = prepared.herd.device, prepared.herd.feed
+        keys, self.z = fixed_noise(prepared.herd, members, IMAGES)
         inside = [torch.from_numpy(rng.keys(keys, rng.PREVIEW, rng.INSIDE, call)) for call in range(3)]
         self.keys = [each.to(device) for each in inside]
-        # rows of the data that stand for each member's: all of them, or so many that they fit
-        most = max(256, min(_MOST, 200_000 // (assembly.among or assembly.size)))
-        own = [_evenly(feed.member_rows(m), most) for m in range(members.start, members.stop)]
+        # The rows that a member is compared with: all of its data, or as much as fits into memory.
+        most = max(256, min(_MOST, 200_000 // (prepared.among or prepared.size)))
+        own = [evenly(feed.member_rows(m), most) for m in range(members.start, members.stop)]
         self._count = torch.tensor([len(rows) for rows in own], device=device)  # [n]
         width = max(len(rows) for rows in own)
         self.rows = torch.from_numpy(np.stack([np.resize(rows, width) for rows in own])).to(device)  # [n, T]
-        shown = [np.resize(_evenly(np.arange(len(rows)), IMAGES), IMAGES) for rows in own]
+        shown = [np.resize(evenly(np.arange(len(rows)), IMAGES), IMAGES) for rows in own]
         column = torch.from_numpy(np.stack(shown)).to(device)  # [n, 64]
         self.shown = (torch.arange(len(own), device=device)[:, None], column)
         features, std, variance = [], [], []
         for rows, count in zip(self.rows, self._count.tolist(), strict=True):
-            x = feed.gather(rows[None])[0][0].flatten(1).double()  # [T, pixels], of one member at a time
+            x = feed.gather(rows[None])[0][0].flatten(1).double()  # [T, pixels], one member at a time
             features.append(self.features(x))
             std.append(x[:count].std(0, unbiased=False).mean())
             variance.append(features[-1][:count].var(0, unbiased=False).sum())
@@ -207,17 +206,16 @@ class _Fixed:
         self.std = torch.stack(std).clamp(min=1e-12)
         self.scale = (2 * IMAGES * torch.stack(variance)).sqrt().clamp(min=1e-12)  # between two sets of its data
         picked = self.rows[self.shown]
-        self._same = picked[:, :, None] == picked[:, None, :]  # a row that is shown twice is no neighbour of itself
+        self._same = picked[:, :, None] == picked[:, None, :]  # A row that is shown twice is not a neighbour of itself.
         self._shown = self._data[self.shown]
-        self.line = torch.full((len(own),), torch.nan, device=device, dtype=torch.float64)  # [n] below it lies a copy
-        self.line = torch.stack([self._line(assembly, m) for m in range(len(own))])
+        self.line = torch.stack([self._line(prepared, m) for m in range(len(own))])  # [n] a sample below it is a copy
 
     def features(self, flat: Tensor) -> Tensor:
-        """[…, pixels] -> […, features]: distances between images survive a random projection."""
+        """Project […, pixels] to […, features]; a random projection preserves distances between images."""
         return flat if self._projection is None else flat @ self._projection
 
     def relative(self, features: Tensor, only: int | None = None) -> Tensor:
-        """[n, B] distance to the nearest training image by the mean of those to the next ones."""
+        """Return [n, B] the ratio of the distance to the nearest training image to the mean distance to the next ones."""
         data, count = (self._data, self._count) if only is None else (self._data[[only]], self._count[[only]])
         distance = torch.cdist(features, data)  # [n, B, T]
         beyond = torch.arange(data.shape[1], device=data.device) >= count[:, None]  # repeated rows
@@ -225,11 +223,11 @@ class _Fixed:
         near = distance.topk(min(1 + NEXT, data.shape[1]), dim=2, largest=False).values
         following = near[:, :, 1:]
         known = torch.isfinite(following)
-        mean = following.masked_fill(~known, 0.0).sum(2) / known.sum(2)  # NaN where it has one image only
+        mean = following.masked_fill(~known, 0.0).sum(2) / known.sum(2)  # NaN if the member has only one image
         return near[:, :, 0] / mean.clamp(min=1e-12)
 
     def differs(self, features: Tensor) -> Tensor:
-        """[n] accuracy of the nearest neighbour among real images and samples, each left out in turn."""
+        """Return [n] how often the nearest neighbour among real images and samples is of the same kind (leave one out)."""
         both = torch.cat([self._shown, features], 1)  # [n, 128, features]
         distance = torch.cdist(both, both)
         distance[:, :IMAGES, :IMAGES].masked_fill_(self._same, torch.inf)
@@ -237,13 +235,13 @@ class _Fixed:
         real = torch.arange(2 * IMAGES, device=both.device) < IMAGES
         return (real[distance.argmin(2)] == real).double().mean(1)
 
-    def _line(self, assembly: PreparedHerd, member: int) -> Tensor:
-        """The relative distance that 5 % of the held-out images of its kind lie below."""
-        data, label = assembly.dataset, int(assembly.label[assembly.own[self.members.start + member]])
-        rows = np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label)
+    def _line(self, prepared: PreparedHerd, member: int) -> Tensor:
+        """Return the relative distance that 5 % of the held-out images of the member's class are below; NaN if it has few."""
+        data = prepared.dataset
+        rows = held_out_rows(prepared, prepared.own[self.members.start + member], 500)
         if len(rows) < _FEW:
-            return self.line[member]
-        x = torch.from_numpy(data.x_test[_evenly(rows, 500)]).double().flatten(1)
+            return torch.tensor(torch.nan, device=self._data.device, dtype=torch.float64)
+        x = torch.from_numpy(data.x_test[rows]).double().flatten(1)
         x = ((x - data.offset) / data.scale).to(self._data.device)
         return self.relative(self.features(x)[None], member)[0].quantile(BY_CHANCE)
 
@@ -252,7 +250,7 @@ def look_work(shape: tuple[int, ...], images: int) -> float:
     """Return the operations of a look at one member, in addition to those of its nets: projections and distances.
 
     Args:
-        images: Of the data set, of which a member may have all.
+        images: The number of images in the data set: a member may see all of them.
     """
     pixels = int(np.prod(shape))
     features = min(pixels, _FEATURES)
@@ -262,17 +260,23 @@ def look_work(shape: tuple[int, ...], images: int) -> float:
 
 
 def recall(state: State, remembered: State | None) -> None:
-    """What a checkpoint remembers; one of an older version remembers nothing."""
+    """Copy the tensors of a checkpoint into the state. Tensors that the checkpoint does not have keep their values."""
     for name in state.keys() & (remembered or {}).keys():
-        found = (remembered or {})[name]
-        if found.shape != state[name].shape:
+        saved = (remembered or {})[name]
+        if saved.shape != state[name].shape:
             raise UserError(f"the checkpoint does not fit its recipe: {name} has another shape.")
-        state[name].copy_(found)
+        state[name].copy_(saved)
 
 
-def returns(kept: Tensor) -> Tensor:
-    """[N] from snapshots [N, K, sketch], the newest first: how near it came, for the second time, to where it is now,
-    after it had been away in between; by its typical distance. 1 where it hardly moved, or was not here twice before.
+def returns(snapshots: Tensor) -> Tensor:
+    """Return [N] the distance of each member's newest snapshot to the second nearest of its earlier visits to that place.
+
+    A visit is a series of snapshots near the newest one; it ends when the member is far away again. Distances are relative to the
+    member's typical distance. The result is 1 if the member hardly moved or was not there twice before, and NaN if its newest
+    snapshot is not finite.
+
+    Args:
+        snapshots: [N, K, sketch], the newest first.
 
     >>> turn = torch.arange(24) * 0.7
     >>> circle, line = torch.stack([turn.cos(), turn.sin()], 1), torch.stack([turn, turn], 1)
@@ -280,15 +284,15 @@ def returns(kept: Tensor) -> Tensor:
     >>> [round(v, 2) for v in returns(torch.stack([circle, line, there_and_back])).tolist()]
     [0.03, 1.0, 1.0]
     """
-    distance = (kept[:, 1:] - kept[:, :1]).norm(dim=2).cpu().numpy()  # [N, K - 1], by lag
+    distance = (snapshots[:, 1:] - snapshots[:, :1]).norm(dim=2).cpu().numpy()  # [N, K - 1], by lag
     known = np.isfinite(distance)
-    here = torch.isfinite(kept[:, 0]).all(1)
+    here = torch.isfinite(snapshots[:, 0]).all(1)
     ordered = np.sort(np.where(known, distance, np.inf), 1)
-    middle = np.maximum(known.sum(1) - 1, 0) // 2  # the median: a few stray looks are no journey
+    middle = np.maximum(known.sum(1) - 1, 0) // 2  # The median ignores a few outliers.
     typical = np.take_along_axis(ordered, middle[:, None], 1)[:, 0]
     moves = (typical >= _AWAY) & np.isfinite(typical)
     ratio = np.where(known, distance, np.inf) / np.where(moves, typical, 1.0)[:, None]
-    # a visit lasts until it is away again; the one that it is in now, from lag 0 on, does not count
+    # A visit lasts until the member is away again. The current one, from lag 0 on, does not count.
     away, visit = np.zeros(len(ratio), bool), np.full(len(ratio), np.inf)
     best = np.full((len(ratio), 2), np.inf)  # the two nearest visits
     for lag in range(ratio.shape[1]):
@@ -297,12 +301,14 @@ def returns(kept: Tensor) -> Tensor:
         away |= gone
         visit = np.where(gone, np.inf, np.where(away, np.minimum(visit, ratio[:, lag]), np.inf))
     second = np.sort(np.column_stack([best, visit]), 1)[:, 1]
-    found = torch.from_numpy(np.where(moves, np.minimum(second, 1.0), 1.0))
-    return torch.where(here, found, torch.nan)
+    nearness = torch.from_numpy(np.where(moves, np.minimum(second, 1.0), 1.0))
+    return torch.where(here, nearness, torch.nan)
 
 
 def below(a: Tensor, b: Tensor) -> Tensor:
-    """[n] P(a < b) + P(a = b) / 2 for a, b [n, B]; NaN where one of them is.
+    """Return [n] the probability that a value of a is below one of b, for a, b [n, B]; ties count half.
+
+    The result is NaN if a row of either is not finite.
 
     >>> below(torch.tensor([[1.0, 2.0]]), torch.tensor([[2.0, 3.0]])).tolist()
     [0.875]
@@ -315,17 +321,12 @@ def below(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _or_inf(values: Tensor) -> Tensor:
-    """What is not finite as infinity: the state has no NaN, so that two of it can be compared."""
+    """Replace values that are not finite by infinity, because states with NaN cannot be compared."""
     return torch.where(torch.isfinite(values), values, torch.inf)
 
 
-def _evenly(rows: np.ndarray, most: int) -> np.ndarray:
-    """At most so many of the rows, from all over."""
-    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]
-
-
 def _gaussian(inputs: int, outputs: int) -> Tensor:
-    """Return float64 [inputs, outputs]: the same random projection in every run, which keeps distances in the mean."""
+    """Return a random projection, float64 [inputs, outputs], that preserves distances in the mean; the same in every run."""
     generator = torch.Generator().manual_seed(inputs)
     result: Tensor = torch.randn(inputs, outputs, generator=generator).double() / outputs**0.5
     return result

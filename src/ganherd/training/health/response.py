@@ -10,44 +10,27 @@ from typing import TYPE_CHECKING
 import torch
 
 from ganherd.herd.state import finite_members
-from ganherd.strategies.strategy import Strategy
 from ganherd.training.callbacks import Callback
 from ganherd.training.health.alarms import ALARMS, judge
 from ganherd.training.health.monitor import SCORES
-from ganherd.training.health.repair import Repairer
-from ganherd.training.ranks.rank_sync import RankSync
-from ganherd.training.run_state import RunState
-from ganherd.training.schedule import Schedule
-from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.training.health.repair import repair
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
 
 
 class Health(Callback):
-    """Check the members at stops, and act as the recipe says."""
-
-    def __init__(
-        self,
-        prepared: PreparedHerd,
-        state: RunState,
-        schedule: Schedule,
-        strategy: Strategy,
-        sync: RankSync,
-        repairer: Repairer,
-    ) -> None:
-        self._prepared, self._state, self._schedule = prepared, state, schedule
-        self._strategy, self._sync, self.repairer = strategy, sync, repairer
+    """Check the members when a record, a checkpoint or a meeting is due, and act as the recipe says."""
 
     def on_train_start(self, trainer: Trainer) -> None:
-        if self._state.saved is None:
-            for member in self._state.convergence.kept:
-                trainer.event("kept", member=member, name=self._prepared.name_of(member))
+        if trainer.state.saved is None:
+            for member in trainer.state.convergence.frozen_members:
+                trainer.event("kept", member=member, name=trainer.prepared.name_of(member))
 
     def on_stop(self, trainer: Trainer) -> None:
-        step, schedule = trainer.step, self._schedule
+        step, schedule = trainer.step, trainer.schedule
         is_noted = schedule.records_at(step) or schedule.saves_at(step)
-        if is_noted or (schedule.meets_at(step) and self._sync.at(step)):
+        if is_noted or (trainer.strategy.meets_at(step) and trainer.sync.at(step)):
             self.heal(trainer)  # before a member that turned NaN can meet another
         if schedule.looks_at(step):
             self.judge_look(trainer)
@@ -55,7 +38,7 @@ class Health(Callback):
             self.retire_converged(trainer)
 
     def on_train_end(self, trainer: Trainer) -> None:
-        step, schedule = trainer.step, self._schedule
+        step, schedule = trainer.step, trainer.schedule
         if not schedule.records_at(step) and not schedule.saves_at(step):
             self.heal(trainer)
         if schedule.looks.every and not schedule.looks_at(step):
@@ -63,73 +46,70 @@ class Health(Callback):
 
     def heal(self, trainer: Trainer) -> None:
         """Find members that turned NaN or diverged, and repair them as the recipe says."""
-        tally, ranks = self._state.tally, self._prepared.ranks
-        sums = tally.sums[:2]
-        seen = torch.cat(
-            [sums, finite_members(self._prepared.herd.state)[None].to(sums)]
-        ).cpu()  # [3, n] in one transfer
+        tally, sums = trainer.state.tally, trainer.state.tally.sums[:2]
+        # [3, n] in one transfer
+        seen = torch.cat([sums, finite_members(trainer.herd.state)[None].to(sums)]).cpu()
         loss, is_finite = seen[:2].abs().amax(0) / max(1, trainer.step - tally.since), seen[2] > 0
         good = is_finite & torch.isfinite(loss)
-        calm = (loss <= self._schedule.settings.repair.diverged) | ~good
-        good, calm, is_finite = ranks.all_gather(torch.stack([good, calm, is_finite], 1)).T
-        self._strategy.on_health_check(trainer.step, is_finite.numpy())
+        calm = (loss <= trainer.schedule.settings.repair.diverged) | ~good
+        good, calm, is_finite = trainer.ranks.all_gather(torch.stack([good, calm, is_finite], 1)).T
+        trainer.strategy.on_health_check(trainer.step, is_finite.numpy())
         bad = ~torch.stack([good, calm], 1)
         self.raise_alarms(trainer, 0, bad, torch.stack([torch.ones_like(good), good], 1))
 
     def judge_look(self, trainer: Trainer) -> None:
         """Raise alarms from the last look. A member that was repaired since has no scores."""
-        monitor, ranks = self._state.monitor.state, self._prepared.ranks
+        state, ranks = trainer.state, trainer.ranks
+        monitor = state.monitor.state
         seen = {name: monitor["watch.scores"][:, i] for i, name in enumerate(SCORES)}
         first = ALARMS.index("collapse")
         age = trainer.step - monitor["watch.born"]
-        falling = self._state.alarms.state["watch.bad"][list(self._prepared.own), first] > 0
+        falling = state.alarms.state["watch.bad"][list(ranks.local_members), first] > 0
         bad, known = (ranks.all_gather(each) for each in judge(seen, monitor["watch.peak"], age, falling))
-        trains = self._state.convergence.trains(ranks.num_members)[:, None]
+        trains = state.convergence.is_trained[:, None]
         self.raise_alarms(trainer, first, bad, known & trains)
-        self._state.convergence.note("differs", ranks.all_gather(seen["differs"]))
+        state.convergence.note("differs", ranks.all_gather(seen["differs"]))
 
     def retire_converged(self, trainer: Trainer) -> None:
         """Stop training members that have converged; the others continue without them."""
-        tally, convergence = self._state.tally, self._state.convergence
+        tally, convergence = trainer.state.tally, trainer.state.convergence
         updates = torch.tensor(tally.updates(trainer.step)["real"], dtype=torch.float64)
-        sums = tally.everyones()
+        sums = tally.gather()
         convergence.note("gap", (sums[2] - sums[3]).abs() / updates)
-        converged = convergence.judge(trainer.step, ~self._state.alarms.state["watch.ill"].any(1))
+        converged = convergence.judge(trainer.step, ~trainer.state.alarms.state["watch.ill"].any(1))
         for one in converged:
-            name = self._prepared.name_of(one.member)
+            name = trainer.prepared.name_of(one.member)
             before, now = round(one.before, 5), round(one.now, 5)
             trainer.event("converged", member=one.member, name=name, before=before, now=now)
             trainer.progress.say(f"{name} has converged at step {trainer.step:,} and is not trained further.")
-        if converged and (trained := convergence.awake):
+        if converged and (trained := convergence.trained_members):
             trainer.train_only(trained)
 
     def raise_alarms(self, trainer: Trainer, first: int, bad: torch.Tensor, known: torch.Tensor) -> None:
         """Report alarms that began or ended, and do what the recipe says about those that began.
 
         Args:
-            first: The first of the alarms that were checked.
+            first: The position in `ALARMS` of the first alarm that was checked.
             bad: bool [N, alarms] of all members.
             known: bool [N, alarms], False for what could not be checked.
         """
-        begun, over = self._state.alarms.note(first, bad, known)
+        name_of = trainer.prepared.name_of
+        begun, over = trainer.state.alarms.note(first, bad, known)
         for member, what in over:
-            trainer.event("calm", what=what, member=member, name=self._prepared.name_of(member))
+            trainer.event("calm", what=what, member=member, name=name_of(member))
             trainer.progress.calm(member, what)
-        scores = self._state.monitor.scores() if begun else {}
+        scores = trainer.state.monitor.scores() if begun else {}
         for member, what in begun:
-            name = self._prepared.name_of(member)
             if what in ("nan", "diverged"):
-                trainer.event(what, member=member, name=name)
+                trainer.event(what, member=member, name=name_of(member))
             else:
                 seen = {key: round(values[member], 4) for key, values in scores.items()}
-                trainer.event("alarm", what=what, member=member, name=name, **seen)
+                trainer.event("alarm", what=what, member=member, name=name_of(member), **seen)
             trainer.progress.alarm(member, what)
         trainer.progress.say_alarms(trainer.step, begun)
         # each member once, for the first of its alarms that asks for a repair
-        repairs = {member: what for member, what in reversed(begun) if self._policy(what) != "tell"}
+        settings = trainer.schedule.settings
+        policies = {"nan": settings.repair.policy, "diverged": settings.repair.policy, **dict(settings.watch)}
+        repairs = {member: what for member, what in reversed(begun) if policies[what] != "tell"}
         for member, what in sorted(repairs.items()):
-            self.repairer.repair(trainer, member, what, self._policy(what))
-
-    def _policy(self, what: str) -> str:
-        settings = self._schedule.settings
-        return str(settings.repair.policy if what in ("nan", "diverged") else getattr(settings.watch, what))
+            repair(trainer, member, what, str(policies[what]))

@@ -15,36 +15,36 @@ from ganherd.training.setup.engine_plan import choose_plan, plan_of_rank
 _MOMENT = 0.5  # seconds
 
 
-def balanced(ranks: Ranks, assembly: PreparedHerd | None) -> list[float] | None:
-    """Return how fast each rank of the job is with its members; None: all alike, or there is nothing to divide.
+def balanced(ranks: Ranks, prepared: PreparedHerd | None) -> list[float] | None:
+    """Measure the speed of each rank of the job. Return None if all have the same speed, or if there is only one rank.
 
-    Called by all ranks. Nothing is measured if all ranks are of one kind, or if some are spares: then each of the others has as
-    few members as possible. The members are not changed.
+    Called by all ranks. Nothing is measured if all ranks have the same kind of device, or if some are spares: then each of the
+    others has as few members as possible. The members are not changed.
     """
-    if ranks.job is not ranks.comm or assembly is None or ranks.job.world_size == 1:
+    if ranks.job is not ranks.comm or prepared is None or ranks.job.world_size == 1:
         return None
-    kinds = ranks.all_gather_json(kind(assembly))
+    kinds = ranks.all_gather_json(kind(prepared))
     if len(set(kinds)) == 1:
         return None
-    return weights(ranks.all_gather_json(measured(assembly)), kinds)
+    return weights(ranks.all_gather_json(measured(prepared)), kinds)
 
 
-def measured(assembly: PreparedHerd) -> float:
-    """Return the member-steps per second of this rank; all ranks measure at the same time, as they will train."""
-    set_precision(assembly.recipe)
-    plan = plan_of_rank(assembly, choose_plan(assembly, assembly.recipe.engine, lambda text: None))
-    return measure_rate(assembly.herd, plan, _MOMENT)
+def measured(prepared: PreparedHerd) -> float:
+    """Return the member-steps per second of this rank. All ranks measure at the same time, because they also train so."""
+    set_precision(prepared.recipe)
+    plan = plan_of_rank(prepared, choose_plan(prepared, prepared.recipe.engine, lambda text: None))
+    return measure_rate(prepared.herd, plan, _MOMENT)
 
 
-def kind(assembly: PreparedHerd) -> str:
-    """Return a description that ranks of the same speed have in common."""
-    job, device = assembly.ranks.job, assembly.herd.device
+def kind(prepared: PreparedHerd) -> str:
+    """Return the host, device and number of cores of this rank: ranks for which these are equal have the same speed."""
+    job, device = prepared.ranks.job, prepared.herd.device
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
     return f"{job.hosts[job.rank]}, {name}, {cores_per_rank(job)} cores"
 
 
 def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:
-    """Return whether run.json says that the run was placed on these hosts before, and with which weights.
+    """Return whether run.json records how members were divided among these hosts, and the speeds of the ranks.
 
     >>> ranks = {"communicator": "mpi", "hosts": ["a", "b"], "members": [[0, 1], [2]]}
     >>> known(RanksRecord.parse(ranks | {"weights": [2.0, 1.0]}), ("a", "b"))
@@ -54,6 +54,5 @@ def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, lis
     """
     if before is None or before.hosts != list(hosts):
         return False, None
-    if before.weights is None:
-        return True, None
-    return (True, before.weights) if len(before.weights) == len(hosts) else (False, None)
+    is_known = before.weights is None or len(before.weights) == len(hosts)
+    return is_known, before.weights if is_known else None

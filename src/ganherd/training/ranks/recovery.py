@@ -1,9 +1,9 @@
 """Continue a run after the loss of a rank, from copies in memory or from the newest checkpoint.
 
-When a rank is lost, `RankLost` ends whatever the other ranks are doing, and they come to `Recovery.through`. There they
-regroup and resume the run like a new job of fewer ranks: members are placed on all ranks that are left, spares included. So a
-recovery is a resume that also has copies in memory. Members that meet go back together, to one step. If members never meet, only
-the lost ones go back (`solo_recovery.py`).
+When a rank is lost, `RankLost` ends whatever the other ranks are doing, and they return to `Recovery.through`. There they
+regroup and resume the run like a new job of fewer ranks: members are placed on all remaining ranks, spares included. So a
+recovery is a resume that also has copies of the members in memory. If members meet, all of them go back to the step of the copies.
+If members never meet, only the lost ones go back (`solo_recovery.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
@@ -27,9 +27,10 @@ from ganherd.runs.models import TrainerState
 from ganherd.training.callbacks import Callback
 from ganherd.training.finish import Run
 from ganherd.training.ranks import spares
+from ganherd.training.ranks.catch_up import catch_up
 from ganherd.training.ranks.restarts import reached, restarts
 from ganherd.training.ranks.signs_of_life import HeartbeatNotes, heartbeat_of
-from ganherd.training.ranks.solo_recovery import ArrivalMark, Back, SoloRecovery
+from ganherd.training.ranks.solo_recovery import ArrivalMark, LostMembers, SoloRecovery
 from ganherd.training.schedule import is_due
 from ganherd.training.setup.build_strategy import never_meet
 from ganherd.training.stop_request import StopRequest
@@ -44,18 +45,18 @@ _LOCK = 60.0  # seconds that the system, or a file server, may take to let go of
 
 
 class Recovery:
-    """Hold what a rank knows across losses: the ranks that are left, the folder of the run, and copies of members."""
+    """Carry a rank through losses of other ranks. Hold the remaining ranks, the run's folder, and copies of members."""
 
     def __init__(self, job: Communicator) -> None:
         self.job = job  # of the ranks that are left
         self.path: Path | None = None  # of the run, once its folder exists
-        self.named = ""  # the same, as the user of the first rank wrote it
+        self.named = ""  # the path as the user of the first rank wrote it
         self.reached: int | None = None  # the step of the ranks before torchrun restarted them
         self.done: Run | None = None  # the result of the first rank, when everything is finished
         self.signals = StopRequest()  # signals that came between a loss and the first step after it
         self.trainer: Trainer | None = None  # the trainer that the last loss ended
-        self.alone = SoloRecovery()
-        self._marks: ArrivalMarks | None = None  # of the training, if members continue independently
+        self.solo = SoloRecovery()
+        self._marks: ArrivalMarks | None = None  # of the training, if members never meet
         self._started = tuple(range(job.world_size))  # the number that each rank was started with
         self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
         self._losses: list[dict[str, Any]] = []  # losses that no event reports yet
@@ -63,37 +64,29 @@ class Recovery:
         self._buddies = Buddies()
 
     def through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None = None) -> Run:
-        """Call `begin`, and after every loss `resume`, until the run ends on all ranks that are left.
+        """Call `begin`, and after every loss `resume`, until the run ends on all remaining ranks.
 
         Args:
             path: The folder of a new run; None: `begin` chooses it.
         """
-        with self.signals if self.job.survives_loss else nullcontext():
-            return self._through(begin, resume, path)
-
-    def _through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None) -> Run:
         work = begin
-        while True:
-            try:
-                done = work()
-                if self.job.survives_loss:  # a rank that is done stays until the first rank is done, too
-                    self.job.agree()
-                return done
-            except RankLost as error:
-                if not self.job.survives_loss:
-                    raise self.ended(error) from error
+        with self.signals if self.job.survives_loss else nullcontext():
             while True:
-                with suppress(RankLost):  # another one, meanwhile
-                    work = self._regrouped(begin, resume, None if path is None else Path(path))
-                    break
-
-    @property
-    def asked(self) -> str:
-        """The signal by which this rank was asked to stop; empty: none."""
-        return self.signals.name
+                try:
+                    done = work()
+                    if self.job.survives_loss:  # a rank that is done stays until the first rank is done, too
+                        self.job.agree()
+                    return done
+                except RankLost as error:
+                    if not self.job.survives_loss:
+                        raise self.ended(error) from error
+                while True:
+                    with suppress(RankLost):  # another one, meanwhile
+                        work = self._regrouped(begin, resume, None if path is None else Path(path))
+                        break
 
     def again(self) -> str:
-        """Return the command that continues the run on the ranks that there are now; it is the same on all of them."""
+        """Return the command that continues the run on the remaining ranks; all ranks return the same."""
         if not (name := self.named or self.path):
             return "the same command"
         return with_launcher(RunFolder(name).again, self.job.name, self.job.world_size)
@@ -101,54 +94,93 @@ class Recovery:
     # -- steps that a session adds for a job --------------------------------------------------------------------------
 
     def placed(self, ranks: Ranks, source: RunSource) -> checkpoint.Checkpoint | None:
-        """Learn where members are from now on; return this rank's members as copies in memory have them, after a loss.
+        """Note where members are from now on, and return this rank's members from copies in memory, after a loss.
 
-        Called by all ranks, spares too.
+        Called by all ranks, including spares.
+
+        Returns:
+            None if no rank was lost, if the newest checkpoint is newer than the copies, or if copies of a member are missing
+            because both ranks that had them were lost.
         """
-        self._homes = ranks.members_by_rank
-        if source.folder is None:
+        self._homes, folder = ranks.members_by_rank, source.folder
+        if folder is not None and self.job.rank == 0:
+            self.reached = reached(folder)
+        if folder is None or not self._was_lost:
             return None
+        if never_meet(folder.recipe):
+            return self.solo.place(self.job, ranks, self._buddies, folder)
+        return self._from_copies(ranks, folder)
+
+    def _from_copies(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
+        """Return this rank's members from copies that all ranks have of the same step, unless a checkpoint is newer."""
+        copies = self._buddies.find(self.job, range(ranks.num_members))
+        if copies.step is None or copies.missing:
+            return None
+        facts, decision = copies.facts[0], None
         if self.job.rank == 0:
-            self.reached = reached(source.folder)
-        return self._remembered(ranks, source.folder)
+            is_newest = max(checkpoint.steps(folder.checkpoints), default=0) <= copies.step
+            decision = b"memory" if is_newest and folder.has_written(facts["bytes"]) else b""
+        if not self.job.broadcast(decision):
+            return None
+        rows = copies.fetch(self.job, ranks.members_by_rank)
+        path = checkpoint.path_of(folder.checkpoints, copies.step)
+        return checkpoint.Checkpoint(path, copies.step, rows, TrainerState.parse(facts))
 
     def bring_back(self, session: Session) -> None:
-        """After a loss, train the lost members to where the others are, if members continue independently."""
-        if session.resumed is not None and self.alone.back is not None:
-            from ganherd.training.ranks.catch_up import bring_back
+        """After a loss, train the lost members to the step of the others, if members never meet. Called by all ranks."""
+        lost, resumed, folder, ranks = self.solo.lost, session.resumed, session.source.folder, session.ranks
+        if lost is None or resumed is None:
+            return
+        assert folder is not None
 
-            bring_back(self, session, self.alone.back, session.resumed)
+        def work() -> tuple[int, list[str]]:
+            result = catch_up(session.herd, session.own_plan, folder, session.looks, lost, resumed, heart)
+            self.solo.hold(ranks.local_members, resumed)
+            self.note_return(lost, resumed.step - lost.step)
+            return result
+
+        with heartbeat_of(ranks, folder.path) as heart:
+            each = ranks.all_gather_json(run_on_all_ranks(ranks.member_comm, work))
+        self.note_return(lost, max(repeated for repeated, _ in each))
+        for sentence in dict.fromkeys(sentence for _, damaged in each for sentence in damaged):
+            session.log(f"{sentence}; the checkpoint before it is used.")
 
     def share(self, ranks: Ranks, folder: RunFolder) -> RunFolder:
-        """Return the first rank's folder as every rank sees it; spares learn of it too."""
+        """Send the path of the run's folder from the first rank to all others, spares included, and return the folder.
+
+        Raises:
+            UserError: A rank does not see the folder, for example because it is on the disk of another machine.
+        """
         if ranks.is_single_process:
             return folder
         if ranks.is_first:
             spares.forget(folder.path)
-        path = self._found(ranks.job.broadcast(_announced(folder) if ranks.is_first else None))
+        # an absolute path for the ranks, and the name for people
+        announced = json.dumps([str(folder.path.absolute()), str(folder.path)]).encode()
+        path = self._announced_path(ranks.job.broadcast(announced if ranks.is_first else None))
 
         def seen() -> RunFolder:
             there = folder if ranks.is_first else RunFolder(path)
             if not there.info_path.is_file():
-                raise UserError(f"the run folder {there.path} is not there: it must lie where all ranks see it.")
+                raise UserError(f"the run folder {there.path} is not there: it must be on a disk that all ranks see.")
             return there
 
         return run_on_all_ranks(ranks.member_comm, seen)
 
     def stand_by(self, ranks: Ranks) -> Run:
         """Wait, as a spare, until the other ranks have ended."""
-        path = self._found(ranks.job.broadcast(None))
+        path = self._announced_path(ranks.job.broadcast(None))
         with StopRequest(), spares.passing_on(path), heartbeat_of(ranks, path):
             ranks.wait()
         return Run(path.absolute(), {})
 
     def attach(self, session: Session, closing: ExitStack) -> None:
-        """Take part in the training of a session."""
+        """Add callbacks to the trainer of a session: signs of life, and copies of members if the job survives a loss."""
         trainer, ranks = session.trainer, session.ranks
         assert trainer is not None
         if not ranks.is_single_process:
             trainer.attach(HeartbeatNotes(closing.enter_context(heartbeat_of(ranks, session.folder.path, trainer))))
-        if self.outlives(ranks):
+        if ranks.job.survives_loss and ranks.member_comm.world_size > 1:
             every = trainer.schedule.settings.buddy_every
             if never_meet(session.herd.recipe):
                 self._marks = ArrivalMarks(self, every)
@@ -156,26 +188,23 @@ class Recovery:
             elif every:
                 trainer.attach(MemberCopies(self, every))
 
-    def listening(self, session: Session) -> AbstractContextManager[None]:
-        """Pass on to the session what spares are asked."""
-        return spares.listening(session.ranks, session.folder.path, session.stop)
-
     def continues(self, session: Session) -> bool:
-        """Return whether the ranks that are left continue the run after a loss; they meet again in `through`."""
+        """Return whether the remaining ranks continue the run after a loss; they regroup in `through`."""
         if not session.ranks.job.survives_loss:
             return False
-        self.trainer, self.signals.name = session.trainer, self.asked or session.stop.name
+        self.trainer, self.signals.name = session.trainer, self.signals.name or session.stop.name
         return True
 
-    def _found(self, content: bytes) -> Path:
-        """Return where the run is, as `_announced` by the first rank."""
+    def _announced_path(self, content: bytes) -> Path:
+        """Return the path of the run that the first rank announced."""
         path, self.named = json.loads(content)
         self.path = Path(path)
         return self.path
 
     def ended(self, error: RankLost, more: str = "") -> Interrupted | SystemExit:
-        """Return how this rank ends if the job cannot continue after a loss; only one of the ranks reports it."""
-        with suppress(ValueError):  # torchrun ends the ranks that are left: not before this is reported
+        """Return the exception that ends this rank if the job cannot continue after a loss; only one rank reports the loss."""
+        # torchrun ends the remaining ranks, which must not happen before the loss is reported
+        with suppress(ValueError):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not self.job.is_loss_reporter():
             return SystemExit(75)
@@ -189,7 +218,7 @@ class Recovery:
     def _regrouped(
         self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: Path | None
     ) -> Callable[[], Run]:
-        """Return what the ranks that are left do next; called by all of them."""
+        """Connect the remaining ranks, agree on what happened, and return what they do next: start, resume or stop."""
         left = self.job.shrink()
         homeless = [member for rank in left.lost if self._homes for member in self._homes[rank]]
         hosts = [self.job.hosts[rank] for rank in left.lost] if self.job.hosts else []
@@ -202,45 +231,39 @@ class Recovery:
         self.job, self._was_lost = left.comm, True
         self._homes = tuple(self._homes[rank] for rank in left.before) if self._homes else ()
         mark = self._marks.mark if self.trainer and self._marks else None
-        stands = self.alone.stands(mark)
-        told = [is_over, self.asked, str(self.path or ""), step, stands, self._losses]
-        said = map(json.loads, self.job.all_gather_bytes(json.dumps(told).encode()))
-        over, asked, paths, steps, stood, untold = zip(*said, strict=True)
-        if (speaker := self.alone.agree(stood, self.trainer, mark)) is not None:
-            self._losses = untold[
-                speaker
-            ]  # the rank that knows most of the files knows which losses they do not report yet
+        position = self.solo.position(mark)
+        report = [is_over, self.signals.name, str(self.path or ""), step, position, self._losses]
+        reports = map(json.loads, self.job.all_gather_bytes(json.dumps(report).encode()))
+        over, asked, paths, steps, positions, unreported = zip(*reports, strict=True)
+        if (speaker := self.solo.agree(positions, self.trainer, mark)) is not None:
+            # The rank that knows most of the files knows which losses they do not report yet.
+            self._losses = unreported[speaker]
         self._losses[-1]["noticed"] = max(steps)
-        self.trainer, self._marks = None, None  # what it had is in the hold by now, or comes from copies
-        found = next((Path(each) for each in paths if each), None)
-        if found is None and path is not None and (path / "run.json").is_file():
-            found = path  # created by the first rank, which could not announce it
+        self.trainer, self._marks = None, None  # its members are held by now, or come from copies
+        run_path = next((Path(each) for each in paths if each), None)
+        if run_path is None and path is not None and (path / "run.json").is_file():
+            run_path = path  # created by the first rank, which could not announce it
         if any(over):
-            return lambda: self.done or _nothing_left(found)
+            return lambda: self.done or Run(run_path or Path(), {})
         if any(asked):
-            return lambda: self._stop(next(each for each in asked if each), found)
+            return lambda: self._stop(next(filter(None, asked)), run_path)
         self.done = None
-        return begin if found is None else lambda: resume(found)
+        return begin if run_path is None else lambda: resume(run_path)
 
-    def _stop(self, asked: str, found: Path | None) -> NoReturn:
-        """Stop: a rank that was lost because it was asked to stop is no reason to continue."""
-        again = f"resume it with: {self.again()}" if found else "nothing had begun"
+    def _stop(self, asked: str, run_path: Path | None) -> NoReturn:
+        """End this rank after a loss, because a rank received the signal `asked`."""
+        again = f"resume it with: {self.again()}" if run_path else "nothing had begun"
         if self.job.rank:
             raise SystemExit(75)
-        if found:
+        if run_path:
             with suppress(OSError):
-                RunFolder(found).write_info(state="interrupted")
+                RunFolder(run_path).write_info(state="interrupted")
         raise Interrupted(f"stopped by {asked}, and a rank was lost; the last checkpoint is whole. {again}")
-
-    @staticmethod
-    def outlives(ranks: Ranks) -> bool:
-        """Return whether these ranks can continue without one of them."""
-        return ranks.job.survives_loss and ranks.member_comm.world_size > 1
 
     # -- where members continue ------------------------------------------------------------------------------------------
 
     def lock(self, folder: RunFolder) -> TextIO:
-        """Lock the run's folder, which a lost rank may have held a moment ago."""
+        """Lock the run's folder. Wait a moment after a loss, because the lost rank may have held the lock."""
         began = time.monotonic()
         while True:
             try:
@@ -250,96 +273,89 @@ class Recovery:
                     raise
                 time.sleep(0.05)
 
-    def _remembered(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
-        """This rank's members as they were in memory, after a loss; None where the newest checkpoint is newer, or is needed
-        since the copies of some died with both who had them. Called by all ranks, spares too."""
-        if not self._was_lost:
-            return None
-        if never_meet(folder.recipe):
-            return self.alone.returned(self.job, ranks, self._buddies, folder) if self.alone.step is not None else None
-        found = self._buddies.find(self.job, range(ranks.num_members))
-        if found.step is None or found.missing:
-            return None
-        facts = found.facts[0]
-        fits = self.job.rank == 0 and _is_newest(found.step, facts, folder)
-        if not self.job.broadcast(b"memory" if fits else b"" if self.job.rank == 0 else None):
-            return None
-        rows = found.fetch(self.job, ranks.members_by_rank)
-        meta = TrainerState.parse(facts)
-        return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, found.step), found.step, rows, meta)
-
-    def keep(self, trainer: Trainer) -> None:
-        """Copy all members and the state of the run into the memory of each rank and of the next one."""
+    def copy_members(self, trainer: Trainer) -> None:
+        """Copy this rank's members and the state of the run, and store the copies on this rank and on the next one."""
         state, ranks = trainer.state, trainer.ranks
         facts = {**state.facts(trainer.seconds), "saved": state.saved, "bytes": trainer.recorder.ends}
         shared = facts if ranks.is_first else None
         self._buddies.refresh(ranks.member_comm, ranks.placement, state.tensors(), trainer.step, shared)
 
-    def caught_up(self, back: Back, repeated: int) -> None:
-        """Note, on all ranks, that the lost members have caught up, and how many steps they repeated for it."""
-        last, known = self._losses[-1], {member for loss in self._losses for member in loss["members"]}
-        last["members"] = sorted({*last["members"], *(back.lost - known)})  # with those on their way to other homes
-        for loss in self._losses:
-            went_back = not back.lost.isdisjoint(loss["members"])
-            if went_back or "alone" not in loss:  # else they came there after a loss before this one, and stayed
-                loss |= {"source": back.source, "repeated": repeated if went_back else 0, "alone": True}
+    def note_return(self, lost: LostMembers, repeated: int) -> None:
+        """Add to the losses that the lost members have caught up, and the number of steps that they repeated for it.
 
-    def stand(self, trainer: Trainer) -> ArrivalMark:
-        """Forget what was kept for the losses so far: all members are where they continue, and all losses are reported."""
-        # before there is a mark: a rank that is lost in here is missed by ranks that hold their members, and know the files
+        Called on all ranks. Other members that were lost on the way to a new rank are added to the last loss.
+        """
+        last, known = self._losses[-1], {member for loss in self._losses for member in loss["members"]}
+        last["members"] = sorted({*last["members"], *(lost.on_all_ranks - known)})
+        for loss in self._losses:
+            went_back = not lost.on_all_ranks.isdisjoint(loss["members"])
+            if went_back or "alone" not in loss:  # otherwise they caught up after an earlier loss, and stayed there
+                loss |= {"source": lost.source, "repeated": repeated if went_back else 0, "alone": True}
+
+    def start_over(self, trainer: Trainer) -> ArrivalMark:
+        """Discard what was stored because of losses, now that all members are in place and all losses are reported.
+
+        Returns:
+            The mark of the step at which the training starts.
+        """
+        # before the mark is made: if a rank is lost in this exchange, the others still hold their members and know the files
         trainer.sync.share_ends(trainer.recorder.ends)
         mark = ArrivalMark.of(trainer, trainer.state.arrived)
-        self._settled()
+        self._clear()
         return mark
 
-    def _settled(self) -> None:
-        self.alone.settled()
+    def _clear(self) -> None:
+        self.solo.clear()
         self._losses = []
 
-    def tell(self, trainer: Trainer, source: str) -> None:
-        """Report the losses since the run was continued last, as events and messages. `source`: where the state comes from."""
-        if not trainer.ranks.job.detects_loss:  # the launcher would end all at once
-            trainer.progress.say(f"should a rank be killed, the job ends; go on with: {self.again()}")
+    def report(self, trainer: Trainer, source: str) -> None:
+        """Report the losses since the run was last resumed, as events and messages.
+
+        Args:
+            source: The origin of the state of the run: "start", "checkpoint" or "memory".
+        """
+        if not trainer.ranks.job.detects_loss:  # the launcher ends all ranks at once
+            trainer.progress.say(f"should a rank be killed, the job ends; continue with: {self.again()}")
         home = {member: self._started[rank] for rank, own in enumerate(self._homes) for member in own}
         for loss in self._losses:
             back = {"source": source, "repeated": max(0, loss["noticed"] - trainer.step), "alone": False}
-            if trainer.state.arrived:  # and only the lost members went back
+            if trainer.state.arrived:  # only the lost members went back
                 back = {name: loss[name] for name in back}
             homes = [home[member] for member in loss["members"]]
             trainer.event("lost", **{name: loss[name] for name in ("ranks", "hosts", "members")}, homes=homes, **back)
             hosts = loss["hosts"] or ["?"] * len(loss["ranks"])
             names = " and ".join(f"rank {r} on {host}" for r, host in zip(loss["ranks"], hosts, strict=True))
             moved = f"; {_moved(loss['members'])} elsewhere" if loss["members"] else ""
-            then = "the others stay at" if back["alone"] else "all go on from"
+            then = "the others stay at" if back["alone"] else "all continue from"
             trainer.progress.say(f"lost {names}{moved}; {then} step {trainer.step:,} ({back['source']}).")
-        if self._marks is None:  # else all have to know of it first: see `stand`
-            self._settled()
+        if self._marks is None:  # otherwise all have to know of it first: see `start_over`
+            self._clear()
         if self.reached is not None:
             number, repeated = restarts(os.environ), max(0, self.reached - trainer.step)
             trainer.event("restart", launcher="torchrun", number=number, source=source, repeated=repeated)
             trainer.progress.say(
-                f"torchrun has started all ranks again (restart {number}); they go on from step {trainer.step:,} ({source}), "
+                f"torchrun has started all ranks again (restart {number}); they continue from step {trainer.step:,} ({source}), "
                 f"{repeated:,} step{'s' * (repeated != 1)} of before {'is' if repeated == 1 else 'are'} repeated."
             )
             self.reached = None
 
 
 class MemberCopies(Callback):
-    """Copy all members into the memory of the next rank at an interval, if members that meet go back together."""
+    """Copy all members into the memory of the next rank at an interval; used if members meet, so that all go back after a loss."""
 
     def __init__(self, recovery: Recovery, every: int) -> None:
         self._recovery, self.every = recovery, every
 
     def on_train_start(self, trainer: Trainer) -> None:
-        self._recovery.keep(trainer)
+        self._recovery.copy_members(trainer)
 
     def on_stop_end(self, trainer: Trainer, step_seconds: float) -> None:
         if is_due(trainer.step, self.every):
-            self._recovery.keep(trainer)
+            self._recovery.copy_members(trainer)
 
 
 class ArrivalMarks(Callback):
-    """Mark the arrival at every stop, and copy members there at an interval, if only lost members go back."""
+    """Mark the arrival at every stop, and copy members at an interval; used if only lost members go back after a loss."""
 
     def __init__(self, recovery: Recovery, every: int) -> None:
         self._recovery, self.every = recovery, every
@@ -348,37 +364,24 @@ class ArrivalMarks(Callback):
 
     def on_train_start(self, trainer: Trainer) -> None:
         self._first = trainer.step
-        self.mark = self._recovery.stand(trainer)
+        self.mark = self._recovery.start_over(trainer)
 
     def on_arrival(self, trainer: Trainer) -> None:
         self.mark = ArrivalMark.of(trainer)
         # members that were moved to other ranks need new copies there
         if self.every and (is_due(trainer.step, self.every) or trainer.step == self._first):
-            self._recovery.keep(trainer)
+            self._recovery.copy_members(trainer)
 
     def on_repair(self, trainer: Trainer, row: int) -> None:
         if self.mark is not None:
-            self.mark.spare(row, trainer.herd.state)
-
-
-def _announced(folder: RunFolder) -> bytes:
-    """Return what the first rank announces of the run's folder: an absolute path for the ranks, and the name for people."""
-    return json.dumps([str(folder.path.absolute()), str(folder.path)]).encode()
+            self.mark.save_row(row, trainer.herd.state)
 
 
 def _moved(members: Sequence[int]) -> str:
-    """
+    """Return a phrase that names the members that continue.
+
     >>> _moved([3]), _moved([0, 1])
-    ('member 3 goes on', 'members 0, 1 go on')
+    ('member 3 continues', 'members 0, 1 continue')
     """
     one = len(members) == 1
-    return f"member{'' if one else 's'} {', '.join(map(str, members))} {'goes' if one else 'go'} on"
-
-
-def _is_newest(step: int, facts: Mapping[str, Any], folder: RunFolder) -> bool:
-    """Return whether no checkpoint is newer than copies of that step, and the records that belong to them exist."""
-    return folder.has_written(facts["bytes"]) and max(checkpoint.steps(folder.checkpoints), default=0) <= step
-
-
-def _nothing_left(path: Path | None) -> Run:
-    return Run(path or Path(), {})
+    return f"member{'' if one else 's'} {', '.join(map(str, members))} continue{'s' * one}"

@@ -14,7 +14,7 @@ from ganherd.util.errors import UserError
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
-    """What torchrun's restarts have in common: the name of its job, or else its process; None: it is not torchrun's.
+    """Return a name that all restarts of one torchrun have in common; None if this process was not started by torchrun.
 
     >>> launcher({"TORCHELASTIC_RUN_ID": "7c0f"}), launcher({})
     ('torchrun 7c0f', None)
@@ -31,9 +31,9 @@ def restarts(environ: Mapping[str, str]) -> int:
 
 
 def reached(folder: RunFolder) -> int | None:
-    """The step to which ranks had come that torchrun has started again, by their last signs of life; else none.
+    """Return the step that the ranks had reached before torchrun restarted them; None if they were not restarted.
 
-    Asked by the first rank, before any rank of now gives one.
+    The step comes from the ranks' last heartbeats. The first rank calls this, before the restarted ranks write new ones.
     """
     if not restarts(os.environ):
         return None
@@ -43,7 +43,10 @@ def reached(folder: RunFolder) -> int | None:
 
 
 def begun(run: Path | None, environ: Mapping[str, str]) -> Path | None:
-    """The run that an earlier attempt of this torchrun began, and that is to be gone on with; asked by the first rank."""
+    """Return the unfinished run that this torchrun had started before it restarted the ranks; None if there is none.
+
+    Called by the first rank. `run`: the folder that the command names, if it does.
+    """
     if not restarts(environ):
         return None
     if run is not None:

@@ -1,4 +1,4 @@
-"""Signs of life of the ranks of a job, written into the run's folder."""
+"""Heartbeats: each rank of a job regularly writes its step and its rate into the run's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def heartbeat_of(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbeat:
-    """Return this rank's heartbeat. On the first rank, if it has a trainer, it also reports the ranks that are silent."""
+    """Return the heartbeat of this rank. On the first rank, given a trainer, it also reports ranks without recent heartbeats."""
     heart = Heartbeat(
         path / "ranks", ranks.job.rank, ranks.job.world_size, ranks.local_members, ranks.comm or ranks.job
     )

@@ -1,10 +1,10 @@
 """Recover only the lost members if members never meet: all others stay where they are and repeat no step.
 
-Ranks learn of a loss where they wait for each other: in the middle of a stop, some of them one stop ahead of the others. So each
-rank marks its arrival at a stop before anything is done there. After a loss all ranks go to the newest arrival of any of them: a
-rank that is one stop behind trains on to it, and a rank that was in the middle of it restarts the stop, which repeats no step.
-The lost members are trained there from copies or a checkpoint (`catch_up.py`). Then all ranks do what is due there: a record that
-was not written yet is written with the numbers of all members, and one that was written is cut off and written again.
+Ranks notice a loss when they wait for each other: in the middle of a stop, some of them one stop ahead of the others. So each
+rank saves a mark when it arrives at a stop, before anything is done there. After a loss all ranks go to the newest of these stops:
+a rank that is one stop behind trains on to it, and a rank in the middle of it goes back to its mark, which repeats no step. The
+lost members are trained to that stop from copies or a checkpoint (`catch_up.py`). Then all ranks do what is due there. A record
+that was written there before the loss is cut off and written again, with the numbers of all members.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ _SUMS = "tally.sums"  # [n, 4] of the steps since the last record
 
 @dataclass
 class ArrivalMark:
-    """Hold what changes at a stop before the next step, as it was on arrival. Rows that are repaired are added later."""
+    """A copy of everything that may change during a stop, made on arrival. Members that are repaired are added by `save_row`."""
 
     step: int
     arrived: bool  # False: the loop begins here, and nothing is due
-    small: State  # [n, …] what is known of its members
-    facts: JsonObject  # … and of the whole run; `bytes` is empty if only the first rank knows it
+    small: State  # [n, …] the tensors of this rank's members that are not the herd's
+    facts: JsonObject  # what state.json would hold; `bytes` is empty if only the first rank knows it
     repaired: dict[int, State] = field(default_factory=dict)  # row -> as it was
 
     @classmethod
@@ -48,14 +48,14 @@ class ArrivalMark:
         facts = {**state.common_facts(trainer.seconds), "saved": state.saved, "bytes": trainer.sync.ends}
         return cls(trainer.step, arrived, {name: value.cpu().clone() for name, value in small.items()}, facts)
 
-    def spare(self, row: int, state: State) -> None:
-        """Keep a row as it is before a repair changes it."""
+    def save_row(self, row: int, state: State) -> None:
+        """Copy a row of the herd's state before a repair changes it."""
         self.repaired.setdefault(row, {name: value[row].cpu().clone() for name, value in state.items()})
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Hold members as they were on arrival at a step, in the host's memory."""
+    """Copies of members in the host's memory, in the state of their arrival at a step."""
 
     step: int
     members: tuple[int, ...]
@@ -72,62 +72,65 @@ class Hold:
 
 
 @dataclass(frozen=True)
-class Back:
-    """The lost members that a rank gets, in an earlier state: they have to catch up with the others."""
+class LostMembers:
+    """Members of a lost rank that this rank gets. Their newest state is of an earlier step: they have to catch up."""
 
     members: tuple[int, ...]
-    step: int  # … at this step,
-    source: str  # … in memory, or in a checkpoint, which is read when it is needed
-    copies: checkpoint.Checkpoint | None  # on their arrival at its step
-    lost: frozenset[int]  # all members that no rank had any more
+    step: int  # of their newest state
+    source: str  # of that state: "memory" or "checkpoint"
+    copies: checkpoint.Checkpoint | None  # their state on arrival at the step; None: it is read from the checkpoint
+    on_all_ranks: frozenset[int]  # all members that were lost, whichever rank gets them
 
 
 class SoloRecovery:
-    """Hold a rank's members from a loss until all members are in place again."""
+    """Hold copies of a rank's members from a loss until all members have continued on some rank."""
 
     def __init__(self) -> None:
-        self._holds: list[Hold] = []  # of one step; they may have members in common
+        self._holds: list[Hold] = []  # all of the same step; they may have members in common
         self.step: int | None = None  # at which all continue; None: all go back together
         self._facts: JsonObject = {}
-        self.back: Back | None = None  # what this rank has to bring there
+        self.lost: LostMembers | None = None  # the members that this rank has to train to that step
 
-    def stands(self, mark: ArrivalMark | None) -> JsonObject | None:
-        """Return what this rank, after a loss, tells the others of where it is."""
+    def position(self, mark: ArrivalMark | None) -> JsonObject | None:
+        """Return what this rank reports to the others after a loss: its step, and what it knows of the run there."""
         if mark is not None:
             return {"step": mark.step, "arrived": mark.arrived, "facts": mark.facts}
         return {"step": self._holds[0].step, "arrived": True, "facts": self._holds[0].facts} if self._holds else None
 
-    def agree(self, told: Sequence[JsonObject | None], trainer: Trainer | None, mark: ArrivalMark | None) -> int | None:
-        """Bring this rank's members to the step at which all continue.
+    def agree(
+        self, positions: Sequence[JsonObject | None], trainer: Trainer | None, mark: ArrivalMark | None
+    ) -> int | None:
+        """Agree on the step at which all ranks continue, train to it if this rank is behind, and hold its members there.
 
         Returns:
-            The rank that knows most of the files, of those that `told`; None: all go back together, since no rank has come to
-            any step yet.
+            The rank that knows most of the files, of those that sent `positions`; None: all go back together, since no rank has
+            reached any step yet.
         """
-        there = [each for each in told if each is not None]
+        there = [each for each in positions if each is not None]
         step = max((each["step"] for each in there), default=0)
         known = [each for each in there if each["step"] == step and each["arrived"] and each["facts"]["bytes"]]
         if not known:
-            self.settled()
+            self.clear()
             return None
         speaker = max(known, key=lambda each: sum(each["facts"]["bytes"].values()))
-        self.step, self.back, self._facts = step, None, speaker["facts"]
+        self.step, self.lost, self._facts = step, None, speaker["facts"]
         self._holds = [hold for hold in self._holds if hold.step == step]
         if trainer is not None and mark is not None:
-            self._holds.append(Hold.of(trainer, _brought(trainer, mark, step)))
-        return next(rank for rank, each in enumerate(told) if each is speaker)
+            self._holds.append(Hold.of(trainer, _caught_up_mark(trainer, mark, step)))
+        return next(rank for rank, each in enumerate(positions) if each is speaker)
 
-    def returned(
+    def place(
         self, job: Communicator, ranks: Ranks, buddies: Buddies, folder: RunFolder
     ) -> checkpoint.Checkpoint | None:
-        """Return the members that this rank has from now on. Called by all ranks, spares too.
+        """Return the members that this rank has from now on. Called by all ranks, including spares.
 
-        Members that some rank holds are complete. The rows of the others (`back`) are zero until they have caught up.
+        Members that some rank holds are complete. The rows of the others (`lost`) are zero until they have caught up.
 
         Returns:
             None: all ranks take the newest checkpoint, because it is of the same step or nothing else is left.
         """
-        assert self.step is not None
+        if self.step is None:
+            return None
         mine = {member: (hold, row) for hold in self._holds for row, member in enumerate(hold.members)}
         known = row_layout(self._holds[0].rows) if self._holds else None
         members, layouts = zip(
@@ -138,32 +141,36 @@ class SoloRecovery:
             for member in own:
                 holders.setdefault(member, rank)
         lost = [member for member in range(ranks.num_members) if member not in holders]
-        found = buddies.find(job, lost)
-        copied = found.step if not found.missing else None
+        buddy_copies = buddies.find(job, lost)
+        copied = buddy_copies.step if not buddy_copies.missing else None
         decided = json.dumps(self._source(folder, copied, bool(lost))).encode() if job.rank == 0 else None
         source, step = json.loads(job.broadcast(decided))
         if not source:
-            self.settled()
+            self.clear()
             return None
         placement = Placement(tuple(tuple(m for m in own if holders[m] == rank) for rank, own in enumerate(members)))
-        given = [mine[member] for member in placement.ranks[job.rank]]
+        local = [mine[member] for member in placement.ranks[job.rank]]
         empty = empty_rows(next(each for each in layouts if each))
-        rows = {name: torch.stack([hold.rows[name][row] for hold, row in given]) for name in empty} if given else empty
+        rows = {name: torch.stack([hold.rows[name][row] for hold, row in local]) for name in empty} if local else empty
         held = [[member for member in own if member in holders] for own in ranks.members_by_rank]
-        state = _spread(job.fetch(rows, placement, held), held[job.rank], ranks.local_members)
+        state = _scatter_rows(job.fetch(rows, placement, held), held[job.rank], ranks.local_members)
         sums = torch.zeros(state[_SUMS].shape[1], ranks.num_members, dtype=torch.float64)
         sums[:, list(ranks.local_members)] = state.pop(_SUMS).T
         missing = [[member for member in own if member not in holders] for own in ranks.members_by_rank]
         copies = None
         if lost and source == "memory":
             path = checkpoint.path_of(folder.checkpoints, step)
-            copies = checkpoint.Checkpoint(path, step, found.fetch(job, missing), TrainerState.parse(found.facts[0]))
-        self.back = Back(tuple(missing[job.rank]), step, source, copies, frozenset(lost))
+            copies = checkpoint.Checkpoint(
+                path, step, buddy_copies.fetch(job, missing), TrainerState.parse(buddy_copies.facts[0])
+            )
+        self.lost = LostMembers(tuple(missing[job.rank]), step, source, copies, frozenset(lost))
         meta = TrainerState.parse({**self._facts, "sums": sums.tolist(), "arrived": True})
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, meta)
 
     def _source(self, folder: RunFolder, copied: int | None, any_lost: bool) -> tuple[str, int]:
-        """Return where the lost members come from, and their step; empty: all continue from the newest checkpoint.
+        """Return the source of the lost members ("memory" or "checkpoint") and its step.
+
+        An empty source: no rank can continue from its own members, and all take the newest checkpoint.
 
         Called by the first rank.
         """
@@ -178,25 +185,25 @@ class SoloRecovery:
         return "checkpoint" if newest >= 0 else "", newest
 
     def hold(self, own: Sequence[int], resumed: checkpoint.Checkpoint) -> None:
-        """Hold this rank's members, all at that step, so that they stay there if another rank is lost."""
+        """Hold this rank's members at the step of `resumed`, for the case that another rank is lost before training starts."""
         sums = torch.tensor(resumed.meta.sums, dtype=torch.float64)[:, list(own)].T
         self._holds.append(Hold(resumed.step, tuple(own), {**resumed.state, _SUMS: sums}, self._facts))
 
-    def settled(self) -> None:
-        """Let go of everything: all members are in place, or all go back together."""
-        self._holds, self.step, self.back = [], None, None
+    def clear(self) -> None:
+        """Discard everything: all members are in place, or all go back together."""
+        self._holds, self.step, self.lost = [], None, None
 
 
-def _brought(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:
-    """Train a rank that is one stop behind to the step at which all continue, and return its mark there."""
+def _caught_up_mark(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMark:
+    """Train to the step at which all ranks continue, if this rank is one stop behind, and return its mark there."""
     if mark.step == step:
         return mark
     trainer.advance_to(step)
     return ArrivalMark.of(trainer)
 
 
-def _spread(state: State, members: Sequence[int], own: Sequence[int]) -> State:
-    """Return rows for all members of a rank from those of some; the others are zero."""
+def _scatter_rows(state: State, members: Sequence[int], own: Sequence[int]) -> State:
+    """Return a state for the members `own` that has the rows of `members` and is zero for the others."""
     out = {name: value.new_zeros(len(own), *value.shape[1:]) for name, value in state.items()}
     rows = [own.index(member) for member in members]
     for name, value in state.items():

@@ -1,8 +1,8 @@
 """Let a rank without members wait for the end of the others, and pass on requests to stop.
 
-Ranks that train exchange requests every half second; a spare waits for one message that comes at the end. So when it is asked to
-stop, it leaves a file in the run's folder, which the first rank reads. Python's signal handlers do not run while the message is
-waited for in C, so the system writes the signal's number into a pipe, and a thread reads it.
+Ranks that train exchange requests every half second; a spare waits for one message that comes at the end. So if a spare gets a
+signal to stop, it writes a file in the run's folder, which the first rank reads. Python runs no signal handler while C code waits
+for the message, so the system writes the signal's number into a pipe, and a thread reads it.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ def _file(run: Path) -> Path:
 
 
 def forget(run: Path) -> None:
-    """Remove the request of an earlier job; called by the first rank before the spares know of the run."""
+    """Remove the request of an earlier job. Called by the first rank before it announces the run to the spares."""
     with suppress(OSError):
         _file(run).unlink(missing_ok=True)
 
 
 @contextmanager
 def passing_on(run: Path) -> Iterator[None]:
-    """On a spare, write a signal that asks for a stop to where the first rank reads it."""
+    """On a spare, write the name of a signal that asks for a stop into a file that the first rank reads."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -51,16 +51,16 @@ def passing_on(run: Path) -> Iterator[None]:
 
 
 def _pass_on(run: Path, end: int) -> None:
-    while said := os.read(end, 1):
+    while number := os.read(end, 1):
         with suppress(OSError, ValueError):
             path = _file(run)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(signal.Signals(said[0]).name, encoding="utf-8")
+            path.write_text(signal.Signals(number[0]).name, encoding="utf-8")
 
 
 @contextmanager
 def listening(ranks: Ranks, run: Path, stop: StopRequest) -> Iterator[None]:
-    """On the first rank, take over the requests that spares received, if there are spares."""
+    """On the first rank, set `stop` when a spare has received a request to stop."""
     if not ranks.is_first or all(ranks.members_by_rank):
         yield
         return

@@ -1,1 +1,1 @@
-"""What a run shows while it trains: previews, validation, sums for the records, trackers."""
+"""Record a run while it trains: progress, metrics and events, previews, validation, TensorBoard and Weights & Biases."""

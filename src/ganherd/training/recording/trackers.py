@@ -12,9 +12,12 @@ from ganherd.runs.folder import RunFolder
 from ganherd.runs.json_lines import read_last
 from ganherd.runs.models import MetricsRecord
 from ganherd.training.callbacks import Callback
+from ganherd.training.health.monitor import SCORES
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
     from ganherd.training.loop import Trainer
 
 
@@ -30,72 +33,64 @@ class Trackers(Callback):
     """Pass every record on to the trackers that the recipe asks for. Of several ranks only the first one does."""
 
     def __init__(self, folder: RunFolder, recipe: Recipe, is_first: bool = True) -> None:
-        self._write: list[Callable[[int, dict[str, float]], None]] = []
-        self._close: list[Callable[[], None]] = []
+        self._folder = folder
+        self._writers: list[Callable[[int, dict[str, float]], None]] = []
+        self._board: SummaryWriter | None = None
+        self._run: Any = None
         if recipe.run.tensorboard and is_first:
-            self._tensorboard(folder)
+            self._writers.append(self._write_to_tensorboard)
         if recipe.run.wandb != "off" and is_first:
-            self._wandb(folder, recipe)
+            import wandb
+
+            self._run = wandb.init(
+                project="ganherd",
+                name=folder.path.name,
+                dir=str(folder.path),
+                mode="online" if recipe.run.wandb == "online" else "offline",
+                config=recipe.model_dump(),
+            )
+            self._writers.append(lambda step, values: self._run.log(values, step=step))
 
     def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
-        self.record(record)
+        if self._writers:
+            self.record(record)
 
     def record(self, line: Mapping[str, Any]) -> None:
         """Write a curve for each member, and the scores of a look at the step of that look."""
-        if not self._write:
-            return
-        from ganherd.training.health.monitor import SCORES
-
-        if "looked" in line:  # before the record: steps must not go back
+        if "looked" in line:  # first, because steps must not decrease
             seen = curves({name: line[name] for name in SCORES if name in line})
-            self._hand(line["looked"], {name: value for name, value in seen.items() if not math.isnan(value)})
-        rest = curves({name: values for name, values in line.items() if name not in SCORES})
-        self._hand(line["step"], {**rest, "rate": line["rate"]})
-
-    def _hand(self, step: int, values: dict[str, float]) -> None:
-        for write in self._write:
-            write(step, values)
+            self._write(line["looked"], {name: value for name, value in seen.items() if not math.isnan(value)})
+        others = curves({name: values for name, values in line.items() if name not in SCORES})
+        self._write(line["step"], {**others, "rate": line["rate"]})
 
     def close(self) -> None:
-        for close in self._close:
-            close()
+        if self._board:
+            self._board.close()
+        if self._run:
+            self._run.finish()
 
-    def _tensorboard(self, folder: RunFolder) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    def _write(self, step: int, values: dict[str, float]) -> None:
+        for write in self._writers:
+            write(step, values)
 
-        place = folder.path / "tensorboard"
-        opened: list[SummaryWriter] = []
+    def _write_to_tensorboard(self, step: int, values: dict[str, float]) -> None:
+        # opened with the first record: a resume has cut off the records that it repeats by then
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter
 
-        def write(step: int, values: dict[str, float]) -> None:
-            if not opened:  # with the first record, when those that a resume makes again are cut off already
-                opened.append(SummaryWriter(str(place), purge_step=_kept(folder) + 1))
-                self._close.append(opened[0].close)
-            for name, value in values.items():
-                opened[0].add_scalar(name, value, step)
-
-        self._write.append(write)
-
-    def _wandb(self, folder: RunFolder, recipe: Recipe) -> None:
-        import wandb
-
-        run = wandb.init(
-            project="ganherd",
-            name=folder.path.name,
-            dir=str(folder.path),
-            mode="online" if recipe.run.wandb == "online" else "offline",
-            config=recipe.model_dump(),
-        )
-        self._write.append(lambda step, values: run.log(values, step=step))
-        self._close.append(run.finish)
+            place = self._folder.path / "tensorboard"
+            self._board = SummaryWriter(str(place), purge_step=_last_kept_step(self._folder) + 1)
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
 
 
-def _kept(folder: RunFolder) -> int:
-    """Return the step of the record before the newest: later ones were cut off by a resume."""
+def _last_kept_step(folder: RunFolder) -> int:
+    """Return the step of the last record but one. The last one is the first of this process, which is being written."""
     return max((line.step for line in read_last(folder.metrics_path, MetricsRecord, 2)[:-1]), default=0)
 
 
 def curves(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of each member in a record, by the name of their curve.
+    """Return the numbers of a record by the name of their curve: each member has a curve for each of its numbers.
 
     >>> curves({"step": 50, "loss_g": [0.5, 0.25], "loss_d": None})
     {'loss_g/0': 0.5, 'loss_g/1': 0.25}

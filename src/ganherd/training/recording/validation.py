@@ -1,7 +1,7 @@
 """Measure the cost of discriminators on training data and on held-out data: the gap shows how much they memorise.
 
-Both costs are of the same fakes, on noise that never changes, and of as many real images each; the nets run as in a step
-(batch norm by the batch) and nothing of them is changed.
+Both costs use the same samples, on fixed noise, and the same number of real images. The nets run as in a step (batch norm with
+the statistics of the batch), and nothing in them is changed.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from ganherd.herd.breeds import Breed
 from ganherd.herd.engine.engines import has_kernels
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
-from ganherd.herd.state import Blueprint, State, buffers_of, members_of
+from ganherd.herd.state import State, buffers_of, members_of
 from ganherd.runs.records import COSTS
+from ganherd.training.recording.fixed_inputs import evenly, fixed_noise, held_out_rows
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
@@ -27,45 +28,58 @@ _AT_ONCE = 8  # members
 
 @dataclass(frozen=True)
 class _Block:
-    """Members of one breed, and what they are tried on."""
+    """Consecutive members of one breed, which are measured together, and the inputs of their nets."""
 
     members: slice
     breed: Breed
-    z: Tensor  # [n, B, Z]
-    real: dict[str, tuple[Tensor, Tensor]]  # by the name of its cost: x [n, B, …] in model units, y [n, B]
-    keys: np.ndarray  # [n]
+    keys: np.ndarray  # [n] the random keys of the members
+    z: Tensor  # [n, B, Z] the noise of the generators
+    real: dict[
+        str, tuple[Tensor, Tensor]
+    ]  # training and held-out images by the name of their cost: x [n, B, …], y [n, B]
 
 
 class Validation:
-    """Measure all members on fixed data and noise."""
+    """Measure the discriminators of all members on a fixed choice of training and held-out images."""
 
-    def __init__(self, assembly: PreparedHerd, images: int) -> None:
-        """At most so many images of each kind; fewer where a member has fewer, or fewer are held out."""
-        self._herd, self._assembly = assembly.herd, assembly
-        held = [len(self._held_out(member, images)) for member in range(assembly.size)]  # of all ranks: the same number
-        self.images = min(images, int(assembly.count.min()), *held)
+    def __init__(self, prepared: PreparedHerd, images: int) -> None:
+        """Choose at most `images` training and held-out images for each member; fewer if a member has fewer."""
+        self._herd, self._prepared = prepared.herd, prepared
+        held = [len(held_out_rows(prepared, member, images)) for member in range(prepared.size)]
+        self.images = min(images, int(prepared.count.min()), *held)
         if self.images < 2:
             raise UserError(
-                f"run.validation needs at least two held-out {assembly.dataset.kind} for every member: "
+                f"run.validation needs at least two held-out {prepared.dataset.kind} for every member: "
                 "set data.holdout, or run.validation to 0."
             )
-        rows = [
-            (_evenly(self._herd.feed.member_rows(row), images), self._held_out(member, images))
-            for row, member in enumerate(assembly.own)
-        ]
         kernels, precision = has_kernels(self._herd), self._herd.rules.precision
-        self._play = {net: NetworkCall(net, kernels, precision) for net in self._nets()}
-        self._blocks = [
-            self._block(members, breed, [[_evenly(each, self.images) for each in both] for both in rows[members]])
-            for members, breed in self._herd.blocks(_AT_ONCE)
-        ]
+        nets = [self._herd.d, *(breed.g for breed in self._herd.breeds.all)]
+        self._play = {net: NetworkCall(net, kernels, precision) for net in nets}
+        self._blocks = [self._block(members, breed, images) for members, breed in self._herd.blocks(_AT_ONCE)]
+
+    def _block(self, members: slice, breed: Breed, images: int) -> _Block:
+        herd, data = self._herd, self._prepared.dataset
+        own = range(members.start, members.stop)
+        # of the `images` chosen for each member, as many as the member with the fewest has
+        rows = [evenly(evenly(herd.feed.member_rows(row), images), self.images) for row in own]
+        trained = herd.feed.gather(torch.from_numpy(np.stack(rows)).to(herd.device))
+        each = [held_out_rows(self._prepared, self._prepared.own[row], images) for row in own]
+        held = np.stack([evenly(rows, self.images) for rows in each])
+        keys, z = fixed_noise(herd, members, self.images)
+        x = torch.from_numpy(np.ascontiguousarray(data.x_test[held.reshape(-1)])).to(herd.device, z.dtype)
+        x = x.sub_(data.offset).div_(data.scale).unflatten(0, held.shape)
+        y = torch.from_numpy(data.y_test[held]).to(herd.device)
+        return _Block(members, breed, keys, z, dict(zip(COSTS, (trained, (x, y)), strict=True)))
 
     @torch.no_grad()
     def look(self) -> dict[str, list[float]]:
-        """What each discriminator of the whole herd minimises, by its member's loss alone: no penalties, no input noise."""
-        parts = [self._costs(block) for block in self._blocks]
-        own = torch.stack([torch.cat([part[name] for part in parts]) for name in COSTS], 1)  # [n, 2]
-        return dict(zip(COSTS, self._assembly.ranks.all_gather(own).T.tolist(), strict=True))
+        """Return the cost of each member's discriminator on training and on held-out images, by the name of the cost.
+
+        The cost is the loss without penalties and input noise.
+        """
+        costs = [self._costs(block) for block in self._blocks]
+        own = torch.stack([torch.cat([block_costs[name] for block_costs in costs]) for name in COSTS], 1)  # [n, 2]
+        return dict(zip(COSTS, self._prepared.ranks.all_gather(own).T.tolist(), strict=True))
 
     def _costs(self, block: _Block) -> dict[str, Tensor]:
         herd = self._herd
@@ -81,37 +95,9 @@ class Validation:
         return out
 
     def _call(self, block: _Block, state: State, kind: str, x: Tensor, y: Tensor, call: int) -> Tensor:
-        """[n, B, …]; a generator's samples take the labels of the training images."""
+        """Return the output [n, B, …] of a net; samples take the labels of the training images."""
         net = block.breed.g if kind == "g" else self._herd.d
         draws = Streams(torch.from_numpy(rng.keys(block.keys, rng.PREVIEW, call)).to(self._herd.device), 0)
         inputs = (x, y) if net.takes_label else (x,)
         views, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
         return self._play[net](views, buffers, lambda: draws.keys(rng.INSIDE), inputs)[0].to(x.dtype)
-
-    # -- what never changes -----------------------------------------------------------------------------------------
-
-    def _block(self, members: slice, breed: Breed, rows: list[list[np.ndarray]]) -> _Block:
-        herd, data = self._herd, self._assembly.dataset
-        seed, slot = (herd.state[f"set.{name}"].cpu().numpy()[members] for name in ("seed", "slot"))
-        keys = rng.keys(np.zeros(len(seed), np.int64), seed, slot)
-        shape, dtype = (self.images, herd.rules.latent), herd.state["g.params"].dtype
-        z = Streams(keys, 0).prior((rng.PREVIEW,), shape, herd.rules.prior, dtype, herd.priors(members))
-        trained = herd.feed.gather(torch.from_numpy(np.stack([own for own, _ in rows])).to(herd.device))
-        held = np.stack([held for _, held in rows])
-        x = torch.from_numpy(np.ascontiguousarray(data.x_test[held.reshape(-1)])).to(herd.device, dtype)
-        x = x.sub_(data.offset).div_(data.scale).unflatten(0, held.shape)
-        y = torch.from_numpy(data.y_test[held]).to(herd.device)
-        return _Block(members, breed, z.to(herd.device), dict(zip(COSTS, (trained, (x, y)), strict=True)), keys)
-
-    def _held_out(self, member: int, most: int) -> np.ndarray:
-        """Rows of the held-out split that are of the member's kind."""
-        data, label = self._assembly.dataset, int(self._assembly.label[member])
-        return _evenly(np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label), most)
-
-    def _nets(self) -> list[Blueprint]:
-        return [self._herd.d, *(breed.g for breed in self._herd.breeds.all)]
-
-
-def _evenly(rows: np.ndarray, most: int) -> np.ndarray:
-    """Return at most `most` of the rows, evenly spread."""
-    return rows if len(rows) <= most else rows[np.linspace(0, len(rows) - 1, most).round().astype(np.int64)]

@@ -1,1 +1,1 @@
-"""From a recipe to a herd that is ready for its first step, and all checks before it."""
+"""Prepare a run: data, nets, herd, engine and strategy from a recipe, and all checks before the first step."""

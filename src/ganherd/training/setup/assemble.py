@@ -11,7 +11,6 @@ from functools import partial
 from itertools import accumulate
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,85 +25,51 @@ from ganherd.herd.checks.tryout import CannotRun, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.rng import MemberRandomness
-from ganherd.herd.state import ModuleTraits, Seat, State, takes_label
+from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.stream_feed import make_feed
 from ganherd.nets.catalog import is_packaged
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy.spans import in_steps
+from ganherd.training.setup.build_strategy import strategy_class
 from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
 from ganherd.util.errors import UserError, with_type
-from ganherd.util.registry import STRATEGIES, load_target
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
 
 
-@dataclass
-class PreparedHerd:
-    """A herd with the data that it was built from. The herd has the members of this rank; `data` has those of all ranks."""
+@dataclass(frozen=True)
+class PreparedHerd(MemberData):
+    """The data of all members, and the herd that was built from it, which has the members of this rank."""
 
-    data: MemberData
     herd: Herd
     ranks: Ranks
-    notes: list[str]
-    origins: list[dict[str, Any]] = field(default_factory=list)  # [n] what the rank's members started from, if anything
+    origins: list[dict[str, Any]] = field(default_factory=list)  # [n] the run and member that each member started from
     trusted: bool = False  # whether code of the user's own may be imported
-    kept: list[int] = field(default_factory=list)  # members of a run that is grown: they are not trained in this one
-    among: int = 0  # if these are some members of a herd by themselves: how many it has …
-    numbers: tuple[int, ...] = ()  # … and the number there of each
+    frozen_members: list[int] = field(default_factory=list)  # members of a run that is grown, not trained in this one
+    among: int = 0  # if this is a subset of a herd: the size of the whole herd …
+    numbers: tuple[int, ...] = ()  # … and the number of each member in it
 
     def only(self, members: Sequence[int], state: State) -> PreparedHerd:
-        """Return some of this rank's members by themselves, numbered from 0 in this order, with this state [n, …]."""
+        """Return a herd of only these members of this rank, numbered from 0 in this order, with this state [n, …]."""
         rows = [self.own.index(member) for member in members]
         return replace(
-            self,
-            data=self.data.select(members),
+            self.select(members),
             herd=replace(self.herd, state=state, feed=self.herd.feed.select(rows)),
             ranks=Ranks.single_process(len(members)),
             origins=[],
-            kept=[],
+            frozen_members=[],
             among=self.size,
             numbers=tuple(members),
         )
 
-    @property
-    def recipe(self) -> Recipe:
-        return self.data.recipe
-
-    @property
-    def dataset(self) -> source.Dataset:
-        return self.data.dataset
-
-    @property
-    def label(self) -> np.ndarray:
-        """[N] the class that each member stands for; -1: none."""
-        return self.data.label
-
-    @property
-    def count(self) -> np.ndarray:
-        """[N] the number of images that each member sees."""
-        return self.data.count
-
-    @property
-    def seats(self) -> list[Seat]:
-        return self.data.seats
-
-    @property
-    def steps_per_epoch(self) -> float:
-        return self.data.steps_per_epoch
-
     def number_of(self, member: int) -> int:
         """Return the number of a member in checkpoints."""
         return self.numbers[member] if self.numbers else member
-
-    @property
-    def size(self) -> int:
-        """Members of all replicas on all ranks."""
-        return len(self.seats)
 
     @property
     def members(self) -> int:
@@ -113,16 +78,16 @@ class PreparedHerd:
 
     @property
     def own(self) -> tuple[int, ...]:
-        """[n] the members of this rank: row r of the herd is member own[r]."""
+        """[n] the numbers of this rank's members: row r of the herd's state is member own[r]."""
         return self.ranks.local_members
 
     @property
     def pace(self) -> Pace:
-        """[N] own steps of each member of the herd for one step of the run."""
+        """[N] the number of steps that each member makes per step of the run."""
         pace = paces(self.recipe.strategy.settings.paces)
         return tuple(pace[seat.slot] if pace else Fraction(1) for seat in self.seats)
 
-    def made(self, step: int) -> list[int]:
+    def member_steps(self, step: int) -> list[int]:
         """Return [N] the steps that each member has made at a step of the run."""
         return [int(step * pace) for pace in self.pace]
 
@@ -132,7 +97,7 @@ class PreparedHerd:
         return [own] if own >= 0 else range(len(self.dataset.labels))
 
     def name_of(self, member: int) -> str:
-        """Return the name of a member for people, with its seed if there are several."""
+        """Return a readable name of a member, with its seed if there are several."""
         name = self.slot_name(member)
         return name + (f" of seed {self.seats[member].seed}" if self.recipe.herd.seeds > 1 else "")
 
@@ -143,33 +108,43 @@ class PreparedHerd:
         words += [self.herd.breeds.of(slot).name] if len(self.herd.breeds.all) > 1 else []
         return f"member {slot}" + (f" ({', '.join(words)})" if words else "")
 
+    def makers(self, slot: int) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
+        """Return functions that build one generator and one discriminator of the members in a slot, once more."""
+        # trusted: `assemble` was allowed to build a net of the user's own already
+        return makers(self.recipe, self.dataset.shape, len(self.dataset.labels), trust_code=True, slot=slot)
+
+    def fresh_member(self, member: int, life: int) -> State:
+        """Return the state [1, …] of a member with new weights from the random stream of its `life`."""
+        seat, state = replace(self.seats[member], life=life), self.herd.state
+        return new_state(*self.makers(seat.slot), [seat], {}, state["g.params"].dtype, "g.ema" in state)[2]
+
 
 def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """Load the data, divide it among the members, draw the initial weights and put everything on the device.
 
     Args:
-        begins: The run starts with its first step, so the runs that members start from are read. False: a checkpoint has the
-            weights.
+        begins: Whether the run starts with its first step. False: the weights come from a checkpoint, so the runs that members
+            start from are not read.
     """
-    made = cut(recipe, begins)
+    data = cut(recipe, begins)
     with importable_from(recipe.code):
-        return put_together(made, Ranks.single_process(len(made.seats)), trust_code, begins)
+        return put_together(data, Ranks.single_process(data.size), trust_code, begins)
 
 
-def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
+def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """Build the herd of one rank from the members that it has."""
-    recipe, dataset, own = made.recipe, made.dataset, ranks.local_members
+    recipe, dataset, own = data.recipe, data.dataset, ranks.local_members
     device = device_of(recipe, None if ranks.is_single_process else ranks.job.local_rank)
     dtype = DTYPES[recipe.train.precision]
     classes = len(dataset.labels)
     each, slot = [], 0
-    for net, count in recipe.nets.each(made.members):
+    for net, count in recipe.nets.each(data.slots):
         make_g, make_d = makers(recipe, dataset.shape, classes, trust_code, slot)
         each.append((net.name, make_g, count))
         slot += count
-    settings, losses = settings_of(recipe, made.members)
+    settings, losses = settings_of(recipe, data.slots)
     ema = recipe.train.ema is not None
-    seats = [made.seats[m] for m in own]
+    seats = [data.seats[m] for m in own]
     seated = seats + _of_other_breeds(seats, [count for *_, count in each])
     chosen = {name: [values[seat.slot] for seat in seated] for name, values in settings.items()}
     breeds, d, state = new_breeds(each, make_d, seated, chosen, dtype, ema)
@@ -183,64 +158,71 @@ def put_together(made: MemberData, ranks: Ranks, trust_code: bool = False, begin
     ):
         if not is_packaged(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
-            inputs = partial(_inputs, shape, blueprint.takes_label, classes, dtype)
-            tried = partial(_tried, make, inputs, dtype, device)
-            blueprint.adopt(first_that_runs(tried, batch_sizes(recipe.train.batch), CannotRun))
-    load_target(STRATEGIES[recipe.strategy.name].target).check_nets(recipe.strategy.settings, breeds, d, made.members)
+            traits = partial(_traits, make, shape, blueprint.takes_label, classes, dtype, device)
+            blueprint.adopt(first_that_runs(traits, batch_sizes(recipe.train.batch), CannotRun))
+    strategy_class(recipe).check_nets(recipe.strategy.settings, breeds, d, data.slots)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
     for blueprint in (*(breed.g for breed in breeds.all), d):
         blueprint.module.to(device)
     batch, offset, scale = recipe.train.batch, dataset.offset, dataset.scale
-    counts = made.count[list(own)]
-    feed = make_feed(dataset.x, dataset.y, made.rows(own), counts, batch, offset, scale, dtype, device)
+    counts = data.count[list(own)]
+    feed = make_feed(dataset.x, dataset.y, data.rows(own), counts, batch, offset, scale, dtype, device)
     herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
-    names = [dataset.labels[label] if label >= 0 else "" for label in made.label[list(own)].tolist()]
-    started = origins.start(herd, recipe, dataset.shape, trust_code, seats, made.members, names) if begins else []
+    started = origins.start(herd, data, own, trust_code) if begins else []
     if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":
-        herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, made.steps_per_epoch))
+        herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, data.steps_per_epoch))
     if pace := recipe.strategy.settings.paces:
         herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
-    kept = grow.kept(made) if begins else {}
-    if kept and recipe.herd.grow_from is not None:
-        started = grow.start(herd, recipe, kept, own, started, trust_code)
-    notes = [*dataset.notes, *made.notes, *origins.notes(started)]
-    data = replace(made, index=made.index[:, :0])  # the feed has the rows now
-    return PreparedHerd(data, herd, ranks, notes, started, trust_code, list(kept))
+    frozen = grow.frozen_members(data) if begins else {}
+    if frozen:
+        rows = {row: frozen[member] for row, member in enumerate(own) if member in frozen}
+        grown = grow.start(herd, recipe, rows, trust_code)
+        started = [grown.get(row, origin) for row, origin in enumerate(started or [{} for _ in own])]
+    notes = (*dataset.notes, *data.notes, *origins.notes(started))
+    light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
+    return PreparedHerd(
+        **vars(light), herd=herd, ranks=ranks, origins=started, trusted=trust_code, frozen_members=list(frozen)
+    )
 
 
-def _tried(
+def _traits(
     make: Callable[[], nn.Module],
-    inputs: Callable[..., tuple[Tensor, ...]],
+    shape: Shape,
+    label: bool,
+    classes: int,
     dtype: torch.dtype,
     device: torch.device,
     rows: int,
 ) -> ModuleTraits:
-    """Try a net out on the CPU, and on the device of the run."""
-    traits = try_out(make, partial(inputs, rows), dtype)
+    """Try a user's net out on the CPU and on the device of the run, and return its traits.
+
+    Args:
+        shape: The shape of one input.
+        label: Whether the net takes labels as well.
+        rows: The size of the batches of random inputs.
+    """
+
+    def inputs(number: int) -> tuple[Tensor, ...]:
+        generator = torch.Generator().manual_seed(number)
+        x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
+        return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
+
+    traits = try_out(make, inputs, dtype)
     if device.type != "cpu":
-        refuse_cpu_only(make, inputs(rows, 0), dtype, device)
+        refuse_cpu_only(make, inputs(0), dtype, device)
     return traits
 
 
-def _inputs(
-    shape: tuple[int, ...], label: bool, classes: int, dtype: torch.dtype, rows: int, number: int
-) -> tuple[Tensor, ...]:
-    """Return something to try a net out on: rows of noise, and labels if it takes them."""
-    generator = torch.Generator().manual_seed(number)
-    x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
-    return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
-
-
 def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
-    """Return a seat of each breed that a rank has no member of, so that the rank knows the net."""
+    """Return one more seat for each breed without a member on this rank, so that the rank builds its net too."""
     ends, slots = list(accumulate(counts)), {seat.slot for seat in seats}
     others = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return [Seat(seats[0].seed, breed.start) for breed in others if not slots & set(breed)]
 
 
 def makers(
-    recipe: Recipe, shape: tuple[int, ...], classes: int, trust_code: bool, slot: int = 0
+    recipe: Recipe, shape: Shape, classes: int, trust_code: bool, slot: int = 0
 ) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
     """Return functions that build one generator and one discriminator of the members in a slot."""
     net = [net for net, count in recipe.nets.each(slot + 1) for _ in range(count)][slot]
@@ -257,9 +239,9 @@ def makers(
 
 
 def _refuse_misplaced_label(net: nn.Module) -> None:
-    """Labels are given as the second input, so `y` must be the second argument."""
-    given = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    if takes_label(net) and given[1:2] != ["y"]:
+    """Refuse a net whose second argument is not `y`: labels are passed as the second input."""
+    arguments = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    if takes_label(net) and arguments[1:2] != ["y"]:
         raise UserError(
             f"forward of {type(net).__name__}{assignment_line(net)} must take y as its second argument, after its input."
         )
@@ -272,11 +254,11 @@ def _try_once(
     recipe: Recipe,
     dataset: source.Dataset,
 ) -> None:
-    """Call a plain pair of the nets: what does not fit is refused in one sentence, before anything is stacked."""
+    """Call one generator and one discriminator in plain PyTorch, and refuse nets that do not fit the data or each other."""
     own, classes = recipe.nets.discriminator.name, len(dataset.labels)
 
     def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:
-        """(rows, shape of the samples, shapes of what the discriminator answers, whether the nets drew random numbers)"""
+        """Return (rows, shape of the samples, shapes of the discriminator's outputs, whether the nets drew random numbers)."""
         g, d = make_g(), make_d()
         _refuse_misplaced_label(g)
         _refuse_misplaced_label(d)
@@ -287,17 +269,17 @@ def _try_once(
             raise UserError(
                 f"the generator {name}{assignment_line(g)} returns a {type(x).__name__}: it must return one tensor."
             )
-        answered: list[Shape] = []
+        output_shapes: list[Shape] = []
         if tuple(x.shape) == (rows, *dataset.shape):
             with MemberRandomness(torch.tensor(1)):
                 answer = d(x, *((y,) if takes_label(d) else ()))
-            parts = (answer[0], answer[1], *answer[2:]) if isinstance(answer, tuple) else (answer,)
-            answered = [tuple(part.shape) for part in parts]
-        return rows, tuple(x.shape), answered, not torch.equal(before, torch.random.get_rng_state())
+            outputs = (answer[0], answer[1], *answer[2:]) if isinstance(answer, tuple) else (answer,)
+            output_shapes = [tuple(output.shape) for output in outputs]
+        return rows, tuple(x.shape), output_shapes, not torch.equal(before, torch.random.get_rng_state())
 
     try:
         with torch.random.fork_rng(devices=[]), torch.no_grad():
-            rows, made, answered, drew = first_that_runs(call, batch_sizes(recipe.train.batch))
+            rows, sampled, output_shapes, drew = first_that_runs(call, batch_sizes(recipe.train.batch))
     except UserError:
         raise
     except Exception as error:
@@ -305,18 +287,18 @@ def _try_once(
             f"the nets {name} and {own} do not run on data of shape "
             f"{dataset.shape} with latent {recipe.nets.latent}: {with_type(error)}."
         ) from error
-    if made != (rows, *dataset.shape):
-        raise UserError(f"the generator {name} makes images of shape {made[1:]}, but the data has {dataset.shape}.")
-    if math.prod(answered[0]) != rows:
+    if sampled != (rows, *dataset.shape):
+        raise UserError(f"the generator {name} makes images of shape {sampled[1:]}, but the data has {dataset.shape}.")
+    if math.prod(output_shapes[0]) != rows:
         raise UserError(
-            f"the discriminator {own} answers {answered[0]} for {rows} images; it must give one logit for each."
+            f"the discriminator {own} answers {output_shapes[0]} for {rows} images; it must give one logit for each."
         )
-    if len(answered) > 1 and answered[1:] != [(rows, classes)]:
+    if len(output_shapes) > 1 and output_shapes[1:] != [(rows, classes)]:
         raise UserError(
-            f"the discriminator {own} answers {len(answered)} tensors, the second {answered[1]} for {rows} "
-            f"images; beside the logits it may say which class it sees, {(rows, classes)} here, and nothing else."
+            f"the discriminator {own} answers {len(output_shapes)} tensors, the second {output_shapes[1]} for {rows} "
+            f"images; in addition to the logits it may return logits of the classes, {(rows, classes)} here, and nothing else."
         )
-    tried = not (is_packaged(name) and is_packaged(own))  # which names the function that draws
+    tried = not (is_packaged(name) and is_packaged(own))  # `try_out` has named the function that draws
     if drew and not tried:
         raise UserError(
             "the nets draw random numbers where ganherd cannot give each member its own (dropout inside of attention "

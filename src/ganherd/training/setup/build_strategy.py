@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy.spans import in_steps
 from ganherd.strategies.strategy import Strategy
-from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.registry import STRATEGIES, load_target
+
+if TYPE_CHECKING:
+    from ganherd.training.setup.assemble import PreparedHerd
 
 
 def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[str, int]:
-    """Return the spans of the recipe's strategy in steps. They are recorded, and stay the same when the run is extended."""
+    """Return the spans of the recipe's strategy, such as that between two swaps, in steps by their name.
+
+    They are recorded in run.json, and stay the same when the run is extended.
+    """
     return {name: in_steps(span, steps_per_epoch, steps) for name, span in recipe.strategy.settings.spans.items()}
 
 
 def never_meet(recipe: Recipe) -> bool:
-    """Return whether no number of a member ever depends on another member, whatever happens in a run.
+    """Return whether no member ever depends on another one, not even through a repair.
 
     >>> never_meet(Recipe()), never_meet(Recipe.model_validate({"strategy": {"name": "gap"}, "data": {"partition": "all"}}))
     (True, False)
@@ -24,20 +31,10 @@ def never_meet(recipe: Recipe) -> bool:
     return not recipe.strategy.meets and "neighbour" not in policies
 
 
-def never_due(recipe: Recipe, spans: dict[str, int], steps: int) -> list[str]:
-    """Return a sentence for each planned meeting that a run of `steps` steps does not reach."""
-    return recipe.strategy.settings.never_due(spans, steps)
-
-
 def strategy_class(recipe: Recipe) -> type[Strategy]:
     """Return the class of the recipe's strategy."""
     strategy: type[Strategy] = load_target(STRATEGIES[recipe.strategy.name].target)
     return strategy
-
-
-def refuse_impossible(prepared: PreparedHerd) -> None:
-    """Raise a UserError if the strategy cannot be trained with this data and these nets, before anything is written."""
-    strategy_class(prepared.recipe).refuse_impossible(prepared)
 
 
 def make_strategy(prepared: PreparedHerd, spans: dict[str, int]) -> Strategy:

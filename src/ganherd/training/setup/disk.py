@@ -23,11 +23,11 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @dataclass(frozen=True)
 class DiskNeed:
-    """Bytes that a run writes."""
+    """The bytes that a run writes."""
 
-    checkpoint: int  # one of them
-    kept: int  # checkpoints that certainly lie on the disk at once, with the one that is being written
-    most: int  # the same, if the best and the one that a repair goes back to are older
+    checkpoint: int  # of one checkpoint
+    kept: int  # number of checkpoints that are certainly on the disk at once, with the one that is being written
+    most: int  # the same, if the best one and the one that repairs roll back to are older than those
     mixture: int
     other: int  # records and pictures
 
@@ -40,7 +40,7 @@ class DiskNeed:
         return self.most * self.checkpoint + self.mixture + self.other
 
     def describe(self) -> str:
-        """Return the need in words.
+        """Return a sentence about the need.
 
         >>> DiskNeed(2**20, 3, 4, 2**19, 2**10).describe()
         'up to 4.5 MiB: 4 checkpoints of 1.0 MiB, a mixture of 512.0 KiB, 1.0 KiB of records and pictures'
@@ -51,14 +51,14 @@ class DiskNeed:
         )
 
 
-def disk_need(assembly: PreparedHerd, steps: int) -> DiskNeed:
+def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
     """Estimate what a run of this many steps writes."""
-    state, settings, members = assembly.herd.state, assembly.recipe.run, assembly.ranks.num_members
-    checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(assembly).state))
+    state, settings, members = prepared.herd.state, prepared.recipe.run, prepared.ranks.num_members
+    checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(prepared).state))
     every = settings.checkpoint_every or steps
-    written = 1 + math.ceil(steps / max(1, every))  # with the one before the first step
+    written = 1 + math.ceil(steps / max(1, every))  # including the one before the first step
     generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}
-    picture = min(assembly.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(assembly.dataset.shape)
+    picture = min(prepared.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(prepared.dataset.shape)
     drawn = 1 + (steps // settings.sample_every if settings.sample_every else 0)
     return DiskNeed(
         checkpoint,
@@ -76,7 +76,9 @@ def check_disk(need: DiskNeed, folder: Path) -> list[str]:
         UserError: The run cannot fit.
     """
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    free = shutil.disk_usage(place).free + _used(folder / "checkpoints")
+    # new checkpoints take the place of those of a run that is resumed
+    used = sum(file.stat().st_size for file in folder.glob("checkpoints/step-*/*") if file.is_file())
+    free = shutil.disk_usage(place).free + used
     advice = "Lower run.keep, train fewer members, or choose a folder on another disk with --run"
     if need.least > free:
         raise UserError(
@@ -90,13 +92,8 @@ def check_disk(need: DiskNeed, folder: Path) -> list[str]:
     return []
 
 
-def _used(folder: Path) -> int:
-    """Bytes of the checkpoints of a run that is resumed: new ones take their place."""
-    return sum(file.stat().st_size for file in folder.glob("step-*/*") if file.is_file())
-
-
 def advice_on(error: OSError) -> str:
-    """Return what to do before a resume if an error says that the disk is full, otherwise nothing.
+    """Return advice for the user if an error means that the disk is full, otherwise an empty string.
 
     >>> advice_on(OSError(errno.ENOSPC, "No space left on device"))
     'Make room on its disk first. '

@@ -1,4 +1,4 @@
-"""What a recipe would train, before it does: members, nets, memory, steps and time."""
+"""Describe what a recipe would train, for `ganherd train --dry-run`: members, nets, memory, steps and time."""
 
 from __future__ import annotations
 
@@ -11,39 +11,40 @@ from ganherd.herd.engine.device import missing_gpu
 from ganherd.herd.engine.engines import measure_rate, memory_per_member
 from ganherd.herd.state import bytes_per_member
 from ganherd.recipe.schema import Recipe, parse_budget
-from ganherd.training.budget import plan_budget, too_short
-from ganherd.training.setup import net_guard
+from ganherd.training.budget import plan_budget
+from ganherd.training.setup import net_guard, preflight
 from ganherd.training.setup.assemble import PreparedHerd, assemble
-from ganherd.training.setup.build_strategy import never_due, plan_meetings, refuse_impossible
+from ganherd.training.setup.build_strategy import plan_meetings, strategy_class
 from ganherd.training.setup.disk import disk_need
 from ganherd.training.variants import phases
 from ganherd.util.files import JsonObject
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.text import duration, size
 
-LONG = 3.0  # seconds; where one step of one member takes longer, nothing else is measured
+LONG = 3.0  # seconds; if one step of one member takes longer, nothing else is measured
 
 
 @refused_if_too_large()
-def describe(recipe: Recipe, tell: Callable[[Mapping[str, Any]], None] = lambda facts: None) -> JsonObject:
-    """Assembles the herd and runs it for a second on copies; nothing is written.
+def describe(recipe: Recipe, on_known: Callable[[Mapping[str, Any]], None] = lambda facts: None) -> JsonObject:
+    """Return what a recipe would train. The herd is built and timed for a second on copies; nothing is written.
 
-    `tell` hears what is known before that.
+    Args:
+        on_known: Receives the facts that are known before anything is measured.
     """
     if (first := phases.pending(recipe)) is None:
-        notes, assembly = [], assemble(recipe, trust_code=True)
+        notes, prepared = [], assemble(recipe, trust_code=True)
     else:
         before = phases.before(recipe)
         notes = [f"{first.recipe} is trained first, for {before.train.budget}; the rest is the herd's own"]
-        assembly = phases.foreseen(phases.after(recipe), before)
-    refuse_impossible(assembly)
-    herd, nets, data = assembly.herd, assembly.recipe.nets, assembly.dataset
+        prepared = phases.foreseen(phases.after(recipe), before)
+    strategy_class(recipe).refuse_impossible(prepared)
+    herd, nets, data = prepared.herd, prepared.recipe.nets, prepared.dataset
     facts: JsonObject = {
         "data": f"{data.name}, {len(data.x):,} {data.kind} of shape {list(data.shape)}, {len(data.x_test):,} held out",
         "members": herd.num_members,
         "replicas": recipe.herd.seeds,
         "kind": data.kind,
-        "images_per_member": [int(assembly.count.min()), int(assembly.count.max())],
+        "images_per_member": [int(prepared.count.min()), int(prepared.count.max())],
         "generator": {"net": nets.generator.name, "parameters": herd.breeds.all[0].g.num_params},
         "breeds": [
             {"net": breed.name, "parameters": breed.g.num_params, "members": len(breed.slots)}
@@ -51,34 +52,31 @@ def describe(recipe: Recipe, tell: Callable[[Mapping[str, Any]], None] = lambda 
         ],
         "discriminator": {"net": nets.discriminator.name, "parameters": herd.d.num_params},
         "loss": recipe.loss.name,
-        "notes": [*notes, *assembly.notes, *missing_gpu(recipe)],
+        "notes": [*notes, *prepared.notes, *missing_gpu(recipe)],
     }
-    tell(facts)
-    found = _measured(assembly)
+    on_known(facts)
+    measurements = _measured(prepared)
     unit, amount = parse_budget(recipe.train.budget)
-    found |= {"seconds": amount} if unit == "seconds" else {}  # of both phases
-    return facts | found | {"notes": [*facts["notes"], *found["notes"]]}
+    measurements |= {"seconds": amount} if unit == "seconds" else {}  # the time budget covers both phases
+    return facts | measurements | {"notes": [*facts["notes"], *measurements["notes"]]}
 
 
-def _measured(assembly: PreparedHerd) -> JsonObject:
-    """Engine, memory, length and time. Nets that are far too slow for this machine get one step of one member, no more."""
-    herd, recipe = assembly.herd, assembly.recipe
+def _measured(prepared: PreparedHerd) -> JsonObject:
+    """Measure engine, memory, length and time. Nets that are far too slow for this machine get only one step of one member."""
+    herd, recipe = prepared.herd, prepared.recipe
     began = time.perf_counter()
     memory = memory_per_member(herd)
     took = time.perf_counter() - began
-    if slow := herd.device.type == "cpu" and took > LONG:  # a GPU's first step compiles
+    if slow := herd.device.type == "cpu" and took > LONG:  # the first step on a GPU compiles
         engine, at_once, speed = f"not chosen yet: one step of one member takes {duration(took)} here", 1, 1 / took
     else:
-        net_guard.examine(assembly)
+        net_guard.examine(prepared)
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
-        engine, at_once, speed = (
-            plan.describe(herd.num_members),
-            1 if plan.one_by_one else plan.chunk,
-            measure_rate(herd, plan, 1.0),
-        )
-    budget = plan_budget(recipe.train.budget, assembly.steps_per_epoch, lambda: (speed / herd.num_members, 2.0))
-    meetings = plan_meetings(recipe, assembly.steps_per_epoch, budget.steps)
-    disk = disk_need(assembly, budget.steps)
+        engine, at_once = plan.describe(herd.num_members), 1 if plan.one_by_one else plan.chunk
+        speed = measure_rate(herd, plan, 1.0)
+    budget = plan_budget(recipe.train.budget, prepared.steps_per_epoch, lambda: (speed / herd.num_members, 2.0))
+    meetings = plan_meetings(recipe, prepared.steps_per_epoch, budget.steps)
+    disk = disk_need(prepared, budget.steps)
     return {
         "engine": engine,
         "state_bytes": bytes_per_member(herd.state) * herd.num_members,
@@ -87,19 +85,16 @@ def _measured(assembly: PreparedHerd) -> JsonObject:
         "disk_bytes": disk.total,
         "disk": disk.describe(),
         "steps": budget.steps,
-        "epochs": round(budget.steps / assembly.steps_per_epoch, 2),
+        "epochs": round(budget.steps / prepared.steps_per_epoch, 2),
         "member_steps_per_second": round(speed, 1 if speed >= 1 else 4),
         "measured": "one step of one member" if slow else "the herd",
         "seconds": round(budget.steps * herd.num_members / speed, 1),
-        "notes": [
-            *too_short(recipe.train.budget, budget.steps),
-            *never_due(recipe, meetings, budget.steps),
-        ],
+        "notes": preflight.check_length(recipe, meetings, budget.steps),
     }
 
 
 def known(facts: Mapping[str, Any]) -> str:
-    """What is said before anything is measured."""
+    """Format the facts that are known before anything is measured."""
     low, high = facts["images_per_member"]
     many = len(facts["breeds"]) > 1
     each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -118,8 +113,8 @@ def known(facts: Mapping[str, Any]) -> str:
     return "\n".join([*_lines(rows), *(f"note: {note}" for note in facts["notes"])])
 
 
-def measured(facts: Mapping[str, Any], said: Sequence[str] = ()) -> str:
-    """What is said after it, and the notes that were not `said` before."""
+def measured(facts: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
+    """Format the measurements, with the notes that were not `shown` before."""
     speed = facts["member_steps_per_second"]
     rows = {
         "engine": facts["engine"],
@@ -131,7 +126,7 @@ def measured(facts: Mapping[str, Any], said: Sequence[str] = ()) -> str:
         "time": f"about {duration(facts['seconds'])} at {speed:{',.0f' if speed >= 1 else '.2g'}} member-steps/s, "
         f"measured on {facts['measured']}",
     }
-    notes = [f"note: {note}" for note in facts["notes"] if note not in said]
+    notes = [f"note: {note}" for note in facts["notes"] if note not in shown]
     return "\n".join([*_lines(rows), *notes, "Nothing was written: leave --dry-run out to train."])
 
 

@@ -14,21 +14,21 @@ from ganherd.recipe.schema import EngineConfig
 from ganherd.training.setup.assemble import PreparedHerd
 
 
-def choose_plan(assembly: PreparedHerd, settings: EngineConfig, log: Callable[[str], None]) -> Plan:
-    """Return the plan that is fastest for the members of the first rank; all ranks use it."""
-    ranks = assembly.ranks
+def choose_plan(prepared: PreparedHerd, settings: EngineConfig, log: Callable[[str], None]) -> Plan:
+    """Return the engine, chunk and threads that are fastest for the members of the first rank; all ranks use them."""
+    ranks = prepared.ranks
     if ranks.member_comm.world_size == 1:
-        return autotune.choose(assembly.herd, settings, log)
+        return autotune.choose(prepared.herd, settings, log)
     torch.set_num_threads(min(torch.get_num_threads(), cores_per_rank(ranks.member_comm)))
     plan = run_on_all_ranks(
-        ranks.member_comm, lambda: autotune.choose(assembly.herd, settings, log) if ranks.is_first else None
+        ranks.member_comm, lambda: autotune.choose(prepared.herd, settings, log) if ranks.is_first else None
     )
     return Plan(**ranks.broadcast(vars(plan) if plan else {}))
 
 
-def plan_of_rank(assembly: PreparedHerd, plan: Plan) -> Plan:
-    """Return the plan for this rank's own device and members."""
-    ranks, herd = assembly.ranks, assembly.herd
+def plan_of_rank(prepared: PreparedHerd, plan: Plan) -> Plan:
+    """Adapt the plan of the first rank to the device and the members of this rank."""
+    ranks, herd = prepared.ranks, prepared.herd
     if ranks.member_comm.world_size == 1:
         return plan
     whole = plan.chunk >= len(ranks.placement.ranks[0])  # all members of the first rank at once
@@ -37,9 +37,9 @@ def plan_of_rank(assembly: PreparedHerd, plan: Plan) -> Plan:
     return replace(plan, chunk=chunk, threads=threads, device=str(herd.device))
 
 
-def apply_plan(assembly: PreparedHerd, plan: Plan) -> Plan:
-    """Set this rank's threads, move its state to where its plan has it, and return that plan."""
-    plan = plan_of_rank(assembly, plan)
+def apply_plan(prepared: PreparedHerd, plan: Plan) -> Plan:
+    """Adapt the plan to this rank, set its threads, move the herd's state to the device or the host, and return the plan."""
+    plan = plan_of_rank(prepared, plan)
     torch.set_num_threads(plan.threads)
-    place_state(assembly.herd, plan)
+    place_state(prepared.herd, plan)
     return plan

@@ -1,4 +1,4 @@
-"""What makes a run this run: the facts that run.json records of it, and what a resume holds against them."""
+"""Collect the facts that run.json records of a run, and check that a resume agrees with them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shlex
 import subprocess
 import sys
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -21,22 +22,25 @@ from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import modules_of
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.models import LookRecord, RunInfo
+from ganherd.runs.models import RunInfo
 from ganherd.training.budget import Budget
-from ganherd.training.health import look_interval
+from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.ranks.restarts import launcher
 from ganherd.training.setup.assemble import PreparedHerd
-from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
+if TYPE_CHECKING:
+    from ganherd.training.session import Session
 
-def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
-    """What run.json says from the first moment on."""
+
+def facts_of(session: Session) -> JsonObject:
+    """Return the facts that run.json records when a run is started. Called by all ranks together."""
+    prepared, plan, part = session.herd, session.plan, session.source.part
     return {
         "versions": versions(),
-        "seed": assembly.recipe.run.seed,
+        "seed": prepared.recipe.run.seed,
         "streams": rng.version(),
         "git": _git(),
         "host": platform.node(),
@@ -45,16 +49,20 @@ def facts_of(assembly: PreparedHerd, plan: Plan, budget: Budget) -> JsonObject:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": vars(plan),
         "threads": plan.threads,
-        "budget": vars(budget),
-        "members": assembly.size,
-        "data": assembly.dataset.digest,
-        **({"origins": assembly.ranks.all_gather_list(assembly.origins)} if assembly.origins else {}),
-        **({"ranks": ranks} if (ranks := placed(assembly.ranks)) else {}),
+        "budget": vars(session.budget),
+        "members": prepared.size,
+        "data": prepared.dataset.digest,
+        **({"origins": prepared.ranks.all_gather_list(prepared.origins)} if prepared.origins else {}),
+        **({"ranks": ranks} if (ranks := placed(prepared.ranks)) else {}),
+        "meetings": session.meetings,
+        "watch": vars(session.looks),
+        "state": "running",
+        **({"part": [part.start, part.stop]} if part else {}),
     }
 
 
 def placed(ranks: Ranks) -> JsonObject | None:
-    """Which rank has which members; nothing where there is one."""
+    """Return which rank has which members; None if there is only one process."""
     if ranks.is_single_process:
         return None
     members = [list(own) for own in ranks.placement.ranks]
@@ -75,11 +83,11 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
 
 
 def check_joined(info: RunInfo, folder: RunFolder) -> None:
-    """A run that was trained in parts goes on as a whole once they are joined, if they ended at the same step."""
+    """Refuse a run in parts unless its parts are joined and ended at the same step."""
     if info.state == "parts":
         raise UserError(
-            f"{folder.path} is trained in parts that are not all finished: go on with `ganherd train --members`, as "
-            f"`ganherd status {folder.path}` says."
+            f"{folder.path} is trained in parts that are not all finished: continue with `ganherd train --members`; "
+            f"`ganherd status {folder.path}` lists the parts."
         )
     if info.parts and not checkpoint.steps(folder.checkpoints):
         raise UserError(
@@ -88,19 +96,19 @@ def check_joined(info: RunInfo, folder: RunFolder) -> None:
         )
 
 
-def recorded_pace(info: RunInfo, folder: RunFolder) -> LookRecord | None:
-    """Return what run.json says of how often the members are looked at; None: nothing."""
-    try:
-        look_interval.recorded(info.watch)
-        return info.watch
-    except ValueError as error:
+def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
+    """Return how often members are looked at according to run.json; None if it does not record it."""
+    if info.watch is None or info.watch.every is None:
+        return None
+    if info.watch.first is None:
         raise UserError(
             f"{folder.info_path} does not say how often the members are looked at; it cannot be resumed exactly."
-        ) from error
+        )
+    return LookInterval(info.watch.every, info.watch.first)
 
 
 def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
-    """Return the version of the random streams that the run draws from; runs from before there were versions have the first."""
+    """Return the version of the random streams that run.json records; older runs record none and have version 1."""
     version = 1 if info.streams is None else info.streams
     if version not in rng.VERSIONS:
         raise UserError(
@@ -109,13 +117,8 @@ def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
     return version
 
 
-def recorded_meetings(info: RunInfo) -> dict[str, int]:
-    """Return the spans between meetings, in steps, that the run was started with."""
-    return dict(info.meetings or {})
-
-
 def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
-    """Return the members of the recipe that are trained in this folder; None: all."""
+    """Return the members that this folder trains if it is a part of a run; None if it trains all."""
     if info.part is None:
         return None
     if not info.part[0] < info.part[1]:
@@ -123,26 +126,12 @@ def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
     return range(*info.part)
 
 
-def check_data(info: RunInfo, made: MemberData, folder: RunFolder) -> None:
-    """A run goes on with the data that it was started with."""
-    if info.data != made.dataset.digest:
-        raise UserError(
-            f"the data of {folder.path} has changed since it was started (its sha256 differs): it cannot be resumed exactly."
-        )
-
-
-def check_origins(info: RunInfo, assembly: PreparedHerd, folder: RunFolder) -> None:
-    """A run that begins again starts from what it started from."""
-    if [origin.as_json() for origin in info.origins or []] != assembly.ranks.all_gather_list(assembly.origins):
-        raise UserError(f"the runs that {folder.path} starts from have changed: it cannot be resumed exactly.")
-
-
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
-    """Of a recipe that is resumed, only the budget may be another one, and whether it is scored."""
+    """Refuse to resume a run with another recipe; only `train.budget` and `run.scores` may differ."""
     if others := set(modules_of(recipe)) - set(modules_of(wanted)):
         raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
     wanted = as_resolved(wanted, recipe)
-    free = ("train.budget:", "run.scores:", "code:")  # its modules may lie elsewhere now
+    free = ("train.budget:", "run.scores:", "code:")  # the user's modules may have moved
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]
     if changes:
         raise UserError(
@@ -151,35 +140,36 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
         )
 
 
-def take_up(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
-    """The herd as a checkpoint holds it."""
-    check_names(assembly, resumed)
-    check_facts(resumed, assembly.size)
-    everyone = range(assembly.herd.num_members)
-    take_(assembly.herd.state, resumed.state, everyone, everyone)
+def take_up(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
+    """Copy the state of a checkpoint into the herd."""
+    check_names(prepared, resumed)
+    check_facts(resumed, prepared.size)
+    everyone = range(prepared.herd.num_members)
+    take_(prepared.herd.state, resumed.state, everyone, everyone)
 
 
-def check_names(assembly: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
-    """The checkpoint holds this herd: the same tensors of the same shapes."""
-    own = {name: tuple(value.shape) for name, value in assembly.herd.state.items()}
-    found = {
+def check_names(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
+    """Refuse a checkpoint whose tensors have other names or shapes than the herd's."""
+    own = {name: tuple(value.shape) for name, value in prepared.herd.state.items()}
+    saved = {
         name: tuple(value.shape)
         for name, value in resumed.state.items()
         if not name.startswith(("watch.", "meet.", "rest."))
     }
-    if own != found:
-        different = sorted(set(own.items()) ^ set(found.items()))[0]
+    if own != saved:
+        different = sorted(set(own.items()) ^ set(saved.items()))[0]
         raise UserError(f"{resumed.path} does not fit its recipe: {different[0]} has another shape.")
 
 
 def check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
-    """Refuse a state.json that is about another number of members: its sha256 does not say that ganherd wrote it."""
+    """Refuse a state.json with lists of another length than the number of members: its sha256 does not prove who wrote it."""
     sizes = [len(resumed.meta.repairs), *(len(row) for row in resumed.meta.sums)]
     if sizes != [size] * (1 + len(SUMS)):
         raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")
 
 
 def versions() -> dict[str, str]:
+    """Return the versions of ganherd, PyTorch, NumPy and Python."""
     import numpy
 
     from ganherd.util.version import __version__
@@ -193,9 +183,11 @@ def versions() -> dict[str, str]:
 
 
 def _git() -> str | None:
-    """The commit of the folder that the command runs in, where there is one."""
+    """Return the git commit of the current folder; None if it is not a repository."""
     try:
-        found = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=os.getcwd())
+        result = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, cwd=os.getcwd()
+        )
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None
+    return result.stdout.strip() or None

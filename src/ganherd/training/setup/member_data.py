@@ -1,9 +1,10 @@
-"""The data of all members of a run: known before members are placed on ranks, and the same on all of them."""
+"""Load the data and divide it among all members of a run, before members are placed on ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 
@@ -17,39 +18,48 @@ from ganherd.util.errors import UserError
 
 @dataclass(frozen=True)
 class MemberData:
-    """All members of all replicas, replica by replica."""
+    """The members of all replicas, replica by replica, and the data that each of them sees."""
 
     recipe: Recipe  # with the nets of the runs that it starts from
     dataset: source.Dataset
-    index: np.ndarray  # [N, n_max] rows of the data for each member; a view of one row where all see the same
+    index: np.ndarray  # [N, n_max] rows of the data for each member; a view of one row if all members see the same
     count: np.ndarray  # [N] images that each member sees
-    label: np.ndarray  # [N] the class each member stands for; -1: none
-    seats: list[Seat]
-    members: int  # of one replica, as the recipe has them
-    steps_per_epoch: float  # in which the member that the recipe names goes through its data once
-    notes: tuple[str, ...]
+    label: np.ndarray  # [N] the class of each member; -1: it has no class
+    seats: list[Seat]  # [N]
+    slots: int  # members of one replica of the recipe, of which this run may train only a part
+    steps_per_epoch: float  # in which the member that `data.epoch` names sees all of its data once
+    notes: tuple[str, ...]  # what the user should know
 
-    def select(self, members: Sequence[int]) -> MemberData:
-        """Return the data of some members, as if there were no others. Epochs stay those of the whole herd."""
+    @property
+    def size(self) -> int:
+        """Members of all replicas on all ranks."""
+        return len(self.seats)
+
+    def select(self, members: Sequence[int]) -> Self:
+        """Return these members without the others. The steps of an epoch stay those of the whole herd."""
         own = list(members)
         seats = [self.seats[member] for member in own]
         return replace(self, index=self.rows(own), count=self.count[own], label=self.label[own], seats=seats)
 
     def rows(self, members: Sequence[int]) -> np.ndarray:
-        """[n, n_max] the rows of these members."""
+        """Return [n, n_max] the rows of the data for these members."""
         if self.index.strides[0] == 0:
             return np.broadcast_to(self.index[0], (len(members), self.index.shape[1]))
         return self.index[list(members)]
 
 
 def cut(recipe: Recipe, begins: bool = True) -> MemberData:
-    """Load the data and divide it among the members. `begins`: also read the runs that members start from."""
+    """Load the data and divide it among the members.
+
+    Args:
+        begins: Whether the run starts with its first step. Then the runs that members start from supply their nets.
+    """
     recipe = finetune.resolved(recipe) if begins else recipe
     dataset = source.load(recipe.data)
     if not dataset.is_image and (recipe.train.augment or recipe.train.flip):
         raise UserError(f"train.augment and train.flip change images, and {dataset.name} has points: leave them out.")
     if recipe.run.validation and not len(dataset.x_test):
-        raise UserError(f"run.validation is of held-out data, and {dataset.name} has none: set data.holdout.")
+        raise UserError(f"run.validation needs held-out data, which {dataset.name} does not have: set data.holdout.")
     seeds = [recipe.run.seed + r for r in range(recipe.herd.seeds)]
     together = recipe.strategy.settings.group_size
     batch = recipe.train.batch

@@ -1,4 +1,4 @@
-"""What a recipe says of training: the settings that members may differ in, and the rules of a step for all of them."""
+"""Convert a recipe's settings for the training step: those that members may differ in, and the rules for all of them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,14 @@ _LONG_AGO = -(2**40)
 
 
 def settings_of(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """Per-member settings of one replica, and the losses that `loss` counts into."""
+    """Return the settings of each member of one replica by name, and the names of the losses.
+
+    The setting `loss` of a member is an index into these names.
+    """
     optim, loss = recipe.optim, recipe.loss.name
     chosen = _each("loss.name", loss, members)
     mutation = recipe.strategy.settings.mutation_rules
-    # those that are drawn among come first, one that is drawn twice as often twice
+    # the losses that mutation draws come first; one that is drawn twice as often is listed twice
     distinct = (*mutation.losses, *dict.fromkeys(name for name in chosen if name not in mutation.losses))
     floats = {
         "lr_g": _each("optim.lr_g", optim.lr_g, members),
@@ -30,7 +33,7 @@ def settings_of(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tup
     }
     settings: dict[str, list[Any]] = {name: [float(value) for value in values] for name, values in floats.items()}
     if mutation.learning_rate != "off":
-        # what the reference's mutation is measured by
+        # mutation is relative to the initial rates, as in the reference
         settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
     priors = _each("nets.prior", recipe.nets.prior, members)
     if prior_of(recipe) == "mixed":
@@ -42,12 +45,13 @@ def settings_of(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tup
 
 
 def prior_of(recipe: Recipe) -> str:
-    """The prior of all members, or mixed."""
+    """Return the prior of all members, or "mixed" if they differ."""
     given = recipe.nets.prior
     return given if isinstance(given, str) else given[0] if len(set(given)) == 1 else "mixed"
 
 
 def _each(key: str, value: Any, members: int) -> Sequence[Any]:
+    """Return the value of a recipe's key for each member; a single value is for all."""
     if not isinstance(value, list):
         return [value] * members
     if len(value) != members:
@@ -58,7 +62,7 @@ def _each(key: str, value: Any, members: int) -> Sequence[Any]:
 
 
 def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
-    """What a step does for every member alike; `losses`: those that `settings_of` answers."""
+    """Return the rules of a step that are the same for all members. `losses`: the names that `settings_of` returns."""
     train, noise = recipe.train, recipe.train.input_noise
     mutation = recipe.strategy.settings.mutation_rules
     return StepRules(

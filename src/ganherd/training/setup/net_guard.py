@@ -9,12 +9,15 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import TypeAdapter
 from torch import nn
 
 from ganherd import nets
@@ -40,27 +43,30 @@ _LIKELY_CAUSE = (
     " Likely cause: forward keeps Python state from call to call, or draws random numbers outside of the member's stream. "
     "Keep state in buffers, and draw with torch.rand or torch.randn."
 )
+_REPORT = TypeAdapter(GuardReport)
 _NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
 
 
-def examine(assembly: PreparedHerd, say: Callable[[str], None] = lambda text: None) -> None:
-    """Let the first rank check all nets, and let no rank run those for all members at once that come out differently then.
+def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None) -> None:
+    """Check all nets on the first rank. Nets that give other results when members are fused are marked, on all ranks.
+
+    A marked net is run for one member after another.
 
     Raises:
-        UserError: if the engine `loop` would not train a net as plain PyTorch does either.
+        UserError: Even the engine `loop` does not train a net as plain PyTorch does.
     """
-    ranks = assembly.ranks
-    reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(assembly, say) if ranks.is_first else [])
-    for blueprint, why in zip(_blueprints(assembly), ranks.broadcast(reasons), strict=True):
+    ranks = prepared.ranks
+    reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(prepared, say) if ranks.is_first else [])
+    for blueprint, why in zip(_blueprints(prepared), ranks.broadcast(reasons), strict=True):
         if why:
             blueprint.adopt(blueprint.traits._replace(why_not_fused=why))
     vmap_fallback.mute_warnings()  # --explain names the operations
 
 
-def _reasons(assembly: PreparedHerd, say: Callable[[str], None]) -> list[str]:
-    """Return for each net why it cannot be fused; empty: it can."""
+def _reasons(prepared: PreparedHerd, say: Callable[[str], None]) -> list[str]:
+    """Return the reason why each net cannot be fused; empty if it can."""
     out = []
-    for task, report in checked(assembly, say):
+    for task, report in checked(prepared, say):
         loop, fused = (report.results[engine] for engine in ("loop", "fused"))
         if loop.why:
             raise UserError(
@@ -72,24 +78,24 @@ def _reasons(assembly: PreparedHerd, say: Callable[[str], None]) -> list[str]:
 
 
 def _why_alone(fused: Agreement) -> str:
-    """Return why all members at once cannot run a net; empty: they can."""
+    """Return the reason why a net cannot be fused, from the result of the engine `fused`; empty if it can."""
     if fused.failed:
         return f"it cannot run for all members at once: {fused.why.removeprefix(FAILS)}"
     return fused.why and f"for all members at once it is not what it is in plain PyTorch: {fused.why}"
 
 
-def _blueprints(assembly: PreparedHerd) -> list[Blueprint]:
+def _blueprints(prepared: PreparedHerd) -> list[Blueprint]:
     """Return the nets of a herd in the order of `tasks`."""
-    return [*(breed.g for breed in assembly.herd.breeds.all), assembly.herd.d]
+    return [*(breed.g for breed in prepared.herd.breeds.all), prepared.herd.d]
 
 
-def refuse(assembly: PreparedHerd, engine: str) -> None:
+def refuse(prepared: PreparedHerd, engine: str) -> None:
     """Refuse to continue a run with an engine that trains its nets wrongly.
 
     Raises:
-        UserError: if the engine may not train these nets.
+        UserError: The nets cannot be fused, and the engine fuses them.
     """
-    for net in _blueprints(assembly):
+    for net in _blueprints(prepared):
         if net.traits.why_not_fused and engine != "loop":
             raise UserError(
                 f"This run was trained with the engine {engine}, but its nets cannot be fused "
@@ -98,10 +104,10 @@ def refuse(assembly: PreparedHerd, engine: str) -> None:
 
 
 def checked(
-    assembly: PreparedHerd, say: Callable[[str], None] = lambda text: None
+    prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None
 ) -> Iterator[tuple[ComparisonTask, GuardReport]]:
     """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison."""
-    for net, task in tasks(assembly):
+    for net, task in tasks(prepared):
         foreign = not catalog.is_packaged(net.name)
         path = _cache_path(net, task)
         report = _read(path) if path else None
@@ -115,37 +121,30 @@ def checked(
         yield task, report
 
 
-def tasks(assembly: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
-    """Return what is compared: a user's nets as they are, the package's own narrowed."""
-    recipe, data, herd = assembly.recipe, assembly.dataset, assembly.herd
-    classes, trust, batch = len(data.labels), assembly.trusted, recipe.train.batch
+def tasks(prepared: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
+    """Return the nets to compare with plain PyTorch: a user's nets as they are, packaged ones with few channels."""
+    recipe, data, herd = prepared.recipe, prepared.dataset, prepared.herd
+    classes, trust, batch = len(data.labels), prepared.trusted, recipe.train.batch
 
-    def build(maker: Callable[..., nn.Module], net: NetConfig, *given: Any) -> nn.Module:
+    def build(maker: Callable[..., nn.Module], net: NetConfig, *arguments: Any) -> nn.Module:
         with importable_from(recipe.code):
-            return maker(narrowed(net), *given, trust_code=trust)
+            return maker(narrowed(net), *arguments, trust_code=trust)
 
     out = []
-    for (net, _), breed in zip(recipe.nets.each(assembly.members), herd.breeds.all, strict=True):
+    for (net, _), breed in zip(recipe.nets.each(prepared.members), herd.breeds.all, strict=True):
         latent = min(recipe.nets.latent, _NARROW) if catalog.is_packaged(net.name) else recipe.nets.latent
-        make = partial(build, nets.build_generator, net, data.shape, latent, classes)
-        traits = breed.g.traits
-        out.append(
-            (net, ComparisonTask("generator", net.name, make, data.shape, latent, classes, traits=traits, batch=batch))
-        )
-    net = recipe.nets.discriminator
+        make, traits = partial(build, nets.build_generator, net, data.shape, latent, classes), breed.g.traits
+        task = ComparisonTask("generator", net.name, make, data.shape, latent, classes, traits=traits, batch=batch)
+        out.append((net, task))
+    net, traits = recipe.nets.discriminator, herd.d.traits
     make = partial(build, nets.build_discriminator, net, data.shape, classes)
     penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0
-    out.append(
-        (
-            net,
-            ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, herd.d.traits, batch),
-        )
-    )
-    return out
+    task = ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, traits, batch)
+    return [*out, (net, task)]
 
 
 def narrowed(net: NetConfig) -> NetConfig:
-    """Return a packaged net with few channels; a user's own as it is.
+    """Return the settings of a packaged net with at most 4 channels; those of a user's net unchanged.
 
     >>> narrowed(NetConfig(name="mlp", settings={"hidden": [256, 2], "activation": "tanh"})).settings
     {'hidden': [4, 2], 'activation': 'tanh'}
@@ -161,7 +160,7 @@ def narrowed(net: NetConfig) -> NetConfig:
 
 
 def facts(report: GuardReport) -> JsonObject:
-    """Return a report as JSON values, which know no infinity."""
+    """Return a report as JSON values; a difference that is not finite becomes None."""
     engines = {
         name: {"difference": result.difference if math.isfinite(result.difference) else None, "why": result.why}
         for name, result in report.results.items()
@@ -173,29 +172,26 @@ def facts(report: GuardReport) -> JsonObject:
 
 
 def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
-    """Return the file of this comparison, named by all that its result depends on; None if it cannot be cached."""
+    """Return the cache file of a comparison, named by a hash of everything its result depends on; None: do not cache it."""
     code = [] if catalog.is_packaged(net.name) else _user_code(task)
     if code is None:
         return None
-    parts = [
-        __version__, torch.__version__, platform.python_version(), platform.machine(), _files(_own_code()), code,
+    # the files of this package that decide what an engine, a net or plain PyTorch computes
+    own = [file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py")]
+    inputs = [
+        __version__, torch.__version__, platform.python_version(), platform.machine(), _files(own), code,
         task.role, narrowed(net).model_dump(), task.shape, task.latent, task.classes, task.penalty, task.r1,
         task.batch,
     ]  # fmt: skip
-    name = hashlib.sha256(json.dumps(parts, default=str).encode()).hexdigest()
+    name = hashlib.sha256(json.dumps(inputs, default=str).encode()).hexdigest()
     try:
         return cache_folder("guard") / f"{name}.json"
     except UserError:  # there is no home folder, so there is no cache
         return None
 
 
-def _own_code() -> list[Path]:
-    """Files of this package that decide what an engine, a net or plain PyTorch computes."""
-    return [file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py")]
-
-
 def _user_code(task: ComparisonTask) -> list[str] | None:
-    """Describe a user's net: its graph, its layers, and all code that is not an installed package's."""
+    """Return the graph and the layers of a user's net and a hash of its code; None if its code is in no file."""
     try:
         with seeded_generators(0):
             module = task.make()
@@ -212,7 +208,7 @@ def _user_code(task: ComparisonTask) -> list[str] | None:
 
 
 def _loaded_files() -> Iterator[Path]:
-    """Python files of this process that belong to no installed package: the user's own."""
+    """Yield Python files of this process that belong to no installed package: the user's own."""
     for module in list(sys.modules.values()):
         file = getattr(module, "__file__", None)
         if isinstance(file, str) and os.path.isabs(file) and file.endswith(".py") and not is_installed(file):
@@ -221,28 +217,21 @@ def _loaded_files() -> Iterator[Path]:
 
 def _files(paths: Iterable[Path]) -> str:
     """Hash the contents of files."""
-    found = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(paths):
-        found.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
-    return found.hexdigest()
+        digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
+    return digest.hexdigest()
 
 
 def _read(path: Path) -> GuardReport | None:
     try:
-        found: Mapping[str, Any] = json.loads(path.read_text())
-        results = {
-            str(name): Agreement(math.nan if one["difference"] is None else float(one["difference"]), str(one["why"]))
-            for name, one in found["engines"].items()
-        }
-        slow = tuple(map(str, found["slow"]))
-        return GuardReport(str(found["extent"]), results, slow) if set(results) == set(guard.ENGINES) else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):  # missing or damaged: compare anew
+        report = _REPORT.validate_json(path.read_bytes())
+    except (OSError, ValueError):  # missing or damaged: compare again
         return None
+    return report if set(report.results) == set(guard.ENGINES) else None
 
 
 def _write(path: Path, report: GuardReport) -> None:
-    try:
+    with suppress(OSError):  # a cache that cannot be written costs only the next comparison
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps(facts(report)), sync=False)
-    except OSError:
-        pass  # a cache that cannot be written costs only the next comparison
+        atomic_write(path, json.dumps(asdict(report)), sync=False)

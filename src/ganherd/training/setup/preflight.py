@@ -24,43 +24,51 @@ from ganherd.training.finish import member_weights
 from ganherd.training.recording import trackers
 from ganherd.training.setup import net_guard
 from ganherd.training.setup.assemble import PreparedHerd
-from ganherd.training.setup.build_strategy import never_due, refuse_impossible
+from ganherd.training.setup.build_strategy import strategy_class
 from ganherd.training.setup.disk import check_disk, disk_need
 
 
 def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
-    """Check what needs no data. `new_folder`: where a new run will be, if the user named it."""
+    """Check everything that needs no data.
+
+    Args:
+        new_folder: The folder of a new run, if the user named one.
+    """
     if new_folder is not None:
         RunFolder(new_folder).refuse_existing()
     trackers.check(recipe)
 
 
-def check_herd(assembly: PreparedHerd) -> None:
+def check_herd(prepared: PreparedHerd) -> None:
     """Check that `run.weights` names labels of the data, and that the strategy gets what it needs."""
-    member_weights(assembly.recipe, assembly)
-    refuse_impossible(assembly)
+    member_weights(prepared)
+    strategy_class(prepared.recipe).refuse_impossible(prepared)
 
 
-def check_nets(assembly: PreparedHerd, log: Callable[[str], None], engine: str | None = None) -> list[str]:
-    """Compare the nets with plain PyTorch. `engine`: the recorded one of a run that is resumed; None: not chosen yet."""
-    notes = [] if engine else [*assembly.notes, *missing_gpu(assembly.recipe)]
+def check_nets(prepared: PreparedHerd, log: Callable[[str], None], engine: str | None = None) -> list[str]:
+    """Compare the nets with plain PyTorch, and return notes for the user.
+
+    Args:
+        engine: The engine of a run that is resumed; None for a new run.
+    """
+    notes = [] if engine else [*prepared.notes, *missing_gpu(prepared.recipe)]
     for note in notes:
         log(f"note: {note}")
-    set_precision(assembly.recipe)
-    net_guard.examine(assembly, log)
+    set_precision(prepared.recipe)
+    net_guard.examine(prepared, log)
     if engine:
-        run_on_all_ranks(assembly.ranks.member_comm, lambda: net_guard.refuse(assembly, engine))
+        run_on_all_ranks(prepared.ranks.member_comm, lambda: net_guard.refuse(prepared, engine))
     return notes
 
 
 def check_length(recipe: Recipe, meetings: dict[str, int], steps: int) -> list[str]:
     """Return notes about a budget that is too short to learn anything, or for what the strategy plans."""
-    return [*too_short(recipe.train.budget, steps), *never_due(recipe, meetings, steps)]
+    return [*too_short(recipe.train.budget, steps), *recipe.strategy.settings.never_due(meetings, steps)]
 
 
-def check_space(assembly: PreparedHerd, steps: int, folder: Path) -> list[str]:
-    """Check the disk on the rank that writes the records; called by all ranks."""
-    ranks = assembly.ranks
+def check_space(prepared: PreparedHerd, steps: int, folder: Path) -> list[str]:
+    """Check the free disk space on the first rank, which writes the records. Called by all ranks."""
+    ranks = prepared.ranks
     return run_on_all_ranks(
-        ranks.member_comm, lambda: check_disk(disk_need(assembly, steps), folder) if ranks.is_first else []
+        ranks.member_comm, lambda: check_disk(disk_need(prepared, steps), folder) if ranks.is_first else []
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import Ranks, run_on_all_ranks
@@ -13,54 +12,44 @@ from ganherd.training.setup import preflight
 from ganherd.training.setup.assemble import PreparedHerd, put_together
 from ganherd.training.setup.member_data import MemberData, cut
 
+if TYPE_CHECKING:
+    from ganherd.training.setup.run_source import RunSource
+
 
 def build_herd(
-    recipe: Recipe,
-    job: Communicator,
-    trust_code: bool,
-    begins: bool,
-    accept: Callable[[MemberData], None],
-    part: range | None,
-    placed_before: Any,
+    recipe: Recipe, source: RunSource, job: Communicator, trust_code: bool
 ) -> tuple[Ranks, PreparedHerd | None]:
     """Load the data, divide the members among the ranks and build this rank's herd.
 
-    All ranks partition all of the data, which is cheap, so that each knows where every member is. If the ranks differ in speed,
-    the members are divided again by the measured speeds; a run that is resumed on the same hosts keeps its division.
-
-    Args:
-        begins: Whether the run starts with its first step.
-        accept: Raises `UserError` for data that the run was not started with.
-        part: The only members that are trained in this run; None: all.
-        placed_before: What run.json records about the ranks of a run that is resumed.
+    All ranks partition all of the data, which is cheap, so that each knows the data of every member. If the ranks differ in speed,
+    the members are divided again by the measured speeds; a run that is resumed on the same hosts keeps its division of members.
 
     Returns:
-        The rank and its herd; None for a spare, which has no members.
+        This rank, and its herd; the herd is None for a spare, which has no members.
     """
 
     def load() -> MemberData:
-        data = cut(recipe, begins)
-        accept(data)
-        return data if part is None else data.select(part)
+        data = cut(recipe, source.begins)
+        source.accept_data(data)
+        return data if source.part is None else data.select(source.part)
 
     def build() -> PreparedHerd | None:
         if not ranks.local_members:
             return None
-        assembly = put_together(data, ranks, trust_code, begins)
-        preflight.check_herd(assembly)
-        return assembly
+        prepared = put_together(data, ranks, trust_code, source.begins)
+        preflight.check_herd(prepared)
+        return prepared
 
     data = run_on_all_ranks(job, load)
-    size = len(data.seats)
     if job.world_size == 1:
-        ranks = Ranks.single_process(size)
+        ranks = Ranks.single_process(data.size)
         return ranks, build()
-    members = size // data.recipe.herd.seeds
-    is_known, weights = balance.known(placed_before, job.hosts) if data.recipe.engine.balance else (True, None)
+    members = data.size // data.recipe.herd.seeds
+    is_known, weights = balance.known(source.placed_before, job.hosts) if data.recipe.engine.balance else (True, None)
     ranks = Ranks.distribute(job, data.recipe, members, weights)
-    assembly = run_on_all_ranks(job, build)
-    if not is_known and (weights := balance.balanced(ranks, assembly)) is not None:
-        del assembly  # before there are two
+    prepared = run_on_all_ranks(job, build)
+    if not is_known and (weights := balance.balanced(ranks, prepared)) is not None:
+        del prepared  # before there are two
         ranks = Ranks.distribute(job, data.recipe, members, weights)
-        assembly = run_on_all_ranks(job, build)
-    return ranks, assembly
+        prepared = run_on_all_ranks(job, build)
+    return ranks, prepared

@@ -1,4 +1,4 @@
-"""Where a run starts from: a recipe in a new folder, or the last checkpoint of a folder that exists.
+"""The source of a run: a recipe to train in a new folder, or a folder whose run is continued from its last checkpoint.
 
 Both supply the same steps to `Session`, which starts and resumes runs on one path.
 """
@@ -18,43 +18,31 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
-from ganherd.runs.models import LookRecord, RanksRecord
+from ganherd.runs.models import RanksRecord
 from ganherd.training.budget import Budget, extend_budget, measure, plan_budget
-from ganherd.training.setup import preflight
+from ganherd.training.health.look_interval import LookInterval
+from ganherd.training.setup import identity, preflight
 from ganherd.training.setup.build_strategy import plan_meetings
 from ganherd.training.setup.disk import advice_on
 from ganherd.training.setup.engine_plan import choose_plan
-from ganherd.training.setup.identity import (
-    check_data,
-    check_origins,
-    facts_of,
-    placed,
-    recorded,
-    recorded_meetings,
-    recorded_pace,
-    recorded_part,
-    recorded_streams,
-    refuse_changes,
-    take_up,
-)
 from ganherd.training.setup.member_data import MemberData
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
-from ganherd.util.files import atomic_write
+from ganherd.util.files import JsonObject, atomic_write
 
 if TYPE_CHECKING:
     from ganherd.training.session import Session
 
 
 class RunSource(ABC):
-    """What a session needs to know about the start of its run."""
+    """The steps of a session that differ between a new run and a resumed one."""
 
     folder: RunFolder | None = None  # of a run that exists
     begins = True  # whether the run starts with its first step; False: a checkpoint has the state
     part: range | None = None  # the only members that are trained in this run; None: all
     placed_before: RanksRecord | None = None  # what run.json records about the ranks
     engine: str | None = None  # the recorded engine; None: not chosen yet
-    watch: LookRecord | None = None  # the recorded interval of looks
+    looks: LookInterval | None = None  # the recorded interval of looks
 
     @abstractmethod
     def accept(self, session: Session) -> Recipe:
@@ -62,7 +50,7 @@ class RunSource(ABC):
 
     @abstractmethod
     def choose_plan(self, session: Session) -> Plan:
-        """Return the engine's plan."""
+        """Choose the engine, or return the recorded one."""
 
     @abstractmethod
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
@@ -77,12 +65,10 @@ class RunSource(ABC):
         """The version of the random streams."""
         return rng.version()
 
-    @abstractmethod
-    def accept_data(self, data: MemberData) -> None:
+    def accept_data(self, data: MemberData) -> None:  # noqa: B027 - a new run takes any data
         """Raise `UserError` if the run was started with other data."""
 
-    @abstractmethod
-    def restore(self, session: Session) -> None:
+    def restore(self, session: Session) -> None:  # noqa: B027 - a new herd has its first weights
         """Put the state of the last checkpoint into the herd, if there is one."""
 
 
@@ -92,21 +78,18 @@ class NewRun(RunSource):
     def __init__(
         self, recipe: Recipe, path: str | Path | None, name: str, counts_all: bool = False, part: range | None = None
     ) -> None:
-        """Args:
-        path: The new folder; None: the next one below `runs`, called `name`.
-        counts_all: A time budget is for the training alone, and the mixture is made after it.
+        """Describe a new run.
+
+        Args:
+            path: The new folder; None: the next one below `runs`, called `name`.
+            counts_all: Whether a time budget is for the training alone, without the making of the mixture.
+            part: The only members to train; None: all.
         """
         self.recipe, self.path, self.name, self.counts_all, self.part = recipe, path, name, counts_all, part
 
     def accept(self, session: Session) -> Recipe:
         preflight.check_request(self.recipe, self.path)
         return self.recipe
-
-    def accept_data(self, data: MemberData) -> None:
-        return  # it is new
-
-    def restore(self, session: Session) -> None:
-        return  # the herd has its first weights
 
     def choose_plan(self, session: Session) -> Plan:
         return choose_plan(session.herd, session.herd.recipe.engine, session.log)
@@ -123,17 +106,9 @@ class NewRun(RunSource):
         return budget, meetings
 
     def write(self, session: Session) -> RunFolder:
-        herd = session.herd
-        facts = facts_of(herd, session.plan, session.budget) | {
-            "meetings": session.meetings,
-            "watch": vars(session.looks),
-            "state": "running",
-        }
-        facts |= {} if self.part is None else {"part": [self.part.start, self.part.stop]}
-        is_first, everyone = herd.ranks.is_first, herd.ranks.member_comm
-        return run_on_all_ranks(
-            everyone, lambda: self._create(session, facts) if is_first else RunFolder(self._new_path())
-        )
+        facts, ranks = identity.facts_of(session), session.ranks
+        create = partial(self._create, session, facts) if ranks.is_first else lambda: RunFolder(self._new_path())
+        return run_on_all_ranks(ranks.member_comm, create)
 
     def _create(self, session: Session, facts: dict[str, Any]) -> RunFolder:
         folder = RunFolder.create(self._new_path())
@@ -153,37 +128,40 @@ class RecordedRun(RunSource):
     """A run folder whose run is continued from its last checkpoint, or from its first step if it has none."""
 
     def __init__(self, path: Path, overrides: Sequence[str] = ()) -> None:
-        """`overrides`: may change train.budget and run.scores."""
+        """Describe a run to resume. `overrides`: settings of the recipe to change; only some may differ (`refuse_changes`)."""
         self.path, self.overrides = path, overrides
         self.folder: RunFolder = RunFolder(path)
 
     def accept(self, session: Session) -> Recipe:
         self.folder = RunFolder.open(self.path)
         recipe, self.wanted = self.folder.recipe, recipe_file.load(self.folder.recipe_path, self.overrides)
-        refuse_changes(recipe, self.wanted, self.folder)
+        identity.refuse_changes(recipe, self.wanted, self.folder)
         self.recipe = recipe.model_copy(update={"run": self.wanted.run})
         preflight.check_request(self.recipe)
         if session.job.rank == 0:
             session.lock(self.folder)
         self.info = self.folder.info
-        self.plan, self.budget = recorded(self.info, self.folder)
-        self.watch, self.meetings = recorded_pace(self.info, self.folder), recorded_meetings(self.info)
-        self.part, self.placed_before = recorded_part(self.info, self.folder), self.info.ranks
+        self.plan, self.budget = identity.recorded(self.info, self.folder)
+        self.looks, self.meetings = identity.recorded_looks(self.info, self.folder), dict(self.info.meetings or {})
+        self.part, self.placed_before = identity.recorded_part(self.info, self.folder), self.info.ranks
         self.engine, self.begins = self.plan.name, not checkpoint.steps(self.folder.checkpoints)
         return self.recipe
 
     @property
     def streams(self) -> int:
-        return recorded_streams(self.info, self.folder)
+        return identity.recorded_streams(self.info, self.folder)
 
     def accept_data(self, data: MemberData) -> None:
-        check_data(self.info, data, self.folder)
+        if self.info.data != data.dataset.digest:
+            raise UserError(
+                f"the data of {self.folder.path} has changed since it was started (its sha256 differs): it cannot be resumed "
+                "exactly."
+            )
 
     def choose_plan(self, session: Session) -> Plan:
-        before, now = self.placed_before, placed(session.herd.ranks) or {}
-        if (before.members if before else None) != now.get(
-            "members"
-        ):  # the chunks that were measured are for other members
+        before, now = self.placed_before, identity.placed(session.herd.ranks) or {}
+        # the chunks that were measured may be for other members
+        if (before.members if before else None) != now.get("members"):
             engine = session.herd.recipe.engine.model_copy(update={"name": self.plan.name})
             return choose_plan(session.herd, engine, session.log)
         return self.plan
@@ -200,10 +178,15 @@ class RecordedRun(RunSource):
                 session.log(f"{sentence}; the checkpoint before it is used.")
         if not self.begins:
             assert session.resumed is not None
-            run_on_all_ranks(ranks.member_comm, partial(take_up, herd, session.resumed))
+            run_on_all_ranks(ranks.member_comm, partial(identity.take_up, herd, session.resumed))
         else:
-            run_on_all_ranks(ranks.member_comm, partial(check_origins, self.info, herd, self.folder))
+            run_on_all_ranks(ranks.member_comm, lambda: self._check_origins(ranks.all_gather_list(herd.origins)))
             session.log(f"{self.folder.path} has no checkpoint: it starts again from its first step.")
+
+    def _check_origins(self, origins: list[JsonObject]) -> None:
+        """Refuse to restart a run if the runs that its members start from have changed."""
+        if [origin.as_json() for origin in self.info.origins or []] != origins:
+            raise UserError(f"the runs that {self.folder.path} starts from have changed: it cannot be resumed exactly.")
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
         herd, resumed, budget = session.herd, session.resumed, self.budget
@@ -228,10 +211,10 @@ class RecordedRun(RunSource):
         return self.folder
 
     def _update(self, session: Session) -> None:
-        now = placed(session.herd.ranks)
+        now = identity.placed(session.herd.ranks)
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)
         facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.ranks else {}
         self.folder.write_info(state="running", budget=vars(session.budget), watch=vars(session.looks), **facts)
-        if self.wanted != self.folder.recipe:  # after run.json: a kill between the two leaves a budget that holds
+        if self.wanted != self.folder.recipe:  # after run.json, so that a kill between the two leaves a valid budget
             atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))

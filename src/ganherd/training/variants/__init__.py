@@ -1,1 +1,1 @@
-"""Runs that start from other runs: fine-tuning, phases, growing, retraining, and runs in parts."""
+"""Train from other runs or in pieces: fine-tune, train in two phases, grow, retrain, and join runs in parts."""

@@ -1,25 +1,25 @@
-"""Fine-tuning: members that start from those of finished runs, with their nets, their prior and their weights.
+"""Fine-tune: start members from those of finished runs, with their nets, their prior and their weights.
 
-Both nets of a member are taken over with their buffers and, where there is one, the running average; Adam starts anew. Where
-the run has one conditional GAN and each member here is of a class, it takes that class's own nets out of it (`nets.of_class`).
-What a run started from lies in its first checkpoint, so that it can be resumed without those runs.
+A member takes both nets with their buffers and the running average, if there is one; Adam starts from zero. If the finished run
+is one conditional GAN and each member here has a class, a member takes the nets of its class (`class_start`). The first
+checkpoint holds the weights that members started from, so a run can be resumed without the runs that it started from.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ganherd import nets
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.state import Blueprint, Seat, State, take_
+from ganherd.herd.state import Blueprint, State, take_
 from ganherd.mixture import mixture_files
 from ganherd.nets.catalog import is_foreign
 from ganherd.recipe import recipe_file
@@ -30,6 +30,9 @@ from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.training.variants.class_start import ByClass
 from ganherd.util.errors import UserError
 from ganherd.util.user_code import importable_from
+
+if TYPE_CHECKING:
+    from ganherd.training.setup.member_data import MemberData
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,14 @@ class OriginRun:
 
     @classmethod
     def open(cls, path: str, members: int = 1) -> OriginRun:
-        """`members`: how many are asked of it; what would train it is told, where its name says the recipe."""
+        """Open a finished run.
+
+        Args:
+            members: The number of members that are needed, for the command that the error suggests.
+
+        Raises:
+            UserError: The run does not exist or is not finished. If its name is that of a recipe, the error shows how to train it.
+        """
         name = Path(path).name
         if not Path(path).exists() and name in dict(recipe_file.names()):
             more = f" --set herd.members={members}" if members > 1 else ""
@@ -51,8 +61,7 @@ class OriginRun:
                 f"there is no run {path} to start from: `ganherd train {name}{more} --run {path}` makes it."
             )
         folder = RunFolder.open(path)
-        state = str(folder.info.state)
-        if state != "finished":
+        if folder.info.state != "finished":
             raise UserError(f"{path} is not finished, so no member can start from it: `{folder.again}`.")
         return cls(path, folder, folder.recipe, mixture_files.read_facts(mixture_of(path)))
 
@@ -68,17 +77,47 @@ class OriginRun:
         return [net for net, count in self.recipe.nets.each(self.members) for _ in range(count)][member]
 
     def check(self, member: int, replica: int) -> None:
-        if member >= self.members:
-            raise UserError(
-                f"herd.members asks for member {member} of {self.path}, which has {self.members}, counted from 0."
-            )
-        if replica >= self.replicas:
-            raise UserError(
-                f"herd.members asks for replica {replica} of {self.path}, which has {self.replicas}, counted from 0."
-            )
+        """Refuse a member or a replica that this run does not have."""
+        for what, number, there in (("member", member, self.members), ("replica", replica, self.replicas)):
+            if number >= there:
+                raise UserError(
+                    f"herd.members asks for {what} {number} of {self.path}, which has {there}, counted from 0."
+                )
+
+    def read(
+        self, wanted: Mapping[int, tuple[int, int]], trust_code: bool
+    ) -> Iterator[tuple[int, State, dict[str, Any]]]:
+        """Read members from the newest complete checkpoint.
+
+        Args:
+            wanted: The member and the replica that each row of a new herd starts from, by the row.
+
+        Yields:
+            The row, the state [1, …] of its member, and what run.json records of its origin.
+        """
+        own, shape, classes = self.recipe.nets, tuple(self.facts.shape), len(self.facts.labels)
+        with importable_from(self.recipe.code):
+            each = [
+                (net.name, Blueprint(nets.build_generator(net, shape, own.latent, classes, trust_code=trust_code)), n)
+                for net, n in own.each(self.members)
+            ]
+            d = Blueprint(nets.build_discriminator(own.discriminator, shape, classes, trust_code=trust_code))
+        breeds = Breeds(each)
+        numbers = {row: replica * self.members + member for row, (member, replica) in wanted.items()}
+        saved = sorted(set(numbers.values()))
+        last, _ = checkpoint.newest(self.folder.checkpoints, {"g": breeds, "d": d}, saved)
+        for row, (member, replica) in wanted.items():
+            at = saved.index(numbers[row])
+            state = {name: value[[at]] for name, value in breeds.of(member).view(last.state).items()}
+            yield row, state, {"from": self.path, "member": member, "replica": replica, "step": last.step}
 
     def must_have(self, members: int | None, seeds: int, key: str = "herd.start_from") -> None:
-        """Enough for a herd that starts from it as a whole; `members`: none, where the data will say it."""
+        """Refuse a herd with another number of members or seeds than this run, unless this run has only one.
+
+        Args:
+            members: The number of members of the herd; None if it is not known yet.
+            key: The recipe's key that names this run.
+        """
         for mine, theirs, what in ((members, self.members, "members"), (seeds, self.replicas, "replicas")):
             if mine is not None and theirs not in (1, mine):
                 raise UserError(
@@ -88,42 +127,46 @@ class OriginRun:
 
 
 def resolved(recipe: Recipe) -> Recipe:
-    """The recipe with the nets of the members that it starts from; as it is, where it starts from none."""
+    """Return the recipe with the nets of the runs that members start from; unchanged if they start from fresh weights."""
     herd = recipe.herd
     if isinstance(herd.members, list):
-        needed = {
-            path: max(o.member for o in herd.members if o.run == path) + 1 for path in (o.run for o in herd.members)
-        }
+        needed: dict[str, int] = {}
+        for origin in herd.members:
+            needed[origin.run] = max(needed.get(origin.run, 0), origin.member + 1)
         sources = {path: OriginRun.open(path, members) for path, members in needed.items()}
         for origin in herd.members:
             sources[origin.run].check(origin.member, origin.replica)
-        found = _nets([(sources[origin.run], origin.member) for origin in herd.members])
-    elif herd.start_from is None and herd.grow_from is not None:
-        source = OriginRun.open(herd.grow_from)
-        sources = {herd.grow_from: source}
-        found = _nets([(source, member) for member in range(source.members)])
-    elif herd.start_from is not None:
-        source = OriginRun.open(herd.start_from)
-        sources = {herd.start_from: source}
-        if herd.count is None and source.members > 1 and _is_free(recipe):
-            herd = herd.model_copy(update={"members": source.members})
-        source.must_have(herd.count or recipe.members, herd.seeds)
-        found = as_taken(recipe, _nets([(source, member) for member in range(source.members)]))
+        inherited = _nets([(sources[origin.run], origin.member) for origin in herd.members])
+    elif path := herd.start_from or herd.grow_from:
+        source = OriginRun.open(path)
+        sources = {path: source}
+        inherited = _nets([(source, member) for member in range(source.members)])
+        if herd.start_from is not None:
+            # neither the data nor the strategy decides the number of members
+            is_free = recipe.data.partition != "by-class" and recipe.strategy.settings.num_members is None
+            if herd.count is None and source.members > 1 and is_free:
+                herd = herd.model_copy(update={"members": source.members})
+            source.must_have(herd.count or recipe.members, herd.seeds)
+            inherited = as_taken(recipe, inherited)
     else:
         return recipe
-    foreign = next((net.name for net in found.all if is_foreign(net.name)), None)
-    if recipe.nets != found and foreign:
+    foreign = next((net.name for net in inherited.all if is_foreign(net.name)), None)
+    if recipe.nets != inherited and foreign:
         raise UserError(
             f"{' or '.join(sources)} names the net {foreign}, which is not ganherd's: if you trust it, write its nets "
             "section into your recipe."
         )
-    if recipe.nets not in (found, NetsConfig()):
+    if recipe.nets not in (inherited, NetsConfig()):
         raise UserError("nets are those of the runs that members start from: leave nets out of the recipe.")
-    return recipe_file.load({**recipe.model_dump(), "nets": found.model_dump(), "herd": herd.model_dump()})
+    return recipe_file.load({**recipe.model_dump(), "nets": inherited.model_dump(), "herd": herd.model_dump()})
 
 
 def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
-    """The recipe with what was taken from other runs when `before` was resolved, without those runs."""
+    """Return what `resolved` would return for a recipe, without reading other runs.
+
+    Args:
+        before: The recorded recipe of the run, which `resolved` has completed.
+    """
     if recipe.herd.first is not None and recipe.herd.start_from is None and before.herd.first is None:
         second = {"first": None, "start_from": before.herd.start_from}
         recipe = recipe.model_copy(update={"herd": recipe.herd.model_copy(update=second)})
@@ -135,13 +178,8 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
     return recipe.model_copy(update={"herd": herd, "nets": before.nets if recipe.nets == NetsConfig() else recipe.nets})
 
 
-def _is_free(recipe: Recipe) -> bool:
-    """Whether neither the data nor the strategy says how many members there are."""
-    return recipe.data.partition != "by-class" and recipe.strategy.settings.num_members is None
-
-
 def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
-    """The nets of a herd of these members, in this order: neighbours with the same generator are one breed."""
+    """Return the nets of a herd of these members, in this order: neighbours with the same generator are one breed."""
     first = each[0][0]
     for source, _ in each:
         for what in ("discriminator", "latent"):
@@ -166,42 +204,33 @@ def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
     )
 
 
-def as_taken(recipe: Recipe, found: NetsConfig) -> NetsConfig:
-    """The nets of a run as a herd takes them: a member of one class has its part of conditional ones."""
-    return _of_class(found) if recipe.data.partition == "by-class" and recipe.nets != found else found
-
-
-def _of_class(found: NetsConfig) -> NetsConfig:
-    """The nets of a member that stands for one class of conditional ones; all others as they are."""
-    if {found.generator.name, found.discriminator.name} != {"conditional"} or found.breeds:
-        return found
+def as_taken(recipe: Recipe, inherited: NetsConfig) -> NetsConfig:
+    """Return the nets that a herd takes from a run: members of one class take the unconditional form of conditional nets."""
+    is_conditional = {inherited.generator.name, inherited.discriminator.name} == {"conditional"}
+    by_class = recipe.data.partition == "by-class" and recipe.nets != inherited
+    if not by_class or not is_conditional or inherited.breeds:
+        return inherited
     own = {
-        what: NetConfig(name="residual", settings=getattr(found, what).settings)
+        what: NetConfig(name="residual", settings=getattr(inherited, what).settings)
         for what in ("generator", "discriminator")
     }
-    return found.model_copy(update=own)
+    return inherited.model_copy(update=own)
 
 
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
-def start(
-    herd: Herd,
-    recipe: Recipe,
-    shape: tuple[int, ...],
-    trust_code: bool,
-    seats: Sequence[Seat],
-    members: int,
-    classes: Sequence[str],
-) -> list[dict[str, Any]]:
-    """Gives the members of a new herd the weights that they start from, and says of each where these are from.
+def start(herd: Herd, data: MemberData, own: Sequence[int], trust_code: bool) -> list[dict[str, Any]]:
+    """Copy the weights that members start from into a new herd, and return the origin of each of its members.
 
-    `seats`: of the herd's members, which may be some of the recipe's; `members`: of one replica of those; `classes`: the name of
-    each one's, empty where it stands for none.
+    Args:
+        data: The members of the whole run.
+        own: The numbers of those that the herd has.
     """
-    everyones = _origins(recipe, members)
+    recipe, shape, members = data.recipe, data.dataset.shape, data.slots
+    everyones, seats = _origins(recipe, members), [data.seats[member] for member in own]
     origins = [everyones[(seat.seed - recipe.run.seed) * members + seat.slot] for seat in seats] if everyones else []
-    told: list[dict[str, Any]] = [{} for _ in origins]
+    started: list[dict[str, Any]] = [{} for _ in origins]
     for path in dict.fromkeys(origin.run for origin in origins):
         source = OriginRun.open(path)
         if tuple(source.facts.shape) != shape:
@@ -209,35 +238,33 @@ def start(
                 f"{path} was trained on data of shape {tuple(source.facts.shape)}, and this data has {shape}: "
                 "its members cannot be trained on here."
             )
-        rows = [row for row, origin in enumerate(origins) if origin.run == path]
-        wanted = [origins[row].replica * source.members + origins[row].member for row in rows]
-        breeds, found = read(source, sorted(set(wanted)), trust_code)
         conditional = source.recipe.nets.discriminator != recipe.nets.discriminator  # see `resolved`
-        apart: dict[int, ByClass] = {}
-        for row, number in zip(rows, wanted, strict=True):
-            at, member = sorted(set(wanted)).index(number), origins[row].member
-            part = {name: value[[at]] for name, value in breeds.of(member).view(found.state).items()}
+        by_class: dict[tuple[int, int], ByClass] = {}
+        wanted = {row: (one.member, one.replica) for row, one in enumerate(origins) if one.run == path}
+        for row, member_state, origin in source.read(wanted, trust_code):
             if conditional:
-                apart[number] = apart.get(number) or ByClass(source, part)
-                part = apart[number].state(classes[row], herd.g, herd.d)
-            told[row] = {"from": path, "member": member, "replica": origins[row].replica, "step": found.step}
-            told[row]["sha256"] = take(herd, row, part, f"member {member} of {path}")
-    return told
+                by_class[wanted[row]] = by_class.get(wanted[row]) or ByClass(source, member_state)
+                label = int(data.label[own[row]])
+                name = data.dataset.labels[label] if label >= 0 else ""
+                member_state = by_class[wanted[row]].state(name, herd.g, herd.d)
+            digest = take(herd, row, member_state, f"member {wanted[row][0]} of {path}")
+            started[row] = {**origin, "sha256": digest}
+    return started
 
 
 def notes(started: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What a person is told of it."""
+    """Return a note for each run that members start from."""
     runs = dict.fromkeys((one["from"], one["step"], "kept" in one) for one in started if one)
     return [
         f"classes of {run} (step {step:,}) are kept as they are"
-        if kept
-        else f"members start from {run} (step {step:,}); Adam starts anew"
-        for run, step, kept in runs
+        if is_frozen
+        else f"members start from {run} (step {step:,}); Adam starts from zero"
+        for run, step, is_frozen in runs
     ]
 
 
 def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
-    """[N] where each member of the herd starts from; none: nowhere."""
+    """Return the origin of each member [N]; empty if members start from fresh weights."""
     herd = recipe.herd
     if isinstance(herd.members, list):
         return list(herd.members) * herd.seeds
@@ -252,37 +279,23 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
     ]
 
 
-def read(source: OriginRun, members: list[int], trust_code: bool) -> tuple[Breeds, checkpoint.Checkpoint]:
-    """Those members out of the run's last whole checkpoint, and its breeds."""
-    facts, own = source.facts, source.recipe.nets
-    shape, classes = tuple(facts.shape), len(facts.labels)
-    with importable_from(source.recipe.code):
-        each = [
-            (net.name, Blueprint(nets.build_generator(net, shape, own.latent, classes, trust_code=trust_code)), count)
-            for net, count in own.each(source.members)
-        ]
-        d = Blueprint(nets.build_discriminator(own.discriminator, shape, classes, trust_code=trust_code))
-    breeds = Breeds(each)
-    found, _ = checkpoint.newest(source.folder.checkpoints, {"g": breeds, "d": d}, members)
-    return breeds, found
-
-
-def take(herd: Herd, row: int, part: State, name: str) -> str:
-    """Writes one member's nets into a row of the herd; says the sha256 of what was written."""
+def take(herd: Herd, row: int, member_state: State, name: str) -> str:
+    """Write one member's nets into a row of the herd, and return the sha256 of what was written."""
     mine = herd.breed_of(row).view(herd.state)
-    parts = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")
-    target = {key: value for key, value in mine.items() if key.startswith(parts)}
-    average = {"g.ema": part["g.params"], "g.ema.t": part["g.adam.t"]}  # of a run without one
-    given = {**average, **{key: value for key, value in part.items() if key.startswith(parts)}}
-    if wrong := [key for key, value in target.items() if key not in given or given[key].shape[1:] != value.shape[1:]]:
+    prefixes = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")
+    target = {key: value for key, value in mine.items() if key.startswith(prefixes)}
+    # for a run without a running average
+    average = {"g.ema": member_state["g.params"], "g.ema.t": member_state["g.adam.t"]}
+    taken = {**average, **{key: value for key, value in member_state.items() if key.startswith(prefixes)}}
+    if wrong := [key for key, value in target.items() if key not in taken or taken[key].shape[1:] != value.shape[1:]]:
         raise UserError(
-            f"{name} does not fit this herd: its {wrong[0]} is of another shape, as is that of nets with `label: true` where there "
-            "are more classes."
+            f"{name} does not fit this herd: its {wrong[0]} has another shape. Nets with `label: true` only fit data with the same "
+            "number of classes."
         )
-    if not all(bool(torch.isfinite(value).all()) for value in given.values()):
+    if not all(bool(torch.isfinite(value).all()) for value in taken.values()):
         raise UserError(f"{name} is not finite, so nothing can start from it: take another member.")
-    take_(target, given, [row], [0])
+    take_(target, taken, [row], [0])
     digest = hashlib.sha256()
     for key in sorted(target):
-        digest.update(key.encode() + given[key].contiguous().numpy().tobytes())
+        digest.update(key.encode() + taken[key].contiguous().numpy().tobytes())
     return digest.hexdigest()

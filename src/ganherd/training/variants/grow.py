@@ -1,13 +1,12 @@
-"""Growing a herd: the classes of a finished run stay as they are, to the bit, and only those that it lacks are trained.
+"""Grow a herd: keep the classes of a finished run bit for bit, and train only the classes that it lacks.
 
-A class that is kept is a member that rests from the first step on, with the weights and statistics of that run's mixture. All
-of it lies in the first checkpoint, so that the grown run needs the other one no more.
+The members of the finished run are frozen: they have the weights and statistics of that run's mixture and are never trained. The
+first checkpoint holds all of it, so the grown run does not need the other one any more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 import torch
@@ -20,18 +19,19 @@ from ganherd.recipe.trust import covers
 from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants import finetune
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 
-def kept(made: MemberData) -> dict[int, tuple[int, int]]:
-    """The members [of all replicas] that are kept: each one's number and replica in the run that is grown."""
-    path = made.recipe.herd.grow_from
+def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
+    """Return the members that are not trained, of all replicas: number -> (member, replica) in the run that is grown."""
+    path = members.recipe.herd.grow_from
     if path is None:
         return {}
-    source, data = finetune.OriginRun.open(path), made.dataset
+    source, data = finetune.OriginRun.open(path), members.dataset
     facts = source.facts
     if min(facts.label_of) < 0 or len(source.recipe.nets.each(source.members)) > 1:
-        raise UserError(f"herd.grow_from: the members of {path} do not stand for a class each, so it cannot be grown.")
-    source.must_have(None, made.recipe.herd.seeds, "herd.grow_from")
+        raise UserError(f"herd.grow_from: the members of {path} do not have one class each, so it cannot be grown.")
+    source.must_have(None, members.recipe.herd.seeds, "herd.grow_from")
     if (tuple(facts.shape), facts.offset, facts.scale) != (data.shape, data.offset, data.scale):
         raise UserError(f"herd.grow_from: {path} was trained on data of another shape or range than {data.name}.")
     theirs = {facts.labels[label]: member for member, label in enumerate(facts.label_of)}
@@ -42,48 +42,38 @@ def kept(made: MemberData) -> dict[int, tuple[int, int]]:
         )
     if not ours - theirs.keys():
         raise UserError(
-            f"herd.grow_from: {path} has every class of {data.name} already; to train one anew: "
+            f"herd.grow_from: {path} has every class of {data.name} already; to retrain one: "
             f"{source.folder.again} --retrain CLASS"
         )
     out = {}
-    for number, (label, seat) in enumerate(zip(made.label.tolist(), made.seats, strict=True)):
+    for number, (label, seat) in enumerate(zip(members.label.tolist(), members.seats, strict=True)):
         if (name := data.labels[label]) in theirs:
-            out[number] = theirs[name], (seat.seed - made.recipe.run.seed) % source.replicas
+            out[number] = theirs[name], (seat.seed - members.recipe.run.seed) % source.replicas
     return out
 
 
-def start(
-    herd: Herd,
-    recipe: Recipe,
-    found: Mapping[int, tuple[int, int]],
-    own: Sequence[int],
-    started: list[dict[str, Any]],
-    trust_code: bool,
-) -> list[dict[str, Any]]:
-    """Gives the members that are kept (`found`) their nets; says, for each of the herd's (`own` of all), where it is from."""
+def start(herd: Herd, recipe: Recipe, wanted: Mapping[int, tuple[int, int]], trust_code: bool) -> dict[int, JsonObject]:
+    """Copy the nets of frozen members into rows of the herd, and return the origin of each by its row.
+
+    Args:
+        wanted: The member and the replica in the run that is grown, by the row.
+    """
+    if not wanted:
+        return {}
     path = str(recipe.herd.grow_from)
     source = finetune.OriginRun.open(path)
-    told = started or [{} for _ in own]
-    rows = [row for row, member in enumerate(own) if member in found]
-    if not rows:
-        return told
-    exported = mixture.load(path, trust_code and covers(recipe, source.facts))
-    wanted = {row: found[own[row]][1] * source.members + found[own[row]][0] for row in rows}
-    members = sorted(set(wanted.values()))
-    breeds, last = finetune.read(source, members, trust_code)
-    for row, number in wanted.items():
-        member, replica = found[own[row]]
-        at = members.index(number)
-        part = {name: value[[at]] for name, value in breeds.of(member).view(last.state).items()}
-        told[row] = {"from": path, "member": member, "replica": replica, "step": last.step, "kept": True}
-        told[row]["sha256"] = finetune.take(herd, row, part, f"member {member} of {path}")
+    exported, origins = mixture.load(path, trust_code and covers(recipe, source.facts)), {}
+    for row, member_state, origin in source.read(wanted, trust_code):
+        member, replica = wanted[row]
+        digest = finetune.take(herd, row, member_state, f"member {member} of {path}")
+        origins[row] = {**origin, "kept": True, "sha256": digest}
         _as_exported(herd, row, exported.generator(member, replica)[1])
-    return told
+    return origins
 
 
 def _as_exported(herd: Herd, row: int, own: dict[str, torch.Tensor]) -> None:
-    """What the mixture will take from here is what the other mixture has, with batch norm's statistics as they were found."""
+    """Write the generator of the other mixture into a row, with its batch-norm statistics, so that the export is the same."""
     weights = torch.cat([own[name].reshape(-1) for name in herd.g.shapes]) if herd.g.shapes else torch.zeros(0)
     name = "g.ema" if "g.ema" in herd.state else "g.params"
-    given = {name: weights[None], **{f"g.buffers.{key}": own[key][None] for key in herd.g.buffers}}
-    take_({key: herd.state[key] for key in given}, given, [row], [0])
+    rows = {name: weights[None], **{f"g.buffers.{key}": own[key][None] for key in herd.g.buffers}}
+    take_({key: herd.state[key] for key in rows}, rows, [row], [0])

@@ -1,14 +1,14 @@
-"""`ganherd train --members 0-9`: some members of an independent herd, so that jobs which know nothing of each other fill one run.
+"""Train a herd in parts (`ganherd train --members 0-9`): separate jobs train some members each, and the last one joins them.
 
-A part is a run of its own in RUN/parts/000-009, that starts, stops and is resumed like any other. Whichever job finishes the
-last part joins them: RUN is then what one process would have made of the recipe.
+A part is a complete run in RUN/parts/000-009 that starts, stops and is resumed like any other. The job that finishes the last
+part joins all of them, and RUN then equals the run of one process.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,12 @@ from ganherd.runs.records import JsonLinesWriter
 from ganherd.training import finish, session
 from ganherd.training.finish import Finisher, Product, Run
 from ganherd.training.health.monitor import SCORES
+from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import recorded_streams, refuse_changes
 from ganherd.training.setup.member_data import cut
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import atomic_write, lock
-from ganherd.util.progress import Progress
 
 Lines = Sequence[Mapping[str, Any]]
 _COMBINED: dict[str, Callable[[list[Any]], Any]] = {"seconds": max, "rate": lambda rates: round(sum(rates), 1)}
@@ -45,45 +45,40 @@ def train_part(
     trust_code: bool = True,
     finishers: Sequence[Finisher] = (),
 ) -> Run:
-    """Train these members' part of the run from where it stopped, and join all parts if it is the last to finish."""
+    """Train or resume one part of a run, and join all parts if it is the last to finish.
+
+    Args:
+        path: The folder of the whole run.
+        members: The members of the part, e.g. `0-9`.
+    """
     with trust.vouched(recipe) if trust_code else nullcontext():
-        return _train_part(recipe, path, members, quiet, trust_code, finishers)
-
-
-def _train_part(
-    recipe: Recipe, path: Path, members: str, quiet: bool, trust_code: bool, finishers: Sequence[Finisher]
-) -> Run:
-    made = cut(recipe)
-    part = wanted(members, len(made.seats))
-    whole = RunFolder(path)
-    with _alone(whole):
-        facts = {"members": len(made.seats), "data": made.dataset.digest, "streams": rng.version()}
-        _found(whole, made.recipe, facts)
-        number = recorded_streams(whole.info, whole)
-        for other in parts(whole):
-            if other != part and set(other) & set(part):
-                raise UserError(
-                    f"--members {members} and the part {part_name(other)} of {path} have members in common."
-                )
-        own = RunFolder(part_path(whole, part))
-        begun = own.info_path.exists()
-    if begun and own.info.state == "finished":
-        done = Run(own.path.absolute(), {})
-    elif begun:
-        refuse_changes(own.recipe, made.recipe, own)
-        done = session.resume(own.path, (), quiet, trust_code)
-    else:
-        with rng.using(number):
-            done = session.train(made.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
-    with _alone(whole), rng.using(number):
-        left = unfinished(whole)
-        if left or whole.info.state == "finished":
-            return done
-        return join(whole, quiet, trust_code, finishers)
+        data = cut(recipe)
+        part = wanted(members, data.size)
+        whole = RunFolder(path)
+        with _locked(whole):
+            facts = {"members": data.size, "data": data.dataset.digest, "streams": rng.version()}
+            _create_or_check(whole, data.recipe, facts)
+            for other in parts(whole):
+                if other != part and set(other) & set(part):
+                    raise UserError(
+                        f"--members {members} and the part {part_name(other)} of {path} have members in common."
+                    )
+            own = RunFolder(part_path(whole, part))
+            begun = own.info_path.exists()
+        with rng.using(recorded_streams(whole.info, whole)):
+            if not begun:
+                session.train(data.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
+            elif own.info.state != "finished":
+                refuse_changes(own.recipe, data.recipe, own)
+                session.resume(own.path, (), quiet, trust_code)
+            with _locked(whole):
+                if unfinished(whole) or whole.info.state == "finished":
+                    return Run(own.path.absolute(), {})
+                return join(whole, quiet, trust_code, finishers)
 
 
 def wanted(members: str, size: int) -> range:
-    """Members of a herd of that size, as people write them.
+    """Return the members that `--members` names, in a herd of `size` members.
 
     >>> wanted("0-9", 100), wanted("7", 10)
     (range(0, 10), range(7, 8))
@@ -93,7 +88,7 @@ def wanted(members: str, size: int) -> range:
         raise UserError(f"--members {members} is not a member or a range of them: write 0-9, or 7.")
     first, last = int(match[1]), int(match[2] or match[1])
     if first > last:
-        raise UserError(f"--members {members}: the lower number comes first, as {last}-{first}.")
+        raise UserError(f"--members {members}: the lower number comes first: write {last}-{first}.")
     if not first <= last < size:
         raise UserError(f"--members {members}: the herd has {size} members, 0 to {size - 1}.")
     return range(first, last + 1)
@@ -103,53 +98,43 @@ def wanted(members: str, size: int) -> range:
 
 
 def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Finisher] = ()) -> Run:
-    """Checkpoint, records, mixture, scores and report of the whole, from those of its parts."""
+    """Write the checkpoint, records, mixture, scores and report of the whole run from those of its parts."""
     each = [(part, RunFolder(part_path(whole, part))) for part in parts(whole)]
-    assembly = assemble(whole.recipe, trust_code, begins=False)
+    prepared = assemble(whole.recipe, trust_code, begins=False)
     progress = Progress([], quiet)
-    progress.say(f"all {assembly.size} members of {whole.path} are trained; making the mixture…")
-    found = [checkpoint.newest(folder.checkpoints, assembly.herd.nets)[0] for _, folder in each]
-    for (part, _), one in zip(each, found, strict=True):
-        take_(assembly.herd.state, one.state, part, range(len(part)))
+    progress.say(f"all {prepared.size} members of {whole.path} are trained; making the mixture…")
+    checkpoints = [checkpoint.newest(folder.checkpoints, prepared.herd.nets)[0] for _, folder in each]
+    for (part, _), one in zip(each, checkpoints, strict=True):
+        take_(prepared.herd.state, one.state, part, range(len(part)))
     firsts = [part.start for part, _ in each]
-    metrics = [
-        _by_checkpoint(folder.metrics_path, folder.metrics(), one) for (_, folder), one in zip(each, found, strict=True)
-    ]
-    events = [
-        _by_checkpoint(folder.events_path, folder.events(), one) for (_, folder), one in zip(each, found, strict=True)
-    ]
+    metrics, events = [], []  # (of the checkpoint, written after it) of each part
+    for (_, folder), one in zip(each, checkpoints, strict=True):
+        metrics.append(_by_checkpoint(folder.metrics_path, folder.metrics(), one))
+        events.append(_by_checkpoint(folder.events_path, folder.events(), one))
     try:
         lengths = {
-            "metrics": _write(whole.metrics_path, *(joined_metrics(list(half)) for half in zip(*metrics, strict=True))),
-            "events": _write(
-                whole.events_path, *(joined_events(firsts, list(half)) for half in zip(*events, strict=True))
-            ),
+            "metrics": _write(whole.metrics_path, *map(joined_metrics, zip(*metrics, strict=True))),
+            "events": _write(whole.events_path, *(joined_events(firsts, lines) for lines in zip(*events, strict=True))),
         }
-        if len({one.step for one in found}) == 1:  # else members stopped at different steps, and stay in their parts
-            _save(whole, assembly, found, lengths)
-        step = max(one.step for one in found)
-        made = finish.make_mixture(assembly, step)
-        made.save(whole.mixture)
-        whole.samples.mkdir(exist_ok=True)
-        product = Product(whole, assembly.recipe, assembly.dataset, made, progress.say)
-        for finisher in finishers:
-            finisher.on_mixture(product)
+        if len({one.step for one in checkpoints}) == 1:  # Otherwise there is no checkpoint of the whole.
+            _save(whole, prepared, checkpoints, lengths)
+        step = max(one.step for one in checkpoints)
         infos = [folder.info for _, folder in each]
-        seconds = max(info.seconds or 0.0 for info in infos)
         own = ("part", "members", "state", "seconds", "step", "origins")
-        kept = {key: value for key, value in infos[0].as_json().items() if key not in own}
-        whole.write_info(**kept, state="finished", seconds=seconds, step=step)
-        for finisher in finishers:
-            finisher.on_finished(product)
+        info = {key: value for key, value in infos[0].as_json().items() if key not in own}
+        info |= {"state": "finished", "seconds": max(one.seconds or 0.0 for one in infos), "step": step}
+        mixture = finish.make_mixture(prepared, step)
+        whole.samples.mkdir(exist_ok=True)
+        product = Product(whole, prepared.recipe, prepared.dataset, mixture, progress.say)
+        return finish.publish(product, finishers, lambda: whole.write_info(**info))
     except OSError as error:
         raise Interrupted(
             f"{error.strerror} while writing to {whole.path}; the same command joins the parts again."
         ) from error
-    return Run(whole.path.absolute(), product.scores)
 
 
-def joined_metrics(each: list[Lines]) -> Lines:
-    """Lines of the steps that all parts have: lists member by member, the slowest part's seconds, all rates together.
+def joined_metrics(each: Sequence[Lines]) -> Lines:
+    """Return the records of the steps that all parts have: lists joined, the largest `seconds`, the sum of the rates.
 
     >>> joined_metrics([[{"step": 5, "rate": 2.0, "loss_g": [1.0]}], [{"step": 5, "rate": 3.0, "loss_g": [2.0, 3.0]}]])
     [{'step': 5, 'rate': 5.0, 'loss_g': [1.0, 2.0, 3.0]}]
@@ -172,8 +157,8 @@ def joined_metrics(each: list[Lines]) -> Lines:
     return out
 
 
-def joined_events(firsts: list[int], each: list[Lines]) -> Lines:
-    """All of them by step; members are numbered as in the whole, of which each part has those from its first one on."""
+def joined_events(firsts: Sequence[int], each: Sequence[Lines]) -> Lines:
+    """Return all events by step, with members numbered as in the whole run. `firsts`: the first member of each part."""
     out: list[Mapping[str, Any]] = []
     for first, events in zip(firsts, each, strict=True):
         for event in events:
@@ -182,22 +167,22 @@ def joined_events(firsts: list[int], each: list[Lines]) -> Lines:
     return sorted(out, key=lambda event: int(event["step"]))
 
 
-def _by_checkpoint(path: Path, lines: Lines, found: checkpoint.Checkpoint) -> tuple[Lines, Lines]:
-    """The lines that belong to a checkpoint, and those that were written after it."""
-    count = path.read_bytes()[: found.meta.bytes[path.stem]].count(b"\n")
+def _by_checkpoint(path: Path, lines: Lines, last: checkpoint.Checkpoint) -> tuple[Lines, Lines]:
+    """Return the lines that belong to a checkpoint, and those that were written after it."""
+    count = path.read_bytes()[: last.meta.bytes[path.stem]].count(b"\n")
     return lines[:count], lines[count:]
 
 
 def _save(
-    whole: RunFolder, assembly: PreparedHerd, found: list[checkpoint.Checkpoint], lengths: dict[str, int]
+    whole: RunFolder, prepared: PreparedHerd, checkpoints: list[checkpoint.Checkpoint], lengths: dict[str, int]
 ) -> None:
-    """A checkpoint of all members, from which the whole can be gone on with."""
-    state = {name: torch.cat([one.state[name] for one in found]) for name in found[0].state}
-    each = [one.meta for one in found]
+    """Save a checkpoint of all members, from which the whole run can be resumed."""
+    state = {name: torch.cat([one.state[name] for one in checkpoints]) for name in checkpoints[0].state}
+    each = [one.meta for one in checkpoints]
     joined = TrainerState(
         sums=[[value for one in each for value in one.sums[row]] for row in range(len(each[0].sums))],
         recorded=min(one.recorded for one in each),
-        last_good=found[0].step,
+        last_good=checkpoints[0].step,
         best=None,
         repairs=[count for one in each for count in one.repairs],
         seconds=max(one.seconds for one in each),
@@ -205,29 +190,26 @@ def _save(
         score=None,
         bytes=lengths,
     )
-    checkpoint.save(whole.checkpoints, found[0].step, state, assembly.herd.nets, joined)
+    checkpoint.save(whole.checkpoints, checkpoints[0].step, state, prepared.herd.nets, joined)
 
 
 def _write(path: Path, before: Lines, after: Lines) -> int:
-    """Both; how many bytes the former are."""
-    out = JsonLinesWriter(path, keep=0)
-    try:
+    """Write both groups of lines, and return the length of the first in bytes."""
+    with closing(JsonLinesWriter(path, keep=0)) as out:
         for line in before:
             out.write(line)
         length = out.settle()
         for line in after:
             out.write(line)
         return length
-    finally:
-        out.close()
 
 
 # -- the folder of the whole ----------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def _alone(whole: RunFolder) -> Iterator[None]:
-    """One job at a time looks at the parts of a run, or joins them; others wait."""
+def _locked(whole: RunFolder) -> Iterator[None]:
+    """Lock the parts of a run: one job at a time reads or joins them, the others wait."""
     try:
         whole.path.mkdir(parents=True, exist_ok=True)
         handle = lock(whole.path / ".parts", waits=None)
@@ -237,8 +219,8 @@ def _alone(whole: RunFolder) -> Iterator[None]:
         yield
 
 
-def _found(whole: RunFolder, recipe: Recipe, facts: Mapping[str, Any]) -> None:
-    """The run that parts belong to: its recipe is all of theirs."""
+def _create_or_check(whole: RunFolder, recipe: Recipe, facts: Mapping[str, Any]) -> None:
+    """Create the run that the parts belong to, or check that an existing one has the same recipe."""
     if whole.info_path.exists():
         refuse_changes(whole.recipe, recipe, whole)
         if whole.info.parts is None:

@@ -1,4 +1,4 @@
-"""A recipe of two phases: what is trained first, and what starts from it."""
+"""Split a recipe with `herd.first` into two phases: the run that is trained first, and the herd that starts from it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ganherd.util.errors import UserError
 
 
 def pending(recipe: Recipe) -> FirstPhaseConfig | None:
-    """What has to be trained before this recipe; none where it starts from a run that is there, or from nothing."""
+    """Return the phase to train before this recipe; None if it starts from an existing run or from fresh weights."""
     return recipe.herd.first if recipe.herd.start_from is None else None
 
 
 def refuse(recipe: Recipe) -> None:
-    """Several processes, and parts of a herd, have no first phase of their own."""
+    """Refuse a first phase, which several processes and parts of a herd cannot train."""
     if (first := pending(recipe)) is not None:
         raise UserError(
             f"herd.first is trained by one process: train {first.recipe} by itself, then this with --set herd.start_from=RUN."
@@ -29,8 +29,10 @@ def refuse(recipe: Recipe) -> None:
 
 
 def before(recipe: Recipe) -> Recipe:
-    """The recipe of the first phase, with its share of the budget: on the same data, with the same seeds, in the same precision on
-    the same engine, and with nets of the same size; not scored."""
+    """Return the recipe of the first phase, with its share of the budget.
+
+    Data, seeds, precision, engine and the size of the nets are those of the recipe; the first phase is not scored.
+    """
     assert recipe.herd.first is not None
     first, own = recipe.herd.first, recipe_file.load(recipe.herd.first.recipe)
     if own.herd.first is not None:
@@ -47,9 +49,12 @@ def before(recipe: Recipe) -> Recipe:
 
 
 def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
-    """The recipe of the herd itself, with the rest of the budget; None: from nothing, to look at it alone.
+    """Return the recipe of the second phase, with the rest of the budget.
 
-    If it leaves the nets to a first phase that has a user's own, it names these itself: the user's recipe vouches for them.
+    If the first phase has nets of the user's own and the recipe names none, the result names them: the recipe vouches for them.
+
+    Args:
+        start_from: The run of the first phase. None: start from fresh weights, for example to describe the herd.
     """
     assert recipe.herd.first is not None
     budget = portion(recipe.train.budget, 1 - recipe.herd.first.share)
@@ -63,9 +68,9 @@ def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
 
 
 def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
-    """The herd that will start from a run of `first`, as long as that is not there; refused where it never could."""
-    found = as_taken(recipe, first.nets)
-    if recipe.nets not in (found, NetsConfig()):
+    """Prepare the herd that will start from a run of `first` before that run exists; refuse it if the two do not fit."""
+    inherited = as_taken(recipe, first.nets)
+    if recipe.nets not in (inherited, NetsConfig()):
         one, other = (
             f"{nets.generator.name} and {nets.discriminator.name}, latent {nets.latent}, prior {nets.prior}"
             for nets in (first.nets, recipe.nets)
@@ -74,16 +79,16 @@ def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
             f"this herd cannot start from what herd.first trains, whose nets are others ({one}) than its own ({other}): "
             "make them alike, or leave nets out of the recipe."
         )
-    assembly = assemble(recipe_file.load({**recipe.model_dump(), "nets": found.model_dump()}), trust_code=True)
-    if first.herd.count not in (None, 1, assembly.members):
+    prepared = assemble(recipe_file.load({**recipe.model_dump(), "nets": inherited.model_dump()}), trust_code=True)
+    if first.herd.count not in (None, 1, prepared.members):
         raise UserError(
-            f"herd.first trains {first.herd.count} members and this herd has {assembly.members}: it must train as many, or one."
+            f"herd.first trains {first.herd.count} members and this herd has {prepared.members}: it must train as many, or one."
         )
-    return assembly
+    return prepared
 
 
 def _sized(nets: NetsConfig, like: NetsConfig) -> dict[str, Any]:
-    """The nets with those settings of the other ones that they have, too."""
+    """Return nets with the settings of `like`, as far as `nets` has settings of the same name."""
     sized = {}
     for role in ("generator", "discriminator"):
         net, other = getattr(nets, role), getattr(like, role)

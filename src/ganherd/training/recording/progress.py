@@ -9,8 +9,7 @@ from typing import Any
 from rich.console import Console, Group
 from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
+from rich.progress_bar import ProgressBar
 from rich.table import Table
 
 from ganherd.util import text as printed
@@ -28,15 +27,10 @@ class Progress:
         self._names, self._quiet = [printed.printable(name) for name in names], quiet
         self._console = Console(stderr=True)
         self._live: Live | None = None
-        self._bar = Bar(
-            TextColumn("[bold]step {task.completed:,}/{task.total:,}"), BarColumn(bar_width=30), TextColumn("{task.fields[about]}"),
-            console=self._console,
-        )  # fmt: skip
-        self._task = self._bar.add_task("", total=1, about="")
         self._meter = RateMeter()
         self._alarms: dict[int, list[str]] = {}  # active alarms by member
         self._line: Mapping[str, Any] = {}
-        self._steps = 1
+        self._step, self._steps = 0, 1
         self._seconds, self._deadline = 0.0, float("inf")  # seconds that it has trained, and may train
         self._members = float(len(names))  # members that make a step with each step of the run
 
@@ -45,7 +39,6 @@ class Progress:
     def start(self, steps: int, deadline: float | None = None) -> None:
         """Start the display of a training of `steps` steps, or of `deadline` seconds if that is shorter."""
         self._steps, self._deadline = steps, float("inf") if deadline is None else deadline
-        self._bar.update(self._task, total=steps)
         if not self._quiet and self._console.is_terminal:
             self._live = Live(self._view(), console=self._console, refresh_per_second=4, get_renderable=self._view)
             self._live.start()
@@ -58,17 +51,16 @@ class Progress:
     # -- called by the training loop ------------------------------------------------------------------------------
 
     def at(self, step: int, seconds: float, members: float) -> None:
-        """Receive the state after every step.
+        """Note the step that was made, and the seconds of training so far.
 
         Args:
             members: Number of members that make a step with each step of the run.
         """
-        self._seconds, self._members = seconds, members
+        self._step, self._seconds, self._members = step, seconds, members
         self._meter.at(step)
-        if self._live:
-            self._bar.update(self._task, completed=step, about=self._about(step))
 
     def record(self, line: Mapping[str, Any]) -> None:
+        """Show the losses of a record; in a log, print a line if one is due."""
         self._line = line
         step = line["step"]
         if not self._quiet and not self._live and self._meter.line_is_due(at_once=step >= self._steps):
@@ -94,6 +86,7 @@ class Progress:
         self._alarms[member] = ["repaired"]
 
     def say(self, text: str) -> None:
+        """Print a line above the display, or into the log."""
         if self._quiet:
             return
         if self._live:
@@ -109,12 +102,11 @@ class Progress:
     # -- display --------------------------------------------------------------------------------------------------
 
     def _about(self, step: int) -> str:
-        if not self.rate:
+        """Return how much is done, the rate and the time left. Called by the thread of the display, too."""
+        if not (rate := self.rate):
             return "…"
-        left = max(0.0, min(self._meter.seconds_left(self._steps), self._deadline - self._seconds))
-        return (
-            f"{100 * step / self._steps:.0f}%  {self.rate * self._members:,.0f} member-steps/s  {duration(left)} left"
-        )
+        left = max(0.0, min((self._steps - step) / rate, self._deadline - self._seconds))
+        return f"{100 * step / self._steps:.0f}%  {rate * self._members:,.0f} member-steps/s  {duration(left)} left"
 
     def _view(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -122,27 +114,18 @@ class Progress:
             table.add_column(title, justify="left" if title in ("member", "") else "right")
         shown = sorted(self._alarms)[:_ROWS] + [m for m in range(len(self._names)) if m not in self._alarms]
         for member in sorted(shown[:_ROWS]):
-            g, d = (self._line.get(key) for key in ("loss_g", "loss_d"))
-            alarm = ", ".join(self._alarms.get(member, []))
-            table.add_row(
-                escape(self._names[member]),
-                _number(g, member),
-                _number(d, member),
-                f"[red]{alarm}[/red]" if alarm else "",
-            )
+            losses = [f"{self._line[key][member]:.3f}" if self._line.get(key) else "" for key in ("loss_g", "loss_d")]
+            alarms = ", ".join(self._alarms.get(member, []))
+            table.add_row(escape(self._names[member]), *losses, f"[red]{alarms}[/red]")
         more = len(self._names) - _ROWS
-        parts: list[Any] = [table, self._bar]
-        if more > 0:
-            parts.insert(1, f"[dim]… and {more} more members[/dim]")
-        return Group(*parts)
-
-
-def _number(values: list[float] | None, member: int) -> str:
-    return f"{values[member]:.3f}" if values else ""
+        line = Table.grid(padding=(0, 1))
+        bar = ProgressBar(self._steps, self._step, width=30)
+        line.add_row(f"[bold]step {self._step:,}/{self._steps:,}", bar, self._about(self._step))
+        return Group(table, *([f"[dim]… and {more} more members[/dim]"] if more > 0 else []), line)
 
 
 def _mean(values: list[float]) -> float:
-    """Return the mean over the members that train; a member at rest has no loss.
+    """Return the mean over the members that are trained; others have no loss.
 
     >>> _mean([1.0, math.nan, 3.0])
     2.0

@@ -14,8 +14,7 @@ from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.runs import checkpoint
-from ganherd.training import async_writer
-from ganherd.training.async_writer import AsyncCheckpointWriter
+from ganherd.training.checkpointing import AsyncCheckpointWriter
 from ganherd.util.errors import Interrupted
 
 
@@ -72,7 +71,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: p
 
 
 def test_the_memory_of_a_copy_is_used_again() -> None:
-    writer, state = async_writer.AsyncCheckpointWriter(), {"a": torch.arange(3.0), "b": torch.zeros(2)}
+    writer, state = AsyncCheckpointWriter(), {"a": torch.arange(3.0), "b": torch.zeros(2)}
     first = writer.copy(state)
     place = first["a"].data_ptr()
     state["a"] += 1
