@@ -40,8 +40,9 @@ class MixingConfig(Section):
     when: Literal["iteration", "end", "off"] = "iteration"
     generations: int = Field(1, ge=1)  # steps of the ES in each iteration
     sigma: float = Field(0.01, gt=0)
-    # score of a mixture's samples: fid, tvd, kid, ifid (lower is better), classifier_score, precision, density, coverage,
-    # label_accuracy, modes, stacked_modes (higher is better), or package.module:function of your own (lower is better)
+    # score of a mixture's samples: fid, tvd, kid, ifid (lower is better), classifier_score, precision, coverage,
+    # label_accuracy, modes, stacked_modes (higher is better), density (1 is best), or package.module:function of your own
+    # (lower is better)
     score: Annotated[str, AfterValidator(_score)] = "fid"
     network: str = "auto"  # network of the features; auto: a classifier of the data, or coordinates for points
     samples: int = Field(1000, ge=2)  # samples of each generator
