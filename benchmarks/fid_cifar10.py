@@ -20,8 +20,7 @@ import torch
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.features import networks
-from ganherd.features.extract import ExtractedFeatures, best_device, extract
-from ganherd.features.moments import moments
+from ganherd.features.extract import ExtractedFeatures, best_device, extract, moments
 from ganherd.features.networks import Network
 from ganherd.metrics.frechet import distance, of_groups
 from ganherd.metrics.groups import FeatureGroup

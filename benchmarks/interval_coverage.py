@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.features.moments import moments
+from ganherd.features.extract import moments
 from ganherd.metrics import frechet, prdc
 from ganherd.metrics.kid import SUBSETS, kid
 from ganherd.metrics.statistics import intervals

@@ -13,14 +13,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from ganherd.features.extract import ExtractedFeatures
-from ganherd.features.moments import moments
-from ganherd.recipe.mixture_scores import BY, more_is_better
+from ganherd.features.extract import ExtractedFeatures, moments
+from ganherd.metrics.metric_registry import metric_of
+from ganherd.recipe.mixture_scores import BY
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.mixing import objectives
-from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, VariationScore, evolve, summarise, uniform
 from ganherd.strategies.mixing.objectives import SampledGenerator
-from ganherd.strategies.mixing.reweighted import CapturedScore, Oriented
+from ganherd.strategies.mixing.scorers import (
+    CapturedScore,
+    FrechetScore,
+    MixtureScorer,
+    VariationScore,
+    class_shares,
+    summarise,
+)
+from ganherd.strategies.mixing.weight_evolution import evolve, uniform
 
 CLASSES, REAL, TIMED, GENERATIONS = 10, 1500, 300, 5000
 
@@ -31,15 +38,13 @@ def scores(name: str, each: list[SampledGenerator], reference: Any, samples: int
     if name == "fid":
         return FrechetScore(summarise([one.features for one in each]), moments(reference.real.x))
     if name == "tvd":
-        return VariationScore(summarise(predicted=logits, classes=CLASSES), torch.full((CLASSES,), 1 / CLASSES))
+        return VariationScore(class_shares(logits, CLASSES), torch.full((CLASSES,), 1 / CLASSES))
     if name in ("modes", "stacked_modes"):  # what is timed does not depend on how modes are recognised
         places, most = (8, samples // 8) if name == "modes" else (1000, 4)
         return CapturedScore(torch.randint(0, most, (len(each), places)), samples)
     aim = objectives.find(name, reference, samples, lambda features: torch.device("cpu"))
     assert aim is not None
-    parts = [aim.measure(one) for one in each]
-    stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
-    return Oriented(aim.score(stacked), torch.zeros(len(each), dtype=torch.bool), more_is_better(name))
+    return aim.score(aim.measure_all(each))
 
 
 def main() -> None:
@@ -68,7 +73,7 @@ def main() -> None:
         score(uniform(table), table)
         once = time.perf_counter() - start
         start = time.perf_counter()
-        evolve(uniform(table), table, score, 0.01, TIMED, lambda generation: draws[generation])
+        evolve(uniform(table), table, score, 0.01, TIMED, lambda generation: draws[generation], metric_of(name).cost)
         taken = (time.perf_counter() - start) * GENERATIONS / TIMED
         print(f"{name:<18}{once:>6.2f} s{taken:>20.1f} s", flush=True)
 

@@ -28,7 +28,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from ganherd.comm.liveness import heartbeat
+from ganherd.comm import heartbeat
 from ganherd.util.paths import data_home
 
 PERIOD = 0.25  # seconds

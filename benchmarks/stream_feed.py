@@ -22,7 +22,7 @@ import torch
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.partition import partition
 from ganherd.data.shards.shards import Index, Shard, ShardSettings, header
-from ganherd.herd.feed import Feed
+from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.herd.stream_feed import StreamFeed, make_feed
 from ganherd.recipe.schema import DataConfig
 
@@ -68,10 +68,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         data = prepared_noise(Path(name) / "out", args.members, args.count, args.size)
         cut = partition(data, DataConfig(), None, args.batch, 0)
-        rest = (cut.index, cut.count, args.batch, data.offset, data.scale, torch.float32, device)
+        plan = BatchPlan(cut.index, cut.count, args.batch, data.offset, data.scale, torch.float32)
         rows = []
         for room in (1 << 60, 0):
-            feed = make_feed(data.x, data.y, *rest, room)
+            feed = make_feed(data.x, data.y, plan, device, room)
             images = args.members * args.batch
             run(feed, args.members, 3, 0, 0.0, device)  # fills caches and makes the first order
             alone, _ = run(feed, args.members, args.steps, 3, 0.0, device)

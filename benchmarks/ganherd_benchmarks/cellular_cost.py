@@ -153,7 +153,7 @@ def run(
         strategy = make_strategy(assembly, {"iteration": batches})
         assert isinstance(strategy, Cellular)
         began = clock()
-        strategy.mixtures.mixer.look_at_data()
+        strategy.mixtures.scorer.look_at_data()
         data = clock() - began
         engine, sums = make_engine(herd, plan), herd.zero_sums()
         for number in range(iterations + warm_up):

@@ -139,7 +139,7 @@ def _compiler() -> Iterator[CheckRow]:
 
 def _data() -> Iterator[CheckRow]:
     """data sets: those that recipes name."""
-    from ganherd.data.inspect import list_sources
+    from ganherd.data.readers.download import list_sources
 
     for source in list_sources():
         name, where = source["name"], source["where"]

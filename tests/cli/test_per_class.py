@@ -152,7 +152,7 @@ def test_members_of_one_label_keep_their_shares(run) -> None:
     assert label_weights.weighted(made, "uniform", run).weights == pytest.approx([0.375, 0.125, 0.5])
     assert label_weights.weighted(made, {"b": 2.0}, run).weights == pytest.approx([0, 0, 1])
     made.label_of = np.array([-1, -1, -1])
-    with pytest.raises(UserError, match="stand for labels"):
+    with pytest.raises(UserError, match="generate one label each"):
         label_weights.weighted(made, "uniform", run)
-    with pytest.raises(UserError, match="stand for none"):
+    with pytest.raises(UserError, match="not all members of this mixture generate one label"):
         sampling.draw(made, per_class=2)

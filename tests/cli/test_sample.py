@@ -46,7 +46,7 @@ def test_points_are_float32_without_labels(cli, tmp_path) -> None:
     assert cli("sample", path, "-o", "points.png").code == 0
     assert Image.open("points.png").format == "PNG"
     assert "points cannot be written as images" in cli("sample", path, "-o", "folder/").sentence
-    assert "stands for the label '3' alone" in cli("sample", path, "-o", "x.npz", "--label", "3").sentence
+    assert "generates the label '3' alone" in cli("sample", path, "-o", "x.npz", "--label", "3").sentence
 
 
 def test_image_i_of_a_seed_is_the_same_for_every_n(cli, run) -> None:

@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from ganherd.comm.backends.local import Local
-from ganherd.comm.liveness.heartbeat import Heartbeat, read
-from ganherd.comm.liveness.silence import MissingRanks, describe
+from ganherd.comm.heartbeat import Heartbeat, MissingRanks, describe, read
 from ganherd.util.errors import UserError
 
 

@@ -7,8 +7,7 @@ import random
 import pytest
 
 from ganherd.comm.backends.local import Local
-from ganherd.comm.placement import shares
-from ganherd.comm.rank_speed import ALIKE, weights
+from ganherd.comm.placement import ALIKE, shares, weights
 from ganherd.comm.ranks import Ranks
 from ganherd.recipe import recipe_file
 from ganherd.runs.models import RanksRecord

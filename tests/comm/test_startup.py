@@ -10,7 +10,7 @@ from processes import environment
 
 from comm.launch import HERE, job
 from comm.test_ulfm import need_ulfm
-from ganherd.comm.backends.startup import start_timeout
+from ganherd.comm.backends.rendezvous import start_timeout
 from ganherd.training.ranks.spawn import _free_port
 from ganherd.util.errors import UserError
 

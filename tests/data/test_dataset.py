@@ -82,8 +82,8 @@ def test_digest_names_the_content() -> None:
 @given(st.lists(st.integers(-1, 4), min_size=1, max_size=80), st.floats(0, 0.95))
 def test_hold_out_is_a_fraction_of_each_class_and_never_all(labels: list[int], fraction: float) -> None:
     y = np.array(labels)
-    held = hold_out(y, fraction)
-    assert np.array_equal(held, hold_out(y, fraction))
+    held = hold_out(y, fraction, [])
+    assert np.array_equal(held, hold_out(y, fraction, []))
     for k in np.unique(y):
         n, out = (y == k).sum(), held[y == k].sum()
         assert out < n

@@ -14,10 +14,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ganherd.data.contact_sheet import _summary
 from ganherd.data.dataset import Dataset, load
-from ganherd.data.inspect import contact_sheet, describe, get, inspect, list_sources, text
-from ganherd.data.readers.download import DOWNLOADS, Download
+from ganherd.data.inspect import _summary, contact_sheet, describe, inspect, text
+from ganherd.data.readers.download import DOWNLOADS, Download, get, list_sources
 from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 from ganherd.util.registry import DATA_SOURCES

@@ -61,7 +61,7 @@ REFUSED: dict[str, tuple[Any, str, int | None]] = {
     "a checkpoint": (checkpoint, "_write", 7),
     "the folder of a checkpoint": (checkpoint, "force_to_disk", 7),
     "a record": (records.JsonLinesWriter, "write", 7),
-    "putting records on the disk": (records.JsonLinesWriter, "settle", 7),
+    "putting records on the disk": (records.JsonLinesWriter, "flush", 7),
     "the mixture": (finish, "make_mixture", 24),
 }
 
@@ -128,7 +128,7 @@ def test_a_line_that_the_disk_took_half_of_is_not_written_later(tmp_path: Path) 
     path = tmp_path / "metrics.jsonl"
     lines = records.JsonLinesWriter(path)
     lines.write({"step": 1})
-    kept = lines.settle()
+    kept = lines.flush()
     lines.write({"step": 2})
     again = records.JsonLinesWriter(path, kept)
     again.write({"step": 3})

@@ -51,7 +51,7 @@ def test_records_that_have_another_name_are_not_written_through(tmp_path: Path) 
 
     (tmp_path / "other").write_text('{"step": 1}\n{"step": 2}\n')
     (tmp_path / "metrics.jsonl").hardlink_to(tmp_path / "other")
-    lines = JsonLinesWriter(tmp_path / "metrics.jsonl", keep=12)
+    lines = JsonLinesWriter(tmp_path / "metrics.jsonl", length=12)
     lines.write({"step": 3})
     lines.close()
     assert (tmp_path / "other").read_text() == '{"step": 1}\n{"step": 2}\n'

@@ -238,14 +238,14 @@ def test_sums_of_long_runs_are_kept_in_the_records(tmp_path: Path) -> None:
     from ganherd.runs.records import JsonLinesWriter
 
     path = tmp_path / "metrics.jsonl"
-    lines = JsonLinesWriter(path, keep=0, sums=True)
+    lines = JsonLinesWriter(path, length=0, sums=True)
     ends = []
     for step in range(1, 6):
         lines.write({"step": step, "profile": {"update": 1.0, "gather": 0.5}})
-        ends.append(lines.settle())
+        ends.append(lines.flush())
     lines.close()
     assert profile.of_run(path)["update"] == 5.0
-    again = JsonLinesWriter(path, keep=ends[1], sums=True)  # a resume cuts the records back to a checkpoint
+    again = JsonLinesWriter(path, length=ends[1], sums=True)  # a resume cuts the records back to a checkpoint
     again.write({"step": 3, "profile": {"update": 2.0}})
     again.close()
     assert profile.of_run(path) == profile.total(json_lines.read_all(path, MetricsRecord))

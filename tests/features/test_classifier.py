@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.features import classifier
+from ganherd.features import cache, classifier
 from ganherd.features.classifier import classifier_for
 from ganherd.util.errors import UserError
 
@@ -77,7 +77,7 @@ def test_it_is_trained_once_for_the_same_content(ring: Any, tmp_path: Path, monk
     assert np.array_equal(first.logits(ring.x_test), again.logits(ring.x_test))
     classifier_for(dataclasses.replace(ring, x=ring.x + 1), progress=told.append)
     assert len(told) == 2
-    assert {p.suffix for p in classifier.cache_folder().iterdir()} == {".safetensors", ".json"}
+    assert {p.suffix for p in cache.cache_folder("classifiers").iterdir()} == {".safetensors", ".json"}
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".json"])
@@ -86,7 +86,7 @@ def test_a_damaged_cache_is_trained_again(
 ) -> None:
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path))
     first = classifier_for(ring)
-    (file,) = classifier.cache_folder().glob(f"*{suffix}")
+    (file,) = cache.cache_folder("classifiers").glob(f"*{suffix}")
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 2] ^= 0xFF
     file.write_bytes(raw)

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganherd.herd import rng
-from ganherd.herd.feed import Feed
+from ganherd.herd.feed import BatchPlan, Feed
 
 COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 BATCH = st.integers(1, 12)
@@ -20,7 +20,8 @@ def feed_of(counts: list[int], batch: int) -> Feed:
     index = np.stack([1000 * m + np.resize(np.arange(count), max(counts)) for m, count in enumerate(counts)])
     rows = 1000 * len(counts)
     x = torch.zeros(rows, 1, dtype=torch.uint8)
-    return Feed(x, torch.zeros(rows, dtype=torch.int64), index, np.array(counts), batch, 0.0, 1.0, torch.float32)
+    plan = BatchPlan(index, np.array(counts), batch, 0.0, 1.0, torch.float32)
+    return Feed(x, torch.zeros(rows, dtype=torch.int64), plan)
 
 
 def bases_of(counts: list[int], seed: int) -> np.ndarray:

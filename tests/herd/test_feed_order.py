@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ganherd.herd import rng
-from ganherd.herd.feed import Feed
+from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.strategies.cellular import fitness
 
 COUNT = np.array([10, 3, 7, 12, 1])  # images of each member; a batch has 4
@@ -16,7 +16,7 @@ BASE = np.array([rng.key(1, slot) for slot in range(len(COUNT))])
 
 def feed(index: np.ndarray) -> Feed:
     x = torch.arange(40, dtype=torch.uint8)[:, None]
-    return Feed(x, torch.arange(40), index, COUNT, 4, 0.0, 1.0, torch.float32)
+    return Feed(x, torch.arange(40), BatchPlan(index, COUNT, 4, 0.0, 1.0, torch.float32))
 
 
 def rows() -> np.ndarray:

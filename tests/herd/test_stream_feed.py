@@ -13,7 +13,7 @@ from image_trees import prepared
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.partition import partition
 from ganherd.herd import stream_feed
-from ganherd.herd.feed import Feed
+from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.herd.stream_feed import StreamFeed, make_feed
 from ganherd.recipe.schema import DataConfig
 
@@ -36,9 +36,9 @@ def feeds(
     settings = DataConfig(partition=partition_, diet=0.6 if partition_ == "diet" else 1.0)  # type: ignore[arg-type]
     cut = partition(data, settings, None if partition_ == "by-class" else 3, BATCH, 0)
     x = np.asarray(data.x)
-    rest = (cut.index, cut.count, BATCH, data.offset, data.scale, dtype)
-    whole = Feed(torch.from_numpy(x), torch.from_numpy(data.y), *rest)
-    return whole, StreamFeed(data.x if rows else x, data.y, *rest, CPU, max_bytes=most)
+    plan = BatchPlan(cut.index, cut.count, BATCH, data.offset, data.scale, dtype)
+    whole = Feed(torch.from_numpy(x), torch.from_numpy(data.y), plan)
+    return whole, StreamFeed(data.x if rows else x, data.y, plan, CPU, max_bytes=most)
 
 
 def same(feed: Feed, other: Feed, members: slice, base: np.ndarray, c: int) -> bool:
@@ -119,11 +119,12 @@ def test_any_rows_can_be_gathered(data: Dataset) -> None:
 def test_data_that_fits_is_resident_with_only_the_members_rows(data: Dataset) -> None:
     cut = partition(data, DataConfig(), None, BATCH, 0)
     resident, _ = feeds(data)
-    settings = (BATCH, data.offset, data.scale, torch.float32, CPU)
+    settings = (BATCH, data.offset, data.scale, torch.float32)
     for members in (slice(0, 3), slice(1, 3), slice(2, 3)):
         n, count = members.stop - members.start, cut.count[members]
-        fits = make_feed(data.x, data.y, cut.index[members], count, *settings)
-        streams = make_feed(data.x, data.y, cut.index[members], count, *settings, room=1000)
+        plan = BatchPlan(cut.index[members], count, *settings)
+        fits = make_feed(data.x, data.y, plan, CPU)
+        streams = make_feed(data.x, data.y, plan, CPU, room=1000)
         assert fits.resident and not streams.resident and len(fits.x) == count.sum()
         for c in range(7):
             expected, y = resident.batch_at(members, BASE[members], c)
@@ -134,9 +135,10 @@ def test_data_that_fits_is_resident_with_only_the_members_rows(data: Dataset) ->
 
 def test_members_with_the_same_rows_share_one_index(data: Dataset) -> None:
     cut = partition(data, DataConfig(partition="all"), 3, BATCH, 0)
-    made = make_feed(data.x, data.y, cut.index, cut.count, BATCH, data.offset, data.scale, torch.float32, CPU)
+    plan = BatchPlan(cut.index, cut.count, BATCH, data.offset, data.scale, torch.float32)
+    made = make_feed(data.x, data.y, plan, CPU)
     resident, _ = feeds(data, "all")
-    assert made.resident and made._index.strides[0] == 0 and same(resident, made, slice(0, 3), BASE, 5)
+    assert made.resident and made.plan.index.strides[0] == 0 and same(resident, made, slice(0, 3), BASE, 5)
 
 
 def test_a_herd_trains_to_the_same_weights_with_streamed_data(data: Dataset, tmp_path: Path) -> None:

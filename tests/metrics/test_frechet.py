@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from ganherd.features.moments import Moments, moments
+from ganherd.features.extract import Moments, moments
 from ganherd.metrics.frechet import distance, distance_and_error, distance_of_few
 
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
+from ganherd.features.extract import moments
 from ganherd.features.material import EACH, ScoringContext
-from ganherd.features.moments import moments
 from ganherd.features.real_features import RealFeatures
 from ganherd.metrics.frechet import distance
 from ganherd.metrics.statistics.seeds import together

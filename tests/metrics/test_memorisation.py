@@ -15,9 +15,10 @@ from ganherd.metrics.memorisation import (
     below,
     draw_neighbours,
     measure,
-    measure_arrays,
+    memorisation,
     nearest,
 )
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.viz import pictures
 
@@ -51,6 +52,15 @@ def test_fewer_training_rows_than_neighbours() -> None:
     assert found.distance.shape == (2, 3) and np.allclose(found.distance, 1)
 
 
+def measured(x: np.ndarray, training: np.ndarray, held_out: np.ndarray) -> ScoreEntry:
+    return memorisation(nearest(x, training), nearest(held_out, training), len(training), "numbers")
+
+
+def copied(found: ScoreEntry) -> float:
+    """The share of copies beyond what chance brings, at least 0."""
+    return max(0.0, (found["value"] - BY_CHANCE) / (1 - BY_CHANCE))
+
+
 def gaussian(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal((n, 12))
 
@@ -58,10 +68,10 @@ def gaussian(n: int, seed: int) -> np.ndarray:
 def test_fresh_data_is_as_chance_has_it() -> None:
     """Over ten draws the statistics stay within a few of their own standard errors."""
     for seed in range(10):
-        found, _ = measure_arrays(gaussian(500, 3 * seed), gaussian(1000, 3 * seed + 1), gaussian(500, 3 * seed + 2))
-        assert abs(found.nearer - 0.5) < 3.5 * found.nearer_error and 0.01 < found.nearer_error < 0.03
-        assert abs(found.copies - BY_CHANCE) < 3.5 * found.copies_error
-        assert found.ratio == pytest.approx(1, abs=0.1) and not found.warning
+        found = measured(gaussian(500, 3 * seed), gaussian(1000, 3 * seed + 1), gaussian(500, 3 * seed + 2))
+        assert abs(found["nearer"] - 0.5) < 3.5 * found["nearer_error"] and 0.01 < found["nearer_error"] < 0.03
+        assert abs(found["value"] - BY_CHANCE) < 3.5 * found["error"]
+        assert found["ratio"] == pytest.approx(1, abs=0.1) and "warning" not in found
 
 
 @pytest.mark.parametrize("share", [0.1, 0.5, 1.0])
@@ -69,23 +79,23 @@ def test_copies_are_counted(share: float) -> None:
     training, x = gaussian(1000, 0), gaussian(600, 1)
     n = int(share * len(x))
     x[:n] = training[:n] + 0.05 * gaussian(n, 3)  # nearly the same
-    found, _ = measure_arrays(x, training, gaussian(600, 2))
-    assert found.copied == pytest.approx(share, abs=0.06)
-    assert found.nearer == pytest.approx(share + (1 - share) / 2, abs=0.05)
+    found = measured(x, training, gaussian(600, 2))
+    assert copied(found) == pytest.approx(share, abs=0.06)
+    assert found["nearer"] == pytest.approx(share + (1 - share) / 2, abs=0.05)
 
 
 def test_smooth_samples_are_near_to_all_and_copies_of_none() -> None:
     training, x = gaussian(1000, 0), 0.3 * gaussian(600, 1)
-    found, _ = measure_arrays(x, training, gaussian(600, 2))
-    assert found.nearer > 0.85 and found.ratio < 0.85  # by distance alone they would stand accused
-    assert found.copied < 0.02
+    found = measured(x, training, gaussian(600, 2))
+    assert found["nearer"] > 0.85 and found["ratio"] < 0.85  # by distance alone they would stand accused
+    assert copied(found) < 0.02
 
 
 def test_digits_and_digits_learnt_by_heart(digits: Any) -> None:
-    fresh, _ = measure_arrays(digits.x_test[:180], digits.x, digits.x_test[180:])
-    heart, _ = measure_arrays(digits.x[:180], digits.x, digits.x_test[180:])
-    assert abs(fresh.copies - BY_CHANCE) < 4 * fresh.copies_error and "only 180 held-out" in fresh.warning
-    assert heart.copies == heart.nearer == heart.copied == 1 and heart.ratio == 0
+    fresh = measured(digits.x_test[:180], digits.x, digits.x_test[180:])
+    heart = measured(digits.x[:180], digits.x, digits.x_test[180:])
+    assert abs(fresh["value"] - BY_CHANCE) < 4 * fresh["error"] and "only 180 held-out" in fresh["warning"]
+    assert heart["value"] == heart["nearer"] == copied(heart) == 1 and heart["ratio"] == 0
 
 
 def test_the_score_of_samples(digits: Any, replay: Any) -> None:
@@ -113,9 +123,9 @@ def test_what_cannot_be_compared_is_refused() -> None:
     with pytest.raises(UserError, match="NaN"):
         nearest(np.full((1, 2), np.nan), np.zeros((3, 2)))
     with pytest.raises(UserError, match="held-out"):
-        measure_arrays(np.zeros((3, 2)), np.ones((3, 2)), np.zeros((1, 2)))
+        measured(np.zeros((3, 2)), np.ones((3, 2)), np.zeros((1, 2)))
     with pytest.raises(UserError, match="two training rows"):
-        measure_arrays(np.zeros((3, 2)), np.ones((1, 2)), np.zeros((5, 2)))
+        measured(np.zeros((3, 2)), np.ones((1, 2)), np.zeros((5, 2)))
 
 
 def test_the_picture_shows_the_likeliest_copies_first(digits: Any, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import replace
 from pathlib import Path
@@ -10,18 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ganherd.data.readers.stacked_mnist import stack_digits
+from ganherd.data.readers.synthetic import stack_digits
 from ganherd.metrics.modes import (
     POINTS,
     Modes,
     coverage,
-    coverage_by_member,
+    coverages,
     labelled_modes,
     measure,
-    mixture_coverage,
     modes_of,
     reverse_kl,
-    table,
     toy_modes,
 )
 from ganherd.metrics.stacked_modes import stacked_counts, stacked_coverage
@@ -82,14 +81,6 @@ def test_a_mode_that_only_has_the_tails_of_its_neighbour_is_not_represented() ->
     assert found.captured == 2 and found.represented.tolist() == [True, False]
 
 
-def test_each_member_by_itself() -> None:
-    ring = toy_modes("ring8")
-    x = np.concatenate([draw(ring, 200, [0, 1]), draw(ring, 300)])
-    found = coverage_by_member(x, np.repeat([0, 3], [200, 300]), ring)
-    assert (found[0].captured, found[3].captured) == (2, 8) and (found[0].samples, found[3].samples) == (200, 300)
-    assert "member 3  8 of 8" in table([("member 0", found[0]), ("member 3", found[3])])
-
-
 def test_the_ring_is_stated() -> None:
     assert "radius 1, std 0.01" in toy_modes("ring8").about and "std 0.05" in toy_modes("grid25").about
 
@@ -124,7 +115,10 @@ def test_images_have_no_modes_to_capture(digits: Any) -> None:
 def test_a_mixture_and_its_members_have_as_many_samples_each(ring: Any, replay: Any) -> None:
     mixture = replay(ring)
     mixture.members = 8  # its members stand for one mode each
-    whole, each = mixture_coverage(mixture, labelled_modes(ring.x, ring.y, "ring"), 400)
+    modes = labelled_modes(ring.x, ring.y, "ring")
+    alone = {str(m): dataclasses.replace(mixture, weights=np.eye(8)[m]) for m in range(8)}
+    each = coverages({"all": mixture, **alone}, modes, 400)
+    whole = each.pop("all")
     assert whole.captured == 8 and whole.samples == 400
     assert [found.captured for found in each.values()] == [1] * 8 and {f.samples for f in each.values()} == {400}
 

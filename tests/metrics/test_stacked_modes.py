@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ganherd.data.dataset import Dataset, load
-from ganherd.data.readers import stacked_mnist as stacks
+from ganherd.data.readers import synthetic as stacks
 from ganherd.data.readers.download import list_sources
 from ganherd.features.material import ScoringContext
 from ganherd.metrics.stacked_modes import measure

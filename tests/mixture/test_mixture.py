@@ -65,7 +65,7 @@ def test_members_of_no_class_have_equal_weights(data) -> None:
     assert made.weights.tolist() == [0.25] * 4
     drawn = made.sample(400)
     assert set(drawn.member) == {0, 1, 2, 3} and set(drawn.y) == {-1}
-    with pytest.raises(UserError, match="no member of the mixture stands for the label 'one' alone"):
+    with pytest.raises(UserError, match="no member of the mixture generates the label 'one' alone"):
         made.sample(1, label="one")
 
 
@@ -269,7 +269,7 @@ def test_a_winner_is_saved_and_loaded(data, tmp_path) -> None:
     made.save(tmp_path / "mixture")
     assert ganherd.load(tmp_path).winner is None
     tensors = (tmp_path / "mixture" / "generators.safetensors").read_bytes()
-    winner = mixture_files.NeighbourhoodWinner(member=1, value=0.25)
+    winner = mixture_files.BestMember(member=1, value=0.25)
     mixture_files.set_winner(tmp_path / "mixture", winner)
     again = ganherd.load(tmp_path)
     assert again.winner == winner and np.array_equal(again.sample(9).x, made.sample(9).x)
@@ -279,7 +279,7 @@ def test_a_winner_is_saved_and_loaded(data, tmp_path) -> None:
     mixture_files.set_winner(tmp_path / "mixture", None)
     assert ganherd.load(tmp_path).winner is None and equal(made, ganherd.load(tmp_path))
     with pytest.raises(ValueError):
-        mixture_files.set_winner(tmp_path / "mixture", mixture_files.NeighbourhoodWinner(member=9, value=0.25))
+        mixture_files.set_winner(tmp_path / "mixture", mixture_files.BestMember(member=9, value=0.25))
 
 
 def tamper(folder: Path, **changes: Any) -> Path:

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.nets.dcgan5 import halved
+from ganherd.nets.dcgan import halved
 from ganherd.recipe.schema import NetConfig
 
 

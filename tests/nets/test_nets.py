@@ -224,7 +224,7 @@ def test_dcgan_names_its_sizes(shape: tuple[int, int, int]) -> None:
     ("name", "given_settings", "says"),
     [
         ("mpl", {}, "did you mean 'mlp"),
-        ("small", {"widht": 3}, "did you mean 'width"),
+        ("small", {"widht": 3}, "did you mean 'generator.width"),
         ("small", {"width": 0}, "whole number of at least 1, not 0"),
         ("small", {"width": True}, "whole number"),
         ("small", {"batch_norm": 1}, "true or false"),

@@ -158,7 +158,7 @@ def test_label_nets_need_labels(name: str) -> None:
         if name == "residual":
             assert isinstance(build(NetConfig(name=name, settings={"width": 2}), (1, 8, 8), *more), nn.Module)
         else:
-            with pytest.raises(UserError, match="this data has none"):
+            with pytest.raises(UserError, match="this data has no labels"):
                 build(NetConfig(name=name), (1, 8, 8), *more)
 
 

@@ -18,8 +18,8 @@ import tiny_runs
 
 from ganherd.comm.backends.detect import connect
 from ganherd.comm.communicator import Communicator
-from ganherd.comm.pending import Fetch
 from ganherd.comm.ranks import open_job
+from ganherd.comm.row_messages import Fetch
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures

@@ -15,7 +15,7 @@ import run_files
 import tiny_runs
 
 from comm.test_ulfm import need_ulfm
-from ganherd.comm.liveness import heartbeat
+from ganherd.comm import heartbeat
 from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.strategies.cellular.topology import torus

@@ -241,7 +241,7 @@ def test_a_part_that_a_stranger_began_names_no_code(cli: Cli, data: Path, victim
 def test_folders_of_code_in_a_run_do_not_replace_the_users_modules(
     cli: Cli, data: Path, victim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    own = "from ganherd.nets.small import SmallGenerator as G\n"
+    own = "from ganherd.nets.mlp import SmallGenerator as G\n"
     Path("vouched_nets.py").write_text(own)
     (tmp_path / "stranger").mkdir()
     (tmp_path / "stranger" / "vouched_nets.py").write_text((tmp_path / "here" / "evil.py").read_text() + own)

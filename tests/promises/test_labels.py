@@ -128,5 +128,5 @@ def test_classes_need_labels(tmp_path: Path) -> None:
     path = tmp_path / "plain.npz"
     np.savez(path, x=np.zeros((20, 1, 8, 8), np.uint8))
     recipe = tiny_recipe(path, data={"partition": "all", "holdout": 0.0}, nets={"discriminator": "acgan"})
-    with pytest.raises(UserError, match="the discriminator acgan uses labels, and this data has none"):
+    with pytest.raises(UserError, match="the discriminator acgan uses labels, but this data has no labels"):
         assemble(recipe_file.load(recipe))

@@ -19,7 +19,7 @@ import torch
 import warm_python
 
 from comm.launch import mpiexec, torchrun
-from ganherd.comm.liveness import heartbeat
+from ganherd.comm import heartbeat
 from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.records import CLOCK_FIELDS, PROCESS_EVENTS, PROCESS_FIELDS
@@ -245,7 +245,7 @@ def test_started_ranks_stop_with_a_checkpoint_and_resume(plain_images: Path, tmp
     )
     processes.wait_until_underway(process, run)
     seen = run_status.describe(run)
-    assert [rank.members for rank in seen.ranks] == [[0, 1, 2], [3, 4, 5]] and seen.state == "running"
+    assert [rank.beat.members for rank in seen.ranks] == [(0, 1, 2), (3, 4, 5)] and seen.state == "running"
     assert "rank 1 on " in status_text.text(seen)
     process.send_signal(signal.SIGTERM)
     said = process.communicate(timeout=120)[1]

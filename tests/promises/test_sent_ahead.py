@@ -15,7 +15,7 @@ import pytest
 import run_files
 import warm_python
 
-from ganherd.comm.liveness import heartbeat
+from ganherd.comm import heartbeat
 from ganherd.comm.placement import border
 from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder

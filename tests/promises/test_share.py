@@ -23,6 +23,7 @@ from ganherd.comm.communicator import Placement
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.state import State, members_of
 from ganherd.recipe import recipe_file
+from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.share import Share, columns
 from ganherd.training import loop
 from ganherd.training.setup.assemble import PreparedHerd
@@ -169,7 +170,7 @@ def test_ranks_do_not_matter(tmp_path: Path) -> None:
         part = herd(tmp_path, herd={"seeds": 2}).herd
         part.state = {name: value.clone() for name, value in members_of(whole, list(own)).items()}
         comm = Piece(rank, whole)
-        list(Share(part, settings, {"every": 3}, comm=comm, placement=placement, members=3).open(3))
+        list(Share(part, settings, {"every": 3}, MemberRanks(comm, placement, 3)).open(3))
         assert all(torch.equal(value, one.herd.state[name][list(own)]) for name, value in part.state.items())
 
 

@@ -61,7 +61,7 @@ def test_the_printed_recipe_is_complete(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [name for name, _ in names()])
 def test_a_family_written_as_files_gives_the_same_recipes(name: str, tmp_path: Path) -> None:
     """Texts and data are merged by two functions."""
-    (tmp_path / "own").write_text(preset_texts.written_text(name))
+    (tmp_path / "own").write_text(preset_texts._presets()[name])
     assert load(tmp_path / "own") == load(name)
 
 

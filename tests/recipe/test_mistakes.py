@@ -12,8 +12,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ganherd.nets import catalog
+from ganherd.recipe.base import Section
 from ganherd.recipe.recipe_file import load, text
-from ganherd.recipe.schema import Recipe, Section
+from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 from ganherd.util.registry import LOSSES
 

@@ -115,11 +115,19 @@ def test_scheduled_graph_is_drawn_like_other_topologies() -> None:
 
 def test_mixtures_are_sorted_by_the_score_that_chose_them() -> None:
     own = [one.model_copy(update={"value": 0.2 * one.cell}) for one in grid(3).all]
-    for by, order, more in (("coverage", "3210", "more"), ("my_scores:far", "0123", "less")):
+    for by, order, goal in (("coverage", "3210", "higher is better"), ("my_scores:far", "0123", "lower is better")):
         chosen = grid(3).model_copy(update={"by": by, "all": own, "best": [int(order[0])]})
         page = cells(story(grid=chosen))
         assert "".join(re.findall(r"<tr><td>(\d)", page)) == order and f">{by}</th>" in page
-        assert f"Chosen by {by}, of which {more} is better" in page and ">0.600<" in page
+        assert f"Chosen by {by} ({goal})" in page and ">0.600<" in page
+
+
+def test_mixtures_that_density_chose_are_in_the_order_of_their_distance_from_1() -> None:
+    values = (0.7, 0.9, 1.15, 1.4)
+    own = [one.model_copy(update={"value": values[one.cell]}) for one in grid(3).all]
+    page = cells(story(grid=grid(3).model_copy(update={"by": "density", "all": own, "best": [1]})))
+    assert "".join(re.findall(r"<tr><td>(\d)", page)) == "1203" and "Chosen by density (1 is best)" in page
+    assert all(f">{value:.3f}<" in page for value in values)
 
 
 def test_losses_that_are_drawn_are_shown() -> None:

@@ -137,11 +137,11 @@ def test_pictures_of_this_mixture_are_shown_with_captions(make_run: MakeRun, fak
 
 
 def test_the_best_member_is_marked(make_run: MakeRun, fakes: Any) -> None:
-    from ganherd.mixture.mixture_files import NeighbourhoodWinner
+    from ganherd.mixture.mixture_files import BestMember
 
     data, run = fakes.images(), make_run()
     mixture = fakes.mixture(data)
-    mixture.winner = NeighbourhoodWinner(member=4, value=0.5)
+    mixture.winner = BestMember(member=4, value=0.5)
     story = gather(run, mixture, data)
     assert [m.number for m in story.members if m.winner] == [4]
     _, outline = page(run, data, mixture)

@@ -36,12 +36,12 @@ def test_lines_are_cut_back_to_where_a_checkpoint_left_them(tmp_path: Path) -> N
     path = tmp_path / "metrics.jsonl"
     lines = JsonLinesWriter(path)
     lines.write({"step": 1})
-    kept = lines.settle()
+    kept = lines.flush()
     assert kept == path.stat().st_size
     lines.write({"step": 2})
     lines.close()
     again = JsonLinesWriter(path, kept)
-    assert again.settle() == kept
+    assert again.flush() == kept
     again.write({"step": 2, "anew": True})
     again.close()
     assert run_files.json_lines(path) == [{"step": 1}, {"step": 2, "anew": True}]

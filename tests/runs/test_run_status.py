@@ -17,7 +17,7 @@ import run_files
 import tiny_runs
 
 import ganherd
-from ganherd.comm.liveness.heartbeat import Heartbeat
+from ganherd.comm.heartbeat import Heartbeat
 from ganherd.runs import run_status, status_text
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EngineRecord, EventRecord
@@ -177,7 +177,7 @@ def test_a_rank_that_is_late_by_a_factor_is_named(tmp_path: Path) -> None:
         seen = run_status.describe(folder.path)
     assert [rank.slower for rank in seen.ranks] == [0.53, 2.36, 0.67, None]
     told = status_text.text(seen).splitlines()
-    host = seen.ranks[1].host
+    host = seen.ranks[1].beat.host
     assert f"the others wait for: rank 1 on {host}, which is late by a factor of 2.4" in told
     (line,) = [line for line in told if line.startswith(f"rank 1 on {host}: ")]
     assert "member 1, step 3, 40 member-steps/s" in line and "2.0 KiB sent, 4.0 KiB received" in line

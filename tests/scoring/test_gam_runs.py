@@ -193,7 +193,7 @@ def test_members_of_a_class_each_need_another_run(tmp_path: Path) -> None:
     recipe = _recipe("non-saturating", 1, partition="by-class") | {"herd": {}}
     ganherd.train(recipe, run=tmp_path / "classes", quiet=True)
     with pytest.raises(
-        UserError, match="of classes stand for a class each, and no other judge of it is there: name another"
+        UserError, match="of classes generate one class each, and there is no other judge of that class: name another"
     ):
         contest([tmp_path / "classes"], samples=50)
 

@@ -11,6 +11,7 @@ import pytest
 from ganherd.metrics.modes import toy_modes
 from ganherd.scoring import maps
 from ganherd.util.errors import UserError
+from ganherd.viz import pictures
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +55,7 @@ def test_what_cannot_be_mapped_is_refused(rows: np.ndarray, says: str) -> None:
 
 
 def _svg(figure: Any, folder: Path) -> str:
-    png, svg = maps.write(figure, folder / "pictures", "one")
+    png, svg = (pictures.save(figure, folder / f"one{ending}") for ending in (".png", ".svg"))
     assert png.name == "one.png" and png.read_bytes().startswith(b"\x89PNG") and png.stat().st_size > 3000
     text = svg.read_text(encoding="utf-8")
     assert "<svg" in text

@@ -26,6 +26,7 @@ from ganherd.training.setup import disk
 from ganherd.training.setup.assemble import assemble
 from ganherd.util import memory
 from ganherd.util.errors import UserError
+from ganherd.util.files import write_cache
 
 Usage = namedtuple("Usage", "total used free")
 
@@ -174,7 +175,7 @@ def test_a_member_that_does_not_fit_is_refused_before_anything_is_written(
         def __call__(self, *_: Any, **__: Any) -> None:
             raise OUT[what]
 
-    monkeypatch.setattr(autotune, "Step", Full)
+    monkeypatch.setattr(engines, "Step", Full)
     assert tiny_runs.command("train", recipes.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
     (output,) = capsys.readouterr().err.splitlines()
     assert "one member does not fit into the memory of cpu" in output and "Lower train.batch" in output
@@ -192,7 +193,7 @@ def test_a_member_of_a_net_that_cannot_be_fused_is_refused_before_anything_is_wr
         def __call__(self, *_: Any, **__: Any) -> None:
             raise self._error
 
-    monkeypatch.setattr(autotune, "Step", OneByOne)
+    monkeypatch.setattr(engines, "Step", OneByOne)
     recipe = recipes.write_recipe(tmp_path)
     sets = ["--set", f"engine.chunk={chunk}"] if chunk else []
     assert tiny_runs.command("train", recipe, "--run", tmp_path / "run", "-q", "--set", "engine.name=auto", *sets) == 2
@@ -284,7 +285,7 @@ def test_memory_that_holds_a_cache_of_files_is_available_and_swap_is_not(
 def test_the_cache_of_engines_is_written_whatever_another_host_left_there(tmp_path: Path) -> None:
     path = tmp_path / "engines.json"
     path.with_suffix(f".{os.getpid()}").mkdir()  # processes of two hosts may have the same number
-    autotune._write(path, {"herd": ["fused", 2, 1]})
+    write_cache(path, {"herd": ["fused", 2, 1]})
     assert autotune._read(path) == {"herd": ["fused", 2, 1]}
 
 

@@ -22,7 +22,7 @@ from ganherd.herd.engine.engines import Engine
 from ganherd.losses.adversarial import Loss
 from ganherd.nets.catalog import Setting
 from ganherd.recipe import recipe_file
-from ganherd.recipe.strategy.spans import Span
+from ganherd.recipe.base import Span
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
 from ganherd.scoring import score_seeds
 from ganherd.strategies.strategy import Event, Strategy

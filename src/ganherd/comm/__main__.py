@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def time_exchange(comm: Communicator) -> float:
-    """Return the seconds that every rank needs to fetch a member of the next one: the median of five, after a warm-up."""
+    """Return the seconds in which every rank fetches a member of the next rank: the median of five tries, after a warm-up."""
     placement = place(comm.world_size, comm.world_size)
     wanted = [[(rank + 1) % comm.world_size] for rank in range(comm.world_size)]
     state, seconds = {"member": torch.zeros(1, _BYTES, dtype=torch.uint8)}, []

@@ -1,4 +1,4 @@
-"""Copies of members in the memory of another rank, so that the members of a rank that dies can continue without a file."""
+"""Copy members to the memory of another rank, so that the members of a rank that dies continue without a checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BuddyCopy:
-    """Members as they were at a step, in host memory."""
+    """A copy of some members as they were at a step, in host memory."""
 
     step: int
     members: tuple[int, ...]
@@ -45,7 +45,7 @@ class Buddies:
 
         Args:
             comm: All ranks that have members.
-            placement: Where the members live.
+            placement: The members of each rank.
             state: Tensors [n, …] of this rank's members.
             step: The step of the run.
             facts: Small values of this rank, as JSON holds them; they are copied along.
@@ -62,10 +62,14 @@ class Buddies:
         self._copies = self._copies[-1:]
 
     def find(self, comm: Communicator, members: Sequence[int]) -> BuddyCopies:
-        """Return which of these members have copies, and on which rank. All ranks of `comm`, the remaining ones, call this.
+        """Return the copies of these members that the remaining ranks have. All of them call this.
 
-        All copies are of one step: the newest step that has copies of all these members, or else the newest step of which
-        every rank that holds copies has some. A rank without copies, such as a spare, gets the same answer.
+        All copies are of one step: the newest step of which all these members have copies, or otherwise the newest step of
+        which every rank that has copies has some. A rank without copies, such as a spare, gets the same answer.
+
+        Args:
+            comm: The remaining ranks.
+            members: The members that are needed.
         """
         local: dict[int, dict[int, tuple[BuddyCopy, int]]] = {}  # step -> member -> (copy, row)
         for copy in self._copies:
@@ -113,12 +117,12 @@ def _holders(held: Sequence[dict[int, list[int]]], step: int) -> dict[int, int]:
 
 
 def row_layout(rows: State) -> list[tuple[str, str, list[int]]]:
-    """Return name, type and row shape of each tensor, as JSON holds them, for a rank that has no row of it."""
+    """Return the name, type and row shape of each tensor as plain values; a rank without rows creates its tensors from them."""
     return [(name, str(value.dtype).removeprefix("torch."), list(value.shape[1:])) for name, value in rows.items()]
 
 
 def empty_rows(layout: Sequence[tuple[str, str, list[int]]]) -> State:
-    """Return tensors of that layout without rows.
+    """Return tensors without rows, whose layout `row_layout` returned.
 
     >>> empty_rows(row_layout({"g.params": torch.zeros(3, 2)}))
     {'g.params': tensor([], size=(0, 2))}

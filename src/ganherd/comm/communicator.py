@@ -1,20 +1,19 @@
-"""The interface that carries members between the processes of a job; strategies are written against it."""
+"""The interface that carries members between the ranks of a job, which strategies use."""
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ganherd.comm import row_messages
-from ganherd.comm.pending import Fetch, PendingWork
+from ganherd.comm.row_messages import Fetch, Messages, PendingWork
 
 if TYPE_CHECKING:
     from ganherd.herd.state import State
@@ -89,7 +88,7 @@ class Communicator(ABC):
 
         Args:
             state: Tensors [n, …] of this rank's members.
-            placement: Where all members live.
+            placement: The members of each rank.
             wanted: For each rank the members that it receives, in this order. All ranks pass the same lists, so no
                 requests have to be exchanged.
         """
@@ -130,7 +129,7 @@ class Communicator(ABC):
 
         Args:
             values: The values of this rank's members [n, …].
-            placement: Where all members live.
+            placement: The members of each rank.
         """
         local = np.ascontiguousarray(values)
         if len(local) != len(placement.ranks[self.rank]):
@@ -173,11 +172,6 @@ class Communicator(ABC):
         """Return the number of this rank among the ranks of its host; it selects the GPU."""
         return sum(host == self.hosts[self.rank] for host in self.hosts[: self.rank])
 
-    @property
-    def local_world_size(self) -> int:
-        """Return the number of ranks that share this host, and so its cores and GPUs."""
-        return sum(host == self.hosts[self.rank] for host in self.hosts)
-
     def new_group(self, ranks: Sequence[int]) -> Communicator | None:
         """Return a communicator of these ranks, in ascending order; None on the other ranks, which are spares."""
         chosen = sorted(set(ranks))
@@ -204,8 +198,10 @@ class Communicator(ABC):
         raise RankLost(f"{self.name} cannot continue without a rank that is lost")
 
     def agree(self) -> None:
-        """Act as a `barrier` that succeeds or fails on all remaining ranks alike, so that none continues while others
-        have to call `shrink`."""
+        """Wait for all ranks, as `barrier` does, and succeed or fail on all remaining ranks alike.
+
+        So no rank continues while others have to call `shrink`.
+        """
         self.barrier()
 
     @property
@@ -214,7 +210,7 @@ class Communicator(ABC):
         return self if self.successor is None else self.successor.latest
 
     def describe_loss(self, resume: str) -> str:
-        """Return a sentence about what becomes of the job after a loss; `resume` is the command that resumes the run."""
+        """Return a sentence about how the job continues after a loss; `resume` is the command that resumes the run."""
         return f"Resume with: {resume}"
 
     def is_loss_reporter(self) -> bool:
@@ -250,11 +246,7 @@ class Communicator(ABC):
 
     @abstractmethod
     def _start(
-        self,
-        outgoing: Mapping[int, Tensor],
-        incoming: Mapping[int, Tensor],
-        device: torch.device,
-        unsynced: bool = False,
+        self, outgoing: Messages, incoming: Messages, device: torch.device, unsynced: bool = False
     ) -> PendingWork:
         """Start to send one message to each peer in `outgoing` and to fill the messages in `incoming`.
 

@@ -1,13 +1,15 @@
-"""Exchange host names between ranks, and check that all ranks run the same software on the same recipe."""
+"""Exchange host names between ranks, check that all run the same software on the same recipe, and describe a machine."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import platform
+from collections import Counter
 from collections.abc import Iterable
 
 from ganherd.comm.communicator import Communicator
+from ganherd.util import host
 from ganherd.util.errors import UserError, few
 
 _NAMED = 3  # ranks that a message lists
@@ -21,7 +23,7 @@ def introduce(comm: Communicator) -> None:
     """
     introductions = comm.all_gather_bytes(json.dumps([platform.node(), versions()]).encode())
     ranks = [json.loads(each) for each in introductions]
-    comm.hosts = tuple(host for host, _ in ranks)
+    comm.hosts = tuple(name for name, _ in ranks)
     first = ranks[0][1]
     for package in first:
         differing = [rank for rank, (_, installed) in enumerate(ranks) if installed.get(package) != first[package]]
@@ -68,6 +70,34 @@ def versions() -> dict[str, str]:
         "numpy": numpy.__version__,
         "Python": ".".join(platform.python_version_tuple()[:2]),
     }
+
+
+def machine() -> dict[str, int | str]:
+    """Return the cores that this process may use, bytes of memory, names of GPUs and versions; 0 or empty if unknown.
+
+    >>> sorted(machine())
+    ['cores', 'ganherd', 'gpus', 'memory', 'torch']
+    """
+    import torch
+
+    gpus = range(torch.cuda.device_count()) if torch.cuda.is_available() else ()
+    installed = versions()
+    return {
+        "ganherd": installed["ganherd"],
+        "torch": installed["torch"],
+        "cores": host.cores(),
+        "memory": host.memory(),
+        "gpus": count_names([torch.cuda.get_device_name(gpu) for gpu in gpus]),
+    }
+
+
+def count_names(names: list[str]) -> str:
+    """Return each different name once, with the number of times that it occurs.
+
+    >>> count_names(["H200", "H200", "T4"]), count_names([])
+    ('2 × H200, T4', '')
+    """
+    return ", ".join(name if count == 1 else f"{count} × {name}" for name, count in Counter(names).items())
 
 
 def _difference(expected: str, actual: str) -> str:

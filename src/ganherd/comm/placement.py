@@ -6,11 +6,13 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import accumulate
+from statistics import median
 
 from ganherd.comm.communicator import Placement
 
 Rectangle = tuple[int, int, int, int]  # first row, first column, rows, columns
 Cut = tuple[tuple[int, int], ...]  # the height of each band, and the number of rectangles in it
+ALIKE = 1.2  # ranks whose speeds differ by at most this factor get equal shares
 
 
 def place(
@@ -22,7 +24,7 @@ def place(
     together: int = 1,
     weights: Sequence[float] | None = None,
 ) -> Placement:
-    """Return a placement of the members of all replicas. If there are more ranks than can be used, the last ones are spares.
+    """Return which rank has which members, for all replicas. If there are too many ranks, the last ones are spares.
 
     Args:
         members: The number of members in one replica.
@@ -48,6 +50,33 @@ def place(
         cells_by_rank = _on_grids(*grid, ranks, replicas)
     members_by_rank = [[cell * together + j for cell in sorted(own) for j in range(together)] for own in cells_by_rank]
     return Placement(tuple(map(tuple, members_by_rank)))
+
+
+def weights(rates: Sequence[float | None], kinds: Sequence[str]) -> list[float] | None:
+    """Return the speeds of the ranks as weights for `place`; None if all ranks are about equally fast.
+
+    Ranks of one kind have the same host, type of device and share of its cores. They are taken to be equally fast, because
+    measured differences between them come from other processes: each gets the median of their rates.
+
+    Args:
+        rates: The measured member-steps per second of each rank; None for a spare, whose weight is 0.
+        kinds: A text for each rank, equal for ranks of one kind.
+
+    >>> weights([100.0, 104.0, 50.0, None], ["a", "a", "b", "b"])
+    [102.0, 102.0, 50.0, 0.0]
+    >>> weights([100.0, 60.0, 90.0], ["a", "a", "b"]) is None
+    True
+    """
+    by_kind: dict[str, list[float]] = {}
+    for kind, rate in zip(kinds, rates, strict=True):
+        if rate is not None:
+            by_kind.setdefault(kind, []).append(rate)
+    middle = {kind: median(each) for kind, each in by_kind.items()}
+    if len(middle) < 2 or min(middle.values()) <= 0 or not all(map(math.isfinite, middle.values())):
+        return None
+    if max(middle.values()) <= ALIKE * min(middle.values()):
+        return None
+    return [0.0 if rate is None else middle[kind] for kind, rate in zip(kinds, rates, strict=True)]
 
 
 def shares(items: int, weights: Sequence[float]) -> list[int]:
@@ -135,7 +164,7 @@ def _shortest(rows: int, columns: int, ranks: int, most: int) -> tuple[int, Cut]
 
 
 def _cut(rows: int, columns: int, cut: Cut) -> list[Rectangle]:
-    """Return the rectangles, band by band."""
+    """Return the rectangles of a cut, band by band."""
     out, top = [], 0
     for height, count in sorted(cut, reverse=True):
         left = 0

@@ -1,4 +1,4 @@
-"""A herd spread over the ranks of a job: which members each rank has, collective decisions, and the end of a job.
+"""Spread a herd over the ranks of a job: the members of each rank, collective operations, and the end of a job.
 
 Each member lives on one rank. Small values of all members are known to all ranks, so that these make the same decisions at
 the same step. Only rank 0 writes records, run.json and the mixture. In a single process every operation here is local.
@@ -30,7 +30,7 @@ _CODES = {UserError: 2, Interrupted: 75}
 
 @dataclass(frozen=True)
 class Ranks:
-    """A rank with members, or a spare that has none yet, and its connections to the others."""
+    """The members of this rank and its connections to the other ranks. A spare has no members yet."""
 
     job: Communicator  # of all ranks, spares included
     comm: Communicator | None  # of the ranks that have members; None on a spare

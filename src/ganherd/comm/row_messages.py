@@ -1,17 +1,21 @@
-"""Plan which rows of members cross between ranks, and pack them into one message of bytes for each peer."""
+"""Plan which rows of members go from rank to rank, pack them into one message for each peer, and wait for messages."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from ganherd.comm.communicator import Communicator
     from ganherd.herd.state import State
+
+Messages = Mapping[int, Tensor]  # for each peer one message, uint8 [bytes]
 
 
 @dataclass(frozen=True)
@@ -78,8 +82,10 @@ class TensorSlice:
 
 @dataclass(frozen=True)
 class Layout:
-    """The order of tensors in a message: all rows of one tensor, then of the next. Wide types come first, so that every
-    tensor is aligned."""
+    """The order of tensors in a message: all rows of one tensor, then of the next.
+
+    Wide types come first, so that every tensor is aligned.
+    """
 
     slices: tuple[TensorSlice, ...]
 
@@ -148,3 +154,54 @@ def _select(value: Tensor, rows: Sequence[int]) -> Tensor:
 def index(rows: Sequence[int], device: torch.device) -> Tensor:
     """Return row numbers as int64 [n] on a device. The host does not wait for the copy or for earlier work of the device."""
     return torch.tensor(rows, dtype=torch.int64).to(device, non_blocking=True)
+
+
+class PendingWork(Protocol):
+    """Messages that a backend has started to send and receive. It holds references to their buffers."""
+
+    def poll(self) -> None:
+        """Advance the messages, if the backend has no thread that does."""
+        ...
+
+    def is_completed(self) -> bool:
+        """Advance the messages and return, without waiting, whether all are done."""
+        ...
+
+    def wait(self) -> None:
+        """Return when all messages are done."""
+        ...
+
+
+class Fetch:
+    """Members in transit, as they were when the fetch began."""
+
+    def __init__(self, comm: Communicator, work: PendingWork | None, assemble: Callable[[], State]) -> None:
+        """Track one fetch.
+
+        Args:
+            comm: The communicator that counts the time spent.
+            work: The messages; None if no row crosses between ranks.
+            assemble: Returns the members once all messages have arrived.
+        """
+        self._comm, self._work, self._assemble = comm, work, assemble
+        self._members: State | None = None
+
+    def poll(self) -> None:
+        """Advance the messages; call it now and then before `wait`, because MPI only progresses inside calls.
+
+        A call costs microseconds.
+        """
+        if self._work is not None:
+            with self._comm._translating_errors():
+                self._work.poll()
+
+    def wait(self) -> State:
+        """Return the members; later calls return the same tensors."""
+        if self._members is None:
+            began = time.perf_counter()
+            if self._work is not None:
+                with self._comm._waiting():
+                    self._work.wait()
+            self._members, self._work = self._assemble(), None
+            self._comm.exchange_seconds += time.perf_counter() - began
+        return self._members

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm import row_messages
-from ganherd.comm.pending import PendingWork
+from ganherd.comm.row_messages import PendingWork
 
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator, Placement
@@ -24,11 +24,12 @@ _NAP = 5e-5, 1e-2  # seconds, at least and at most, between two polls while wait
 
 
 class VersionBoard:
-    """Publish and take members at each rank's own pace; wait only for a rank that is too many versions behind.
+    """Publish this rank's members and take those of other ranks, without waiting for ranks that are slower.
 
-    `begin_unsynced` fixes the last version that each rank will publish before all synchronise again. So no rank waits for a
-    message that never comes, and no message is in transit after `drain`. Messages are copied through host memory. Those of
-    a pair of ranks arrive in the order in which they were sent; the newest of each peer is stored.
+    A version is a number that a rank counts up with each `publish`. `take` waits only for ranks that are too many versions
+    behind. `begin_unsynced` fixes the last version that each rank publishes before all synchronise again. So no rank waits
+    for a message that never comes, and no message is in transit after `drain`. Messages are copied through host memory.
+    Those between two ranks arrive in the order in which they were sent; the newest of each peer is stored.
     """
 
     def __init__(
@@ -38,7 +39,7 @@ class VersionBoard:
 
         Args:
             comm: The communicator of all ranks that have members.
-            placement: Where all members live.
+            placement: The members of each rank.
             wanted: The members that each rank takes.
             tensors: The tensors that are published of a member; only names, types and shapes matter.
             bound: The largest difference between a version that is taken and the version that this rank publishes.
@@ -55,7 +56,7 @@ class VersionBoard:
 
     @property
     def versions(self) -> dict[int, int]:
-        """Return the version that is known of each rank that sends members; -1: none yet."""
+        """Return, for each rank that sends members to this one, the newest version received; -1 if there is none yet."""
         return {peer: channel.version for peer, channel in self._channels.items()}
 
     @property
@@ -145,7 +146,7 @@ class _Channel:
     """Receive the messages of one peer: store the newest, and fill a second buffer with the next."""
 
     def __init__(self, comm: Communicator, peer: int, num_bytes: int) -> None:
-        """`num_bytes`: of the rows in a message, without its version."""
+        """Prepare two buffers for the messages of a peer; `num_bytes` is the length of a message without its version."""
         self._comm, self._peer, self._num_bytes = comm, peer, num_bytes
         self._newest, self._spare = (torch.empty(num_bytes + _STAMP, dtype=torch.uint8) for _ in range(2))
         self._incoming: PendingWork | None = None  # into the spare buffer

@@ -1,4 +1,4 @@
-"""Data: from a name or a path to arrays with a held-out split, and to what each member of the herd sees."""
+"""Load data sets from a name or a path, hold out a part of them, and choose the rows that each member sees."""
 
 from __future__ import annotations
 

@@ -44,7 +44,14 @@ class TidyData:
 
 
 def tidy(raw: RawData, name: str) -> TidyData:
-    """Check and convert the arrays of a source; a UserError names the source if they make no sense."""
+    """Check the arrays of a source and convert them to ganherd's layout, range and labels.
+
+    Args:
+        name: What messages call the source.
+
+    Raises:
+        UserError: The arrays are not images or points, or do not fit each other.
+    """
     if raw.x_test is not None and len(raw.x_test) == 0:
         raw = replace(raw, x_test=None, y_test=None)
     x, x_test, notes = _values(raw.x, raw.x_test, name)
@@ -61,6 +68,7 @@ def tidy(raw: RawData, name: str) -> TidyData:
 
 
 def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | None, list[str]]:
+    """Return training rows and held-out rows as bytes (images) or float32 (points), and notes about the conversion."""
     both = [x] if x_test is None else [x, x_test]
     for part in both:
         if part.dtype.kind not in "buif":
@@ -85,7 +93,7 @@ def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | N
 
 
 def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
-    """Return how to convert to [n, C, H, W], and a note if that is a guess."""
+    """Return a function that converts images to [n, C, H, W], and a note if their layout is ambiguous."""
     if 0 in x.shape:
         raise UserError(f"{name} holds images without pixels: its array has shape {x.shape}.")
     if x.ndim == 3:
@@ -131,6 +139,7 @@ def _range(parts: list[Array], name: str) -> tuple[tuple[float, float], list[str
 
 
 def _to_uint8(x: Array, add: float, times: float) -> Array:
+    """Return (x + add) * times, rounded to bytes."""
     if x.dtype == np.uint8 and (add, times) == (0.0, 1.0):
         return np.ascontiguousarray(x)
     out = np.empty(x.shape, np.uint8)
@@ -141,7 +150,7 @@ def _to_uint8(x: Array, add: float, times: float) -> Array:
 
 
 def _labels(raw: RawData, name: str) -> tuple[Array, Array | None, tuple[str, ...], list[str]]:
-    """Return labels as indices into their names."""
+    """Return the labels of both splits as indices into the class names, the class names, and notes for the user."""
     none = None if raw.x_test is None else np.full(len(raw.x_test), -1, np.int64)
     if raw.y is None:
         return np.full(len(raw.x), -1, np.int64), none, (), []
@@ -178,7 +187,7 @@ def _labels(raw: RawData, name: str) -> tuple[Array, Array | None, tuple[str, ..
 
 
 def _column(y: Array, n: int, key: str, name: str) -> Array:
-    """Return one label per row: int64 (-1: no label) or names."""
+    """Return one label per row, as int64 (-1: no label) or as class names; refuse anything else."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
@@ -203,6 +212,7 @@ def _column(y: Array, n: int, key: str, name: str) -> Array:
 
 
 def _by_name(y: Array, known: dict[str, int], name: str) -> Array:
+    """Return the index of each row's class name."""
     values, inverse = np.unique(y, return_inverse=True)
     if strange := [str(v) for v in values if str(v) not in known]:
         raise UserError(f"{name} has rows labelled {strange[0]!r}, which is none of its classes.")
@@ -210,4 +220,5 @@ def _by_name(y: Array, known: dict[str, int], name: str) -> Array:
 
 
 def _index(y: Array, values: Array) -> Array:
+    """Return the position of each row's label among the sorted label numbers; -1 stays -1."""
     return np.where(y < 0, -1, np.searchsorted(values, y)).astype(np.int64)

@@ -1,4 +1,4 @@
-"""Load a data set by name or path: arrays for the device, with a held-out split that is never trained on."""
+"""Load a data set by name or path, as arrays of training rows and of held-out rows, which are never trained on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from ganherd.data import duplicates
 from ganherd.data.arrays import Array, RawData, TidyData, tidy
 from ganherd.data.keyed import shuffle
 from ganherd.data.readers.class_folders import resized
-from ganherd.data.readers.named import read_named
-from ganherd.data.readers.read_path import read_path
+from ganherd.data.readers.named import read_named, read_path
 from ganherd.data.shards import shards
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError
@@ -42,7 +41,7 @@ class Dataset:
 
     @property
     def split(self) -> str:
-        """Describe the split."""
+        """How the rows were divided into training rows and held-out rows, in words."""
         return "as the source has it" if self.holdout is None else f"with data.holdout {self.holdout:g}"
 
     @property
@@ -56,12 +55,12 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """The word for its rows."""
+        """What one row is called, in the plural."""
         return "images" if self.is_image else "points"
 
     @cached_property
     def digest(self) -> str:
-        """sha256 of the content: rows, labels and names, of both splits."""
+        """The SHA-256 of rows, labels and class names of both splits, in hexadecimal."""
         total = hashlib.sha256()
         for array in (self.x, self.y, self.x_test, self.y_test):
             total.update(f"{array.dtype.str}{array.shape}".encode())
@@ -95,9 +94,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     holdout = settings.holdout if draws_points else None
     if data.x_test is None or data.y_test is None:
         holdout = settings.holdout
-        held = hold_out(data.y, settings.holdout)
-        if settings.holdout and not held.any():
-            notes.append("too few rows to hold any out")
+        held = hold_out(data.y, holdout, notes)
         data = replace(data, x=data.x[~held], y=data.y[~held], x_test=data.x[held], y_test=data.y[held])
     if data.x.ndim == 4:
         notes += duplicates.find(data.x, data.x[:0] if data.x_test is None else data.x_test).notes("images")
@@ -109,10 +106,13 @@ def load(settings: schema.DataConfig) -> Dataset:
     return Dataset(name, *rows, data.labels, offset, scale, tuple(notes), data.skipped, holdout, data.source_range)
 
 
-def hold_out(y: Array, fraction: float) -> Array:
+def hold_out(y: Array, fraction: float, notes: list[str]) -> Array:
     """Return a mask of held-out rows: a fraction of each class, the same rows in every run, and never all of a class.
 
-    >>> int(hold_out(np.array([0] * 10 + [1] * 5), 0.2).sum())
+    Args:
+        notes: Notes for the user, to which one is added if no rows can be held out.
+
+    >>> int(hold_out(np.array([0] * 10 + [1] * 5), 0.2, []).sum())
     3
     """
     held = np.zeros(len(y), bool)
@@ -120,6 +120,8 @@ def hold_out(y: Array, fraction: float) -> Array:
         rows = np.flatnonzero(y == k)
         n = min(max(1, round(fraction * len(rows))), len(rows) - 1) if fraction else 0
         held[rows[shuffle(len(rows), "hold out", int(k) + 1)[:n]]] = True
+    if fraction and not held.any():
+        notes.append("too few rows to hold any out")
     return held
 
 
@@ -138,9 +140,7 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
         x_test, y_test = shards.rows_of(path, index, "test")
     else:
         holdout = settings.holdout
-        held = hold_out(y, holdout)
-        if holdout and not held.any():
-            notes.append("too few rows to hold any out")
+        held = hold_out(y, holdout, notes)
         x, y, x_test, y_test = x.pick(~held), y[~held], x.pick(held), y[held]
     train, test = cast(Array, x), cast(Array, x_test)  # they behave like arrays
     rows = (train, y, test, y_test)
@@ -148,16 +148,17 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
 
 
 def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
+    """Return the arrays of `data.source` before they are checked, and the name of the data set."""
     name = settings.source
     if name in DATA_SOURCES:
         return read_named(settings), name
     path = Path(name).expanduser()
-    if path.is_absolute() and not path.exists():
-        raise UserError(
-            f"data.source {name!r} is neither a known name nor a file or folder that exists; if it was moved, name its new "
-            "place: with --set data.source=PATH, or for a run that has begun in its recipe.yaml."
-        )
     if not path.exists():
+        if path.is_absolute():
+            raise UserError(
+                f"data.source {name!r} is neither a known name nor a file or folder that exists; if it was moved, name its new "
+                "place: with --set data.source=PATH, or for a run that has begun in its recipe.yaml."
+            )
         names = DATA_SOURCES.names()
         hint = did_you_mean(name, names, "{}") or f"give a path, or one of {', '.join(names)}."
         raise UserError(
@@ -168,6 +169,7 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
 
 
 def _resize(data: TidyData, size: int) -> TidyData:
+    """Return the data with images of size × size pixels."""
     if data.x.shape[2:] == (size, size):
         return data
     before = " × ".join(str(n) for n in data.x.shape[2:])
@@ -177,6 +179,7 @@ def _resize(data: TidyData, size: int) -> TidyData:
 
 
 def _keep(data: TidyData, points: int, name: str) -> TidyData:
+    """Return the data with this many of its training points, chosen at random but the same in every run."""
     if points > len(data.x):
         raise UserError(f"data.points is {points:,}, but {name} has {len(data.x):,} training points; ask for fewer.")
     rows = np.sort(shuffle(len(data.x), "points")[:points])

@@ -1,4 +1,4 @@
-"""Rows that occur more than once, within the training part or on both sides of the split, found by a hash."""
+"""Count rows that are exact copies of others, among the training rows or between training and held-out rows."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ganherd.util.errors import counted
 
 @dataclass(frozen=True)
 class Duplicates:
-    """How many rows are exact copies of another."""
+    """Numbers of rows that are exact copies of others."""
 
-    rows: int  # of both parts
-    copies: int  # rows that are equal to an earlier one, in either part
-    across: int  # held-out rows that are in the training part too
+    rows: int  # training rows and held-out rows
+    copies: int  # rows that are equal to an earlier one
+    across: int  # held-out rows that are equal to a training row
     held_out: int  # held-out rows
 
     def notes(self, kind: str) -> list[str]:
-        """Say what a person should know; `kind` is what the rows are called.
+        """Return notes for the user, none if there are no copies; `kind` is what the rows are called.
 
         >>> Duplicates(10, 9, 2, 2).notes("images")
         ['all 10 images are equal: there is nothing to learn from them']

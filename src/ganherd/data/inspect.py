@@ -1,21 +1,32 @@
-"""Describe a data set for people and programs: classes, counts, sizes, range, and a contact sheet."""
+"""Describe a data set: its classes, counts, sizes and range as text or JSON, and a contact sheet with a row per class."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.data import duplicates
-from ganherd.data.contact_sheet import contact_sheet
+from ganherd.data.arrays import Array
 from ganherd.data.dataset import Dataset, load
-from ganherd.data.readers.download import get, list_sources
+from ganherd.data.keyed import shuffle
 from ganherd.recipe import schema
-from ganherd.util.errors import counted
-from ganherd.util.files import JsonObject
+from ganherd.util.errors import UserError, counted
+from ganherd.util.files import JsonObject, atomic_write
+from ganherd.viz.pictures import DATA, INK, draw_grid, new_figure, png
 
-__all__ = ["contact_sheet", "describe", "get", "inspect", "list_sources", "text"]
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SOFT = "#75808c"  # colour of counts and notes
+MOST = 100  # classes shown
+MARGIN, HEADER = 36, 84  # pixels
+_LAYOUTS = ((12, 1, 16), (36, 2, 10), (MOST, 4, 6))  # up to this many classes: columns of rows, images in a row
+_UNLABELLED = 10, 20  # rows, and images in a row
 
 
 def inspect(settings: schema.DataConfig) -> JsonObject:
@@ -104,3 +115,109 @@ def _spread(x: Any) -> tuple[Any, Any, float, float]:
     share, seen = counts / x.size, np.flatnonzero(counts)
     mean = float((share * np.arange(256)).sum())
     return seen[0], seen[-1], mean, float(np.sqrt((share * (np.arange(256) - mean) ** 2).sum()))
+
+
+# --- the contact sheet ----------------------------------------------------------------------------------------------
+
+
+def contact_sheet(dataset: Dataset, path: str | os.PathLike[str]) -> Path:
+    """Write the sheet as a PNG and return its path."""
+    target = Path(path)
+    picture = _images(dataset) if dataset.is_image else _points(dataset)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(target, png(picture), sync=False)
+    except OSError as error:
+        raise UserError(f"the contact sheet cannot be written to {target}: {error.strerror}.") from None
+    return target
+
+
+def _summary(dataset: Dataset) -> str:
+    """Return one line about the data set: kind, classes, counts and split."""
+    if dataset.is_image:
+        channels, height, width = dataset.shape
+        what = f"{width} × {height} {'grey' if channels == 1 else 'RGB'}"
+    else:
+        what = "2-D points"
+    train, held = len(dataset.x), len(dataset.x_test)
+    classes = counted(len(dataset.labels), "classes") if dataset.labels else "no labels"
+    total = counted(train + held, dataset.kind)
+    return "  ·  ".join([what, classes, total, f"{dataset.split}: {train:,} to train on, {held:,} held out"])
+
+
+def _images(dataset: Dataset) -> Image.Image:
+    """Return a page with a title, and below it columns of rows of images."""
+    shown = [k for k in range(len(dataset.labels)) if (dataset.y == k).any()][:MOST]
+    if shown:
+        columns, across = next((count, n) for most, count, n in _LAYOUTS if len(shown) <= most)
+        names = [_name(dataset, k) for k in shown]
+        rows = [_some(dataset, np.flatnonzero(dataset.y == k), k, across) for k in shown]
+    else:
+        columns, names, (most, across) = 1, [], _UNLABELLED
+        images = _some(dataset, np.arange(len(dataset.x)), -1, most * across)
+        rows = [images[i : i + across] for i in range(0, len(images), across)]
+    each = -(-len(rows) // columns)
+    grids = [draw_grid(rows[i : i + each], names[i : i + each], largest=64) for i in range(0, len(rows), each)]
+    big, small = _font("DejaVuSans-Bold.ttf", 30), _font("DejaVuSans.ttf", 17)
+    widths = [grid.width + MARGIN for grid in grids]
+    title_width = max(big.getlength(dataset.name), small.getlength(_summary(dataset)))
+    size = (MARGIN + max(sum(widths), round(title_width) + MARGIN), HEADER + grids[0].height + 2 * MARGIN)
+    page = Image.new("RGB", size, "white")
+    pen = ImageDraw.Draw(page)
+    pen.text((MARGIN, MARGIN - 8), dataset.name, INK, font=big)
+    pen.text((MARGIN, MARGIN + 36), _summary(dataset), SOFT, font=small)
+    for i, grid in enumerate(grids):
+        page.paste(grid, (MARGIN + sum(widths[:i]), HEADER + MARGIN))
+    if (more := len(dataset.labels) - len(shown)) > 0:
+        pen.text((MARGIN, page.height - 8), f"and {counted(more, 'more classes')}", SOFT, font=small, anchor="ls")
+    return page
+
+
+def _name(dataset: Dataset, k: int) -> str:
+    """Return the name of a class, shortened, and the number of its images."""
+    label, count = dataset.labels[k], np.count_nonzero(dataset.y == k) + np.count_nonzero(dataset.y_test == k)
+    return f"{label if len(label) <= 9 else label[:8] + '…'} ({count:,})"
+
+
+def _some(dataset: Dataset, rows: Array, k: int, most: int) -> Array:
+    """Return at most this many images of a class, chosen at random but the same for every call."""
+    return np.asarray(dataset.x[rows[shuffle(len(rows), "sheet", k + 1)[:most]]])
+
+
+def _font(name: str, size: int) -> Any:
+    import matplotlib
+
+    return ImageFont.truetype(os.path.join(matplotlib.get_data_path(), "fonts", "ttf", name), size)
+
+
+def _points(dataset: Dataset) -> Figure:
+    """Return a figure of the training points, coloured and named by class, with the held-out ones on top of them."""
+    from matplotlib import colormaps
+    from matplotlib.patheffects import withStroke
+
+    figure, (axes,) = new_figure(9, 9.4)
+    classes = len(dataset.labels)
+    colours: Any = DATA
+    if classes and (dataset.y >= 0).any():
+        hues = colormaps["hsv"](np.linspace(0, 0.94, classes))[:, :3] * 0.82  # darker, for a white background
+        order = np.arange(classes) * 7 % classes if classes % 7 else np.arange(classes)  # neighbours differ
+        colours = np.where((dataset.y >= 0)[:, None], hues[order[dataset.y]], 0.6)
+    dot = float(np.clip(9000 / len(dataset.x), 4, 22))
+    axes.scatter(dataset.x[:, 0], dataset.x[:, 1], s=dot, c=colours, alpha=0.7, linewidths=0, label="to train on")
+    axes.scatter(dataset.x_test[:, 0], dataset.x_test[:, 1], s=dot / 3, c=INK, linewidths=0, label="held out")
+    style: Any = {
+        "ha": "center",
+        "weight": "bold",
+        "color": INK,
+        "path_effects": [withStroke(linewidth=3, foreground="white")],
+    }
+    for k in range(min(classes, MOST)):
+        if (rows := dataset.y == k).any():
+            x, y = dataset.x[rows].mean(axis=0)
+            axes.text(x, y + 3 * dataset.x[rows, 1].std(), dataset.labels[k], **style)  # above its cluster
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.margins(0.08)
+    axes.set_title(f"{dataset.name}: {_summary(dataset)}", color=INK, fontsize=10.5, loc="left")
+    place: Any = {"loc": "upper right", "bbox_to_anchor": (1, -0.03)}  # below the axes, never on the points
+    axes.legend(frameon=False, labelcolor=SOFT, markerscale=2, ncols=2, **place)
+    return figure

@@ -19,7 +19,7 @@ def raw(n: int, purpose: str, *key: int) -> npt.NDArray[np.uint64]:
 
 
 def shuffle(n: int, purpose: str, *key: int) -> npt.NDArray[np.int64]:
-    """Return a permutation of 0 … n-1.
+    """Return a random permutation of 0 … n-1, which depends on the purpose and the key only.
 
     >>> shuffle(5, "example", 1).tolist() == shuffle(5, "example", 1).tolist()
     True

@@ -10,14 +10,14 @@ import numpy.typing as npt
 from ganherd.data.dataset import Dataset
 from ganherd.data.keyed import shuffle
 from ganherd.recipe import schema
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, few
 
 Ints = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """Rows of `Dataset.x` by member. If all members see all rows, `index` is a read-only view of one row."""
+    """The rows of `Dataset.x` that each member trains on. If all members see all rows, `index` is a read-only view."""
 
     index: Ints  # [N, n_max], padded by repeating from the start of the row
     count: Ints  # [N] number of valid entries of each row
@@ -31,8 +31,10 @@ def partition(
     """Return the rows of the members of one replica.
 
     Args:
-        seed: Seed of diets.
-        together: Number of consecutive members that share a diet.
+        members: Number of members; None: one per class, or 1 if members share the data.
+        batch: Size of a batch; a note names members that have fewer rows.
+        seed: Seed of the random fractions (`data.partition: diet`).
+        together: Number of consecutive members that see the same random fraction.
     """
     notes: list[str] = []
     if settings.partition == "by-class":
@@ -48,9 +50,9 @@ def partition(
             rows = [np.sort(shuffle(len(everything), "diet", seed, k // together)[:keep]) for k in range(n)]
     count = np.array([len(row) for row in rows], np.int64)
     if small := [k for k in range(len(rows)) if count[k] < batch]:
-        few = ", ".join(f"{who[k]} has {count[k]}" for k in small[:5]) + (", …" if len(small) > 5 else "")
+        some = few([f"{who[k]} has {count[k]}" for k in small], 5)
         notes.append(
-            f"{len(small)} of {len(rows)} members have fewer rows than a batch of {batch} and see some twice: {few}"
+            f"{len(small)} of {len(rows)} members have fewer rows than a batch of {batch} and see some twice: {some}"
         )
     index: Ints
     if settings.partition == "all":
@@ -61,6 +63,7 @@ def partition(
 
 
 def _by_class(dataset: Dataset, members: int | None, notes: list[str]) -> list[Ints]:
+    """Return the rows of each class, and add a note about rows without a label."""
     classes = len(dataset.labels)
     if not classes:
         raise UserError(

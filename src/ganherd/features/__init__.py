@@ -1,1 +1,1 @@
-"""What metrics are computed on: networks that look at samples, their features, and what is cached of real data."""
+"""Features, which metrics are computed on: networks, features of samples, and the cache of those of real data."""

@@ -1,4 +1,4 @@
-"""Cache what was computed once, by content: tensors as safetensors, with the facts about them as JSON."""
+"""Cache results by a key that names their inputs: tensors as safetensors, with facts about them as JSON."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""A small classifier of the real data, trained on demand in seconds and kept by content: the judge of label scores."""
+"""Train a small classifier of the real data in seconds, for scores that need labels; it is cached by content."""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from torch.nn import functional as F
 
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 VERSION = 2  # part of the cache's key: raise it when the net or its training changes
 BATCH = 64
 STEPS = (500, 2000)  # two epochs, but not fewer nor more steps than these
-OWN, FEW = 5, 20  # of data without a held-out split a fifth is held out, if that is at least this many rows
-LARGEST = 32  # larger images are averaged down to this side: enough to tell classes apart, in seconds
+OWN, FEW = 5, 20  # without a held-out split, a fifth of the data is held out, if that is at least 20 rows
+LARGEST = 32  # larger images are averaged down to this side
 
 
 class ImageNet(nn.Sequential):
@@ -50,6 +50,8 @@ class ImageNet(nn.Sequential):
 
 
 class PointNet(nn.Sequential):
+    """Two hidden layers, for points."""
+
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         width = 64
         layers = [nn.Linear(shape[0], width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()]
@@ -57,29 +59,33 @@ class PointNet(nn.Sequential):
 
 
 def _conv(n_in: int, n_out: int, stride: int) -> list[nn.Module]:
+    """Return a convolution with batch norm and ReLU."""
     return [nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()]
 
 
 @dataclass(frozen=True)
 class Classifier:
-    """A trained net with what it needs to judge: the data's units, and how often it is right on held-out data."""
+    """A trained net, with the units of its data and its accuracy on held-out data."""
 
     net: nn.Module
     name: str
     offset: float
     scale: float
-    held_out_accuracy: float | None  # None: there is too little data to hold any out
+    held_out_accuracy: float | None  # None: there is too little data to hold some out
     held_out_samples: int
-    resizing: str = "none"  # what it does to an image first
+    resizing: str = "none"  # what is done to an image first
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """Return the scores of every class, float32 [n, classes], for data in its own units (uint8 images, float points)."""
         self.net.eval()
-        parts = []
+        batches = (x[start : start + 1024] for start in range(0, len(x), 1024))
         with torch.no_grad():
-            for start in range(0, len(x), 1024):
-                parts.append(self.net(_model_units(x[start : start + 1024], self.offset, self.scale)).numpy())
-        return np.concatenate(parts)
+            return np.concatenate([self.net(_model_units(x, self.offset, self.scale)).numpy() for x in batches])
+
+    def described(self, samples: int) -> ScoreEntry:
+        """Return the fields of scores.json about the classifier, for this many samples."""
+        facts: ScoreEntry = {"samples": samples, "network": self.name, "resizing": self.resizing}
+        return facts | {"held_out_accuracy": self.held_out_accuracy}
 
     def predict(self, x: np.ndarray) -> np.ndarray:
         """Return the likeliest class of each row, int64 [n]."""
@@ -96,21 +102,20 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
     trained_on, held_out = _split(dataset)
     if held_out.x is dataset.x:
         key += f"|{OWN}"
-    digest = hashlib.sha256(key.encode()).hexdigest()[:16]
     net = _make(dataset.shape, classes, seed)
-    path = cache_folder() / f"{digest}.safetensors"
+    path = cache.path_of("classifiers", key)
     facts = _read(path, net, key)
     if facts is None:
         if progress:
             progress(f"training the classifier on {len(trained_on.index):,} real samples")
         with torch_threads(1):  # so that scores do not depend on the cores of the machine
             _fit(net, dataset, trained_on.index, seed, progress)
-            facts = _tried(net, dataset, held_out)
+            facts = _accuracy(net, dataset, held_out)
         cache.write(path, key, net.state_dict(), facts)
     kind = "mlp" if isinstance(net, PointNet) else "cnn"
     return Classifier(
         net.eval(),
-        f"{dataset.name} {kind} {digest[:8]}",
+        f"{dataset.name} {kind} {path.stem[:8]}",
         dataset.offset,
         dataset.scale,
         facts["held_out_accuracy"],
@@ -120,7 +125,8 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
 
 
 def _resizing(shape: tuple[int, ...]) -> str:
-    """
+    """Return in words what the classifier does to images of this shape first.
+
     >>> _resizing((3, 64, 20)), _resizing((1, 28, 28)), _resizing((2,))
     ('averaged down to 32 × 20', 'none', 'none')
     """
@@ -131,7 +137,7 @@ def _resizing(shape: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows of the data, not yet read."""
+    """Some rows of arrays, which are not read yet."""
 
     x: np.ndarray
     y: np.ndarray
@@ -150,12 +156,8 @@ def _split(dataset: Dataset) -> tuple[_Rows, _Rows]:
     return train, tried if some else _Rows(dataset.x_test, dataset.y_test, held)
 
 
-def cache_folder() -> Path:
-    """Return the folder of cached classifiers: under $GANHERD_CACHE, or the user's cache."""
-    return cache.cache_folder("classifiers")
-
-
 def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
+    """Return an untrained net; the random state of the caller does not change."""
     with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
         torch.manual_seed(seed)
         return ImageNet(shape, classes) if len(shape) == 3 else PointNet(shape, classes)
@@ -164,6 +166,7 @@ def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
 def _fit(
     net: nn.Module, dataset: Dataset, rows: np.ndarray, seed: int, progress: Callable[[str], None] | None = None
 ) -> None:
+    """Train a net on some rows of the data."""
     if len(rows) == 0:
         raise UserError(f"a classifier needs labels, and no sample of {dataset.name} has one")
     y = torch.from_numpy(np.ascontiguousarray(dataset.y[rows]))
@@ -182,14 +185,15 @@ def _fit(
 
 
 def _batches(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Yield the rows for every step, epoch after epoch in a new order."""
+    """Return the rows of every step [steps, B], epoch after epoch in a new order."""
     size = min(BATCH, n)
     steps = min(max(2 * n // size, STEPS[0]), STEPS[1])
     epochs = -(-steps * size // n)
     return np.concatenate([rng.permutation(n) for _ in range(epochs)])[: steps * size].reshape(steps, size)
 
 
-def _tried(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
+def _accuracy(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
+    """Return the accuracy of a net on held-out rows, as the cache holds it."""
     rows = held_out.index
     if len(rows) == 0:
         return {"held_out_accuracy": None, "held_out_samples": 0}
@@ -199,6 +203,7 @@ def _tried(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
 
 
 def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
+    """Return data as a float32 tensor in the units of the nets."""
     return torch.from_numpy((np.asarray(x, np.float32) - np.float32(offset)) / np.float32(scale))
 
 

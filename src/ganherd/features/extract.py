@@ -1,4 +1,4 @@
-"""Features of samples: one pass of a network over them, on the best device, with the time left, and none that is NaN."""
+"""Extract features of samples with a network, and compute their mean and covariance."""
 
 from __future__ import annotations
 
@@ -11,15 +11,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.features.moments import Moments, moments
 from ganherd.features.networks import Network
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, TimeLeft
 
 
 @dataclass(frozen=True)
+class Moments:
+    """Mean and covariance, of one group or of several with a leading axis."""
+
+    mean: Tensor  # float64 [..., d]
+    cov: Tensor  # float64 [..., d, d]
+
+
+def moments(x: Tensor) -> Moments:
+    """Return the mean and unbiased covariance of features [n, d], summed in float64 and in chunks.
+
+    >>> moments(torch.tensor([[0.0], [2.0]])).cov.item()
+    2.0
+    """
+    mean = x.mean(0, dtype=torch.float64)
+    cov = torch.zeros(len(mean), len(mean), dtype=torch.float64, device=x.device)
+    for part in x.split(8192):
+        centred = part.double() - mean
+        cov += centred.T @ centred
+    return Moments(mean, cov / max(len(x) - 1, 1))
+
+
+@dataclass(frozen=True)
 class ExtractedFeatures:
-    """What a network says of n samples, with the label and the member of each."""
+    """The output of a network for n samples, with the label and the member of each."""
 
     x: Tensor  # float32 [n, d], on the device that statistics are computed on
     logits: Tensor | None  # float32 [n, classes]
@@ -31,10 +52,12 @@ class ExtractedFeatures:
 
     @property
     def dimension(self) -> int:
+        """Return the number of features."""
         return int(self.x.shape[1])
 
     @cached_property
     def moments(self) -> Moments:
+        """Return the mean and covariance of the features."""
         return moments(self.x)
 
     def rows(self, index: np.ndarray) -> ExtractedFeatures:
@@ -46,6 +69,7 @@ class ExtractedFeatures:
 
 
 def best_device() -> torch.device:
+    """Return the GPU if there is one, otherwise the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
@@ -63,14 +87,27 @@ def extract(
     device: torch.device | None = None,
     fast: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return (features [n, d], logits [n, k] or None); `fast` allows TF32 on a GPU. `name_row` names a row that came out NaN."""
+    """Return features [n, d], and logits [n, k] or None if the network predicts no classes.
+
+    Args:
+        network: The network.
+        x: Samples in the units of the data [n, …].
+        progress: Receives lines about the progress.
+        what: The samples in words, for these lines.
+        name_row: Returns the words for a row whose output is NaN.
+        device: The device to compute on; None: the best one.
+        fast: Allow TF32 on a GPU.
+
+    Raises:
+        UserError: The output has another shape, or is not finite.
+    """
     device = device or best_device()
     module = network.module.to(device)
     tell = TimeLeft(progress, f"features of {what}", len(x))
     if progress and len(x):
         progress(f"features of {len(x):,} {what} ({network.name})")
     parts: list[tuple[Tensor, Tensor | None]] = []
-    with torch.inference_mode(), _tf32(fast):
+    with torch.inference_mode(), tf32(fast):
         for start in range(0, len(x), network.batch):
             batch = torch.from_numpy(np.ascontiguousarray(x[start : start + network.batch])).to(device)
             features, logits = module(batch)
@@ -92,7 +129,7 @@ def extract(
 
 
 @contextmanager
-def _tf32(allowed: bool) -> Iterator[None]:
+def tf32(allowed: bool) -> Iterator[None]:
     """Compute convolutions and products in TF32 or in full float32; restore the setting afterwards."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed

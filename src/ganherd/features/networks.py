@@ -1,4 +1,4 @@
-"""Feature networks: which one looks at the samples, what it is fed, and what to do where it is missing."""
+"""Feature networks: choose one for the data, load it, and say why it cannot be used."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from ganherd.features.material import MetricSkipped
 from ganherd.recipe.trust import script_of
+from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress
 from ganherd.util.text import did_you_mean
@@ -22,26 +23,31 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
 
 NAMES = ("inception", "classifier", "lipizzaner-mnist", "pixels")
-LARGEST = 8  # `pixels` averages images down to this side: a covariance of thousands of pixels says little, slowly
-SMALLEST = 32  # images below this side say little to Inception
+LARGEST = 8  # `pixels` averages images down to this side; a covariance of thousands of pixels would be slow and rough
+SMALLEST = 32  # Inception is not the default for smaller images
 
 
 @dataclass(frozen=True)
 class Network:
-    """A module from samples in the data's own units to (features [B, d], logits [B, k] or None)."""
+    """A module that maps samples in the units of the data to features [B, d] and logits [B, k] or None."""
 
     name: str  # reported with every number
     module: nn.Module
     resizing: str  # what is done to an image before the network sees it
-    digest: str | None  # of the weights: part of the cache's key; None: never cached
+    digest: str | None  # of the weights, for the key of the cache; None: never cached
     batch: int = 1024
-    heavy: bool = False  # seconds for a hundred images on a CPU
+    heavy: bool = False  # takes seconds for a hundred images on a CPU
     held_out_accuracy: float | None = None
     as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
 
+    def described(self, samples: int) -> ScoreEntry:
+        """Return the fields of scores.json about the network, for this many samples."""
+        facts: ScoreEntry = {"samples": samples, "network": self.name, "resizing": self.resizing}
+        return facts | {"held_out_accuracy": self.held_out_accuracy}
+
 
 class Pixels(nn.Module):
-    """The samples themselves, in model units, images averaged down."""
+    """The samples themselves in the units of the nets; images are averaged down."""
 
     def __init__(self, shape: tuple[int, ...], offset: float, scale: float) -> None:
         super().__init__()
@@ -54,7 +60,7 @@ class Pixels(nn.Module):
 
 
 class Penultimate(nn.Module):
-    """What the last layer of the data's classifier sees, its maps averaged over the image, and the classifier's logits."""
+    """The inputs of the last layer of the classifier, averaged over the image, and the logits of the classifier."""
 
     def __init__(self, net: nn.Module, offset: float, scale: float) -> None:
         super().__init__()
@@ -72,7 +78,7 @@ class Penultimate(nn.Module):
 
 
 class InModelUnits(nn.Module):
-    """A user's module: it gets what their discriminator would get, and returns features or (features, logits)."""
+    """A user's module. Its input is that of a discriminator; it returns features, or features and logits."""
 
     def __init__(self, net: nn.Module, offset: float, scale: float) -> None:
         super().__init__()
@@ -99,9 +105,9 @@ def cheap(dataset: Dataset) -> str:
 
 
 def known_as(name: str, dataset: Dataset) -> str | None:
-    """Return what to ask for to get the network that a score names; None if it is not one of NAMES, or not to be had here.
+    """Return the name that `find` takes for the network that a score names; None if it is not in NAMES or not available here.
 
-    A name that comes from a file is looked up and never loaded as a path or as code.
+    A name that comes from a file is only looked up, and never loaded as a path or as code.
     """
     from ganherd.features import inception
 
@@ -122,7 +128,11 @@ def find(
 ) -> Network:
     """Return a network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`.
 
-    Any other TorchScript may take the place of inception if `trust_code` is set; `FILE.pt#sha256=…` states which file it is.
+    Another TorchScript file can replace inception if `trust_code` is set; `FILE.pt#sha256=…` states the digest that it must have.
+
+    Raises:
+        UserError: There is no such network, or it is not trusted.
+        MetricSkipped: It is not available here, or not for this data.
     """
     path, script = Path(wanted).expanduser(), script_of(wanted)
     if head is not None and wanted != "inception" and script is None:
@@ -146,9 +156,10 @@ def find(
 
 
 def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset, trust_code: bool) -> Network:
+    """Return Inception, or the TorchScript file that takes its place."""
     from ganherd.features import inception
 
-    # a file that is not there is the first thing to say
+    # a missing file is reported first
     if (not dataset.is_image or dataset.shape[0] not in (1, 3)) and (path is None or path.is_file()):
         raise MetricSkipped("the network inception looks at grey or RGB images, and this is other data")
     module, name, digest = inception.load(path, head, stated, trust_code)
@@ -158,6 +169,7 @@ def _inception(path: Path | None, stated: str, head: Path | None, dataset: Datas
 
 
 def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
+    """Return the small MNIST network of the cellular papers."""
     from ganherd.features import lipizzaner
 
     if tuple(dataset.shape) != (1, 28, 28) and (path is None or path.is_file()):
@@ -167,6 +179,7 @@ def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
 
 
 def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
+    """Return the classifier of the data without its last layer."""
     from ganherd.features.classifier import classifier_for
 
     if len(dataset.labels) < 2:
@@ -178,6 +191,7 @@ def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
 
 
 def _pixels(dataset: Dataset) -> Network:
+    """Return the network that passes pixels or coordinates on."""
     module = Pixels(dataset.shape, dataset.offset, dataset.scale)
     if module.sides is None:
         return Network("coordinates", module, "none", None)
@@ -186,10 +200,11 @@ def _pixels(dataset: Dataset) -> Network:
 
 
 def _own(name: str, dataset: Dataset, trust_code: bool) -> Network:
+    """Return a network of the user's class."""
     from ganherd import nets
     from ganherd.recipe import schema
 
-    try:  # a score's network is built as a discriminator is: from shape and classes, if it asks for them
+    try:  # it is built like a discriminator: from shape and classes, if it takes them
         net = schema.NetConfig(name=name)
         module = nets.build_discriminator(net, dataset.shape, len(dataset.labels), trust_code=trust_code)
     except UserError as error:

@@ -1,7 +1,8 @@
-"""What samples are measured against: the real data as a network sees it, computed once and kept by content."""
+"""Features of the real data, which samples are compared with; they are computed once and cached by content."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,9 +14,8 @@ from torch import Tensor
 
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache, networks
-from ganherd.features.extract import ExtractedFeatures, best_device, extract, precision
+from ganherd.features.extract import ExtractedFeatures, Moments, best_device, extract, precision
 from ganherd.features.material import DrawnSamples
-from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.files import sha256_of
@@ -29,23 +29,24 @@ VERSION = 1  # part of the cache's key: raise it when features of the same netwo
 
 @dataclass(frozen=True)
 class RealFeatures:
-    """The real data, the network that looks at it, and its features. Shared by all replicas and metrics."""
+    """The real data, a network, and the features of the data. All replicas and metrics share it."""
 
     dataset: Dataset
     wanted: str | None = None  # the network's name, path or class; None: the one that is cheap everywhere
-    limit: int | None = None  # most real rows for a heavy network on a CPU; None: all
+    limit: int | None = None  # number of real rows for a heavy network on a CPU; None: all
     head: Path | None = None  # a classifier head for inception
     trust_code: bool = False
     progress: Progress | None = None
 
     @cached_property
     def network(self) -> Network:
+        """Return the network, which is loaded or trained on first use."""
         wanted = self.wanted or networks.cheap(self.dataset)
         return networks.find(wanted, self.dataset, head=self.head, trust_code=self.trust_code, progress=self.progress)
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """[n] which rows of the training split are looked at: all, or always the same share of them."""
+        """Return the rows of the training split that are used [n]: all, or always the same `limit` of them."""
         n = len(self.dataset.x)
         if self.limit is None or self.limit >= n or not self.network.heavy or torch.cuda.is_available():
             return np.arange(n)
@@ -53,42 +54,54 @@ class RealFeatures:
 
     @cached_property
     def real(self) -> ExtractedFeatures:
-        """The features of the real rows, from the cache where they were computed before."""
-        y, device = self.dataset.y[self.rows], best_device()
+        """Return the features of the real rows; they are cached on disk."""
+        y = self.dataset.y[self.rows]
+        tensors = {name: value.to(best_device()) for name, value in self._cached("features", self._extract).items()}
         no_member = np.full(len(y), -1, np.int64)
-        path = cache.path_of("features", self._key)
-        if self.network.digest and (cached := cache.read(path, self._key)):
-            features, logits = cached[0]["features"], cached[0].get("logits")
-            return ExtractedFeatures(features.to(device), None if logits is None else logits.to(device), y, no_member)
+        return ExtractedFeatures(tensors["features"], tensors.get("logits"), y, no_member)
+
+    def _extract(self) -> dict[str, Tensor]:
+        """Return the features of the real rows, and their logits if there are any."""
         is_all = len(self.rows) == len(self.dataset.x)
-        x = self.dataset.x if is_all else self.dataset.x[self.rows]  # all rows are not copied
+        x = self.dataset.x if is_all else self.dataset.x[self.rows]  # without a copy if all rows are used
         features, logits = extract(self.network, x, self.progress, f"real samples of {self.dataset.name}")
-        if self.network.digest:
-            tensors = {"features": features.cpu()} | ({} if logits is None else {"logits": logits.cpu()})
-            cache.write(path, self._key, tensors, self._facts)
-        return ExtractedFeatures(features, logits, y, no_member)
+        return {"features": features} | ({} if logits is None else {"logits": logits})
+
+    def _cached(self, kind: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Return tensors from the cache, or compute and cache them; they are not cached for a network without digest."""
+        if not self.network.digest:
+            return compute()
+        path = cache.path_of(kind, self._key)
+        if cached := cache.read(path, self._key):
+            return cached[0]
+        tensors, network = compute(), self.network
+        facts = {"data": self.dataset.name, "network": network.name, "resizing": network.resizing}
+        on_cpu = {name: value.cpu() for name, value in tensors.items()}
+        cache.write(path, self._key, on_cpu, {**facts, "samples": len(self.rows)})
+        return tensors
 
     @cached_property
     def summary(self) -> tuple[Moments, Tensor | None]:
-        """(moments of the real features, on their device; how often the network sees each class in them, int64 [K])."""
-        path, device = cache.path_of("moments", self._key), best_device()
-        if self.network.digest and (cached := cache.read(path, self._key)):
-            mean, cov = cached[0]["mean"].to(device), cached[0]["cov"].to(device)
-            return Moments(mean, cov), cached[0].get("seen")
-        moments, logits = self.real.moments, self.real.logits
-        seen = None if logits is None else torch.bincount(logits.argmax(1), minlength=logits.shape[1]).cpu()
-        if self.network.digest:
-            tensors = {"mean": moments.mean.cpu(), "cov": moments.cov.cpu()} | ({} if seen is None else {"seen": seen})
-            cache.write(path, self._key, tensors, self._facts)
-        return moments, seen
+        """Return the moments of the real features, and how often the network predicts each class for them, int64 [K]."""
+
+        def compute() -> dict[str, Tensor]:
+            moments, logits = self.real.moments, self.real.logits
+            tensors = {"mean": moments.mean, "cov": moments.cov}
+            if logits is not None:
+                tensors["seen"] = torch.bincount(logits.argmax(1), minlength=logits.shape[1])
+            return tensors
+
+        tensors = self._cached("moments", compute)
+        counts = tensors["seen"].cpu() if "seen" in tensors else None
+        return Moments(tensors["mean"].to(best_device()), tensors["cov"].to(best_device())), counts
 
     def forget(self) -> None:
-        """Drop the features of the real rows; what was computed from them stays."""
+        """Drop the features of the real rows from memory; `summary` stays."""
         self.__dict__.pop("real", None)
 
     @cached_property
     def _key(self) -> str:
-        """All that the real features depend on."""
+        """Return the key of the cache: everything that the real features depend on."""
         parts = (
             self.dataset.digest,
             "train",
@@ -101,13 +114,6 @@ class RealFeatures:
         )
         return "|".join(str(part) for part in parts)
 
-    @property
-    def _facts(self) -> dict[str, object]:
-        """The facts that the cache holds about them."""
-        network = self.network
-        facts = {"data": self.dataset.name, "network": network.name, "resizing": network.resizing}
-        return {**facts, "samples": len(self.rows)}
-
     def real_of(self, classes: tuple[int, ...]) -> ExtractedFeatures:
         """Return the features of some classes; of all the data if none is named."""
         if not classes:
@@ -118,7 +124,8 @@ class RealFeatures:
 
     @cached_property
     def _by_class(self) -> dict[tuple[int, ...], ExtractedFeatures]:
-        return {}
+        """Return the features of some classes that are known already."""
+        return {}  # filled by `real_of`
 
     def of(self, drawn: DrawnSamples, what: str = "samples") -> ExtractedFeatures:
         """Return the features of generated samples; an error about NaN names the member."""
@@ -130,7 +137,7 @@ class RealFeatures:
         return ExtractedFeatures(features, logits, drawn.y, drawn.member)
 
     def described(self, features: ExtractedFeatures) -> ScoreEntry:
-        """Return what every score against this reference was measured with."""
+        """Return the fields that say how a score against this reference was measured."""
         facts: ScoreEntry = {
             "samples": len(features),
             "network": self.network.name,

@@ -7,14 +7,14 @@ each tensor. A training step works on a `Breed.view`: the same storage, with the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby, pairwise
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ganherd.herd.state import ROWS, Blueprint, Seat, State, new_state, take_
+from ganherd.herd.state import ROWS, Blueprint, MakeNet, MemberSettings, Seat, State, new_state, take_
 
 _BUFFERS = "g.buffers."
 
@@ -29,15 +29,14 @@ class Breed:
     buffer_prefix: str = ""  # starts the names of its buffers; empty if the herd has only one breed
 
     def view(self, state: State) -> State:
-        """Return the state of members of this breed as a herd of one breed would have it; storage is shared."""
+        """Return the state of this breed's members with the names and widths of a herd of this breed only; storage is shared."""
         if not self.buffer_prefix:
             return state
-        out: State = {}
+        prefix, out = _BUFFERS + self.buffer_prefix, State()
         for name, value in state.items():
-            if name.startswith(_BUFFERS):
-                if name.startswith(_BUFFERS + self.buffer_prefix):
-                    out[_BUFFERS + name.removeprefix(_BUFFERS + self.buffer_prefix)] = value
-            else:
+            if name.startswith(prefix):
+                out[_BUFFERS + name.removeprefix(prefix)] = value
+            elif not name.startswith(_BUFFERS):
                 out[name] = value[:, : self.g.num_params] if _is_row(name) else value
         return out
 
@@ -47,10 +46,10 @@ class Breeds:
 
     def __init__(self, each: Sequence[tuple[str, Blueprint, int]]) -> None:
         """Take (name of the net, blueprint, number of members in a replica) for each breed."""
-        ends = [sum(members for *_, members in each[: i + 1]) for i in range(len(each))]
+        slots = slot_ranges([members for *_, members in each])
         self.all = tuple(
-            Breed(name, g, range(end - members, end), f"{i}." if len(each) > 1 else "")
-            for i, ((name, g, members), end) in enumerate(zip(each, ends, strict=True))
+            Breed(name, g, slots[number], f"{number}." if len(each) > 1 else "")
+            for number, (name, g, _) in enumerate(each)
         )
         self.row_width = max(breed.g.num_params for breed in self.all)
 
@@ -69,7 +68,7 @@ class Breeds:
         return out
 
     def rows_of(self, breed: Breed, slots: Sequence[int]) -> list[int]:
-        """Return the rows of the members with these slots that are of a breed."""
+        """Return which of these slots belong to a breed, as positions in `slots`."""
         return [row for row, slot in enumerate(slots) if self.of(slot) is breed]
 
     # -- rows under the names of their parameters -------------------------------------------------------------------
@@ -107,11 +106,20 @@ class Breeds:
         return out
 
 
+def slot_ranges(members: Sequence[int]) -> list[range]:
+    """Return the slots of each breed from the number of its members in a replica.
+
+    >>> slot_ranges([2, 3])
+    [range(0, 2), range(2, 5)]
+    """
+    return [range(start, stop) for start, stop in pairwise(accumulate(members, initial=0))]
+
+
 def new_breeds(
-    each: Sequence[tuple[str, Callable[[], nn.Module], int]],
-    make_d: Callable[[], nn.Module],
+    each: Sequence[tuple[str, MakeNet, int]],
+    make_d: MakeNet,
     seats: Sequence[Seat],
-    settings: Mapping[str, Sequence[float] | Sequence[int]],
+    settings: MemberSettings,
     dtype: torch.dtype,
     ema: bool,
 ) -> tuple[Breeds, Blueprint, State]:
@@ -127,12 +135,11 @@ def new_breeds(
         name, make_g, members = each[0]
         g, d, whole = new_state(make_g, make_d, seats, settings, dtype, ema)
         return Breeds([(name, g, members)]), d, whole
-    edges = [sum(members for *_, members in each[:i]) for i in range(len(each) + 1)]
     blueprints: list[tuple[str, Blueprint, int]] = []
     of_breeds: list[tuple[list[int], Blueprint, State]] = []  # rows of the breed's members, discriminator, state
-    for number, (name, make_g, members) in enumerate(each):
-        slots = range(edges[number], edges[number + 1])
-        rows = [row for row, seat in enumerate(seats) if seat.slot in slots]
+    slots = slot_ranges([members for *_, members in each])
+    for (name, make_g, members), own_slots in zip(each, slots, strict=True):
+        rows = [row for row, seat in enumerate(seats) if seat.slot in own_slots]
         own_settings = {key: [values[row] for row in rows] for key, values in settings.items()}
         g, d, breed_state = new_state(make_g, make_d, [seats[row] for row in rows], own_settings, dtype, ema)
         blueprints.append((name, g, members))

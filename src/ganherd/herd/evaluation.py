@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd.checks.hidden_state.comparable import differing_names, equal
-from ganherd.herd.checks.hidden_state.python_state import copy_attributes
+from ganherd.herd.checks.hidden_state.python_state import copy_attributes, copy_numbers
 from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.parameter_names import call_with_tensors, canonical_names
 from ganherd.herd.rng import MemberRandomness
@@ -77,16 +77,14 @@ def _is_foreign(module: nn.Module) -> bool:
 
 def _works_in_evaluation(template: nn.Module, tensors: Tensors, inputs: tuple[Tensor, ...], key: Tensor) -> bool:
     """Return whether `eval()` or a call after it changes the net, or a shared module gives another output than a fresh copy."""
-    if any(
-        type(layer).train is not nn.Module.train or type(layer).eval is not nn.Module.eval
-        for layer in template.modules()
-    ):
+    kinds = {type(layer) for layer in template.modules()}
+    if any(kind.train is not nn.Module.train or kind.eval is not nn.Module.eval for kind in kinds):
         return True
     module = member_module(template, tensors)
-    before = copy_attributes(module), _numbers(module)
+    attributes, numbers = copy_attributes(module), copy_numbers(module)
     with MemberRandomness(key):
         output = module(*inputs)
-    if differing_names(before[0], copy_attributes(module)) or differing_names(before[1], _numbers(module)):
+    if differing_names(attributes, copy_attributes(module)) or differing_names(numbers, copy_numbers(module)):
         return True
     copied = {name: value.clone() for name, value in tensors.items()}
     try:
@@ -94,8 +92,3 @@ def _works_in_evaluation(template: nn.Module, tensors: Tensors, inputs: tuple[Te
             return not equal(output, call_with_tensors(copy_module(template).eval(), copied, inputs))
     except (RuntimeError, KeyError, AttributeError):  # the net has other parameters in evaluation mode
         return True
-
-
-def _numbers(module: nn.Module) -> Tensors:
-    """Return copies of all parameters and buffers."""
-    return {name: value.detach().clone() for name, value in (*module.named_parameters(), *module.named_buffers())}

@@ -32,10 +32,13 @@ def canonical_names(module: nn.Module) -> dict[str, str]:
 
 def attribute_paths(module: nn.Module) -> dict[str, str]:
     """Map each path to a parameter or buffer, with every layer visited once, to the canonical name. Results are cached."""
-    paths = _PATHS.get(module)
-    if paths is None:
-        paths = _PATHS[module] = _attribute_paths(module)
-    return paths
+    if module not in _PATHS:
+        names, paths = canonical_names(module), list[str]()
+        for prefix, layer in module.named_modules():
+            for named in (layer.named_parameters, layer.named_buffers):
+                paths += [path for path, _ in named(prefix, recurse=False, remove_duplicate=False)]
+        _PATHS[module] = {path: names[path] for path in paths}
+    return _PATHS[module]
 
 
 def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any = None) -> Any:
@@ -52,15 +55,6 @@ def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], args: Any, 
     out = functional_call(module, by_path, args, kwargs, tie_weights=False)
     tensors.update({name: by_path[path] for path, name in paths.items()})
     return out
-
-
-def _attribute_paths(module: nn.Module) -> dict[str, str]:
-    """Compute `attribute_paths`."""
-    names, paths = canonical_names(module), list[str]()
-    for prefix, layer in module.named_modules():
-        for named in (layer.named_parameters, layer.named_buffers):
-            paths += [path for path, _ in named(prefix, recurse=False, remove_duplicate=False)]
-    return {path: names[path] for path in paths}
 
 
 def refuse_shared_buffers(module: nn.Module) -> None:

@@ -15,6 +15,7 @@ import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,8 @@ from ganherd.util.errors import UserError
 # Purposes of draws. The numbers are part of every run's identity: never reuse or renumber one.
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
 OPPONENT, MUTATE, MUTATE_LOSS, PAIRING, FITNESS, TOURNAMENT, MIXING, AUGMENT = range(12, 20)
+
+Purpose = tuple[int, ...]  # one of these numbers, then numbers that distinguish its draws within a step
 
 VERSIONS = (1, 2)  # new runs and mixtures use the last one
 _version = ContextVar("ganherd.streams", default=VERSIONS[-1])
@@ -178,13 +181,13 @@ def _words(member_keys: np.ndarray) -> np.ndarray:
 
 def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
     """Draw on the device by hashing key and counter, so that the draws can be captured in a CUDA graph."""
-    count = math.prod(shape)
+    numbers = math.prod(shape)
     if member_keys.is_cuda and HAS_TRITON:
         from ganherd.herd.lowering.kernels.random_bits import fill
 
-        return fill(member_keys, count, kind, dtype).view(member_keys.shape[0], *shape)
-    counter = torch.arange(count, device=member_keys.device, dtype=torch.int64)
-    bits = device_keys(member_keys[:, None] + counter * _signed(_GOLDEN), 0)  # [N, count]
+        return fill(member_keys, numbers, kind, dtype).view(member_keys.shape[0], *shape)
+    counter = torch.arange(numbers, device=member_keys.device, dtype=torch.int64)
+    bits = device_keys(member_keys[:, None] + counter * _signed(_GOLDEN), 0)  # [N, numbers]
     high = _shifted(bits, 40).to(torch.float32) * 2.0**-24  # [0, 1)
     if kind == "normal":  # Box-Muller on the two halves of the 64 bits
         low = (bits & 0xFFFFFF).to(torch.float32) * 2.0**-24
@@ -218,40 +221,29 @@ class _Draw(torch.autograd.Function):
         return _Draw._rows(member_key.movedim(in_dims[0], 0), *rest), 0
 
 
-class DrawCounter:
-    """Number the draws of one call of a module, in the order in which they happen."""
-
-    def __init__(self) -> None:
-        self._count = 0
-
-    def next(self) -> int:
-        """Return the number of the next draw, starting at 1."""
-        self._count += 1
-        return self._count
-
-
 class MemberRandomness(TorchFunctionMode):
     """Let dropout, `randn`, `rand`, … inside a plain module draw from the member's own stream while this mode is active."""
 
-    def __init__(self, member_key: Tensor, calls: DrawCounter | None = None) -> None:
-        """Take the member's key, a scalar tensor; under `vmap` it is batched over the members."""
+    def __init__(self, member_key: Tensor, calls: Iterator[int] | None = None) -> None:
+        """Take the member's key, a scalar tensor; under `vmap` it is batched over the members.
+
+        Args:
+            calls: Numbers the draws of one call of a module, in the order in which they happen; None: 1, 2, …
+        """
         super().__init__()
-        self._key = member_key
-        self._calls = calls or DrawCounter()
+        self._key, self._calls = member_key, count(1) if calls is None else calls
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
         """Draw numbers of this shape with the key of the next draw."""
-        drawn: Tensor = _Draw.apply(self._key, self._calls.next(), tuple(shape), kind, dtype)  # type: ignore[no-untyped-call]
+        drawn: Tensor = _Draw.apply(self._key, next(self._calls), tuple(shape), kind, dtype)  # type: ignore[no-untyped-call]
         return drawn
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = "" if getattr(func, "__module__", "") == "torch.nn.init" else getattr(func, "__name__", "")
         if name in DRAWS and kwargs.get("generator") is not None:
             raise UserError(
-                f"{calling_net()} draws random numbers from a generator of its own, with {name}{calling_line()}, but each "
+                f"{calling_net()} draws random numbers from its own generator, with {name}{calling_line()}, but each "
                 "member has its own stream. Draw fixed numbers in the constructor and register them as a buffer, or leave "
                 "generator out to draw from the member's stream."
             )
@@ -259,7 +251,8 @@ class MemberRandomness(TorchFunctionMode):
             return self._dropout(name, *args, **kwargs)
         if name in _LIKE:
             like = args[0] if args else kwargs["input"]
-            return self._new(like.shape, _LIKE[name], {"dtype": like.dtype} | _not_none(kwargs))
+            given = {option: value for option, value in kwargs.items() if value is not None}
+            return self._new(like.shape, _LIKE[name], {"dtype": like.dtype} | given)
         if name in _NEW:
             sizes = kwargs.get("size") or (args[0] if args and isinstance(args[0], Sequence) else args)
             return self._new(tuple(sizes), _NEW[name], kwargs)
@@ -307,11 +300,6 @@ class MemberRandomness(TorchFunctionMode):
         return x.copy_(drawn * b + a if name == "normal_" else drawn * (b - a) + a)
 
 
-def _not_none(options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options that are not None."""
-    return {name: value for name, value in options.items() if value is not None}
-
-
 DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
 _LIKE = {"randn_like": "normal", "rand_like": "uniform"}
 _NEW = {"randn": "normal", "rand": "uniform"}
@@ -340,17 +328,12 @@ class Streams:
             return device_keys(self._step_keys, *purpose)
         return torch.from_numpy(keys(self._step_keys, *purpose))
 
-    def draw(self, purpose: tuple[int, ...], shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
+    def draw(self, purpose: Purpose, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
         """Draw numbers [N, *shape] for one purpose; see `draw` of this module for `kind`."""
         return draw(self.keys(*purpose), shape, kind, dtype)
 
     def prior(
-        self,
-        purpose: tuple[int, ...],
-        shape: Sequence[int],
-        prior: str,
-        dtype: torch.dtype,
-        choice: Tensor | None = None,
+        self, purpose: Purpose, shape: Sequence[int], prior: str, dtype: torch.dtype, choice: Tensor | None = None
     ) -> Tensor:
         """Draw the input noise of generators, [N, *shape].
 

@@ -21,6 +21,9 @@ from ganherd.util.memory import require_memory
 
 State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets, `set.` are per-member settings
 
+MakeNet = Callable[[], nn.Module]
+MemberSettings = Mapping[str, Sequence[float] | Sequence[int]]  # one value for each member
+
 # State tensors with one number per parameter of a net, in the order of its blueprint.
 ROWS = ("params", "adam.m", "adam.v", "ema")
 
@@ -75,9 +78,8 @@ class Blueprint:
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Return rows [N, P] as named parameters [N, …]; a single split, so that its gradient is one concatenation."""
         n, columns = rows.shape[0], rows.split_with_sizes(self.param_sizes, dim=1)
-        return {
-            name: column.view(n, *shape) for (name, shape), column in zip(self.shapes.items(), columns, strict=True)
-        }
+        shapes = zip(self.shapes.items(), columns, strict=True)
+        return {name: column.view(n, *shape) for (name, shape), column in shapes}
 
     def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
         """Return `views`: members in all slots have this net."""
@@ -128,12 +130,7 @@ class Seat:
 
 
 def new_state(
-    make_g: Callable[[], nn.Module],
-    make_d: Callable[[], nn.Module],
-    seats: Sequence[Seat],
-    settings: Mapping[str, Sequence[float] | Sequence[int]],
-    dtype: torch.dtype,
-    ema: bool,
+    make_g: MakeNet, make_d: MakeNet, seats: Sequence[Seat], settings: MemberSettings, dtype: torch.dtype, ema: bool
 ) -> tuple[Blueprint, Blueprint, State]:
     """Draw every member's initial weights from its own stream, and stack them.
 
@@ -168,7 +165,7 @@ def new_state(
     return blueprints[0], blueprints[1], state
 
 
-def build_seeded(make: Callable[[], nn.Module], seed: int) -> nn.Module:
+def build_seeded(make: MakeNet, seed: int) -> nn.Module:
     """Build a module whose initial weights depend on `seed` alone.
 
     The constructor may draw from the generators of PyTorch, NumPy or Python; their states are restored afterwards.
@@ -188,9 +185,7 @@ def apply_custom_train(module: nn.Module) -> nn.Module:
     return module
 
 
-def init_members(
-    make: Callable[[], nn.Module], seeds: Sequence[int], dtype: torch.dtype
-) -> tuple[Blueprint, Tensor, dict[str, Tensor]]:
+def init_members(make: MakeNet, seeds: Sequence[int], dtype: torch.dtype) -> tuple[Blueprint, Tensor, State]:
     """Build a module for each seed and stack their weights.
 
     Only one module exists at a time; its numbers are copied to its row at once, so that thousands of members need no more
@@ -207,9 +202,8 @@ def init_members(
             f"{type(first).__name__}{assignment_line(first)} has no parameter that can be trained: "
             "give it one, or do not freeze all of them."
         )
-    require_memory(
-        3 * len(seeds) * blueprint.num_params * dtype.itemsize, f"weights and optimiser state of {len(seeds):,} nets"
-    )
+    num_bytes = 3 * len(seeds) * blueprint.num_params * dtype.itemsize
+    require_memory(num_bytes, f"weights and optimiser state of {len(seeds):,} nets")
     params = torch.empty(len(seeds), blueprint.num_params, dtype=dtype)
     buffers = {name: torch.empty(len(seeds), *shape, dtype=kind) for name, (shape, kind) in blueprint.buffers.items()}
     for row, seed in enumerate(seeds):

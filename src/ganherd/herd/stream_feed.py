@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, cast
 
@@ -16,14 +16,14 @@ from torch import Tensor
 
 from ganherd.data.arrays import Array
 from ganherd.data.shards.shards import ShardRows
-from ganherd.herd.feed import Feed
+from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.util.memory import available_memory
 
 BATCHES_AHEAD = 2  # batches of each block of members to read ahead
-MAX_BYTES_AHEAD = (
-    1 << 30
-)  # most bytes to hold read ahead, all blocks together; one batch of a block is always read ahead
+MAX_BYTES_AHEAD = 1 << 30  # of all blocks together; one batch of each block is always read ahead
 READERS = min(8, os.cpu_count() or 1)  # threads that copy rows, or wait for a disk
+Rows = ShardRows | Array  # [n, …] rows of a prepared folder, or an array
+
 _BYTES_PER_READER = 1 << 18  # with fewer bytes for each, another thread costs more than it saves
 
 
@@ -74,27 +74,20 @@ class StreamFeed(Feed):
     resident = False  # a CUDA graph cannot hold a copy from the host
 
     def __init__(
-        self,
-        x: ShardRows | Array,  # [n, …]
-        y: np.ndarray,  # [n] int64
-        index: np.ndarray,  # [N, n_max] rows of x for each member
-        count: np.ndarray,  # [N] the number of rows of each member; the rest of its index row is padding
-        batch: int,
-        offset: float,
-        scale: float,
-        dtype: torch.dtype,
-        device: torch.device,
-        ahead: int = BATCHES_AHEAD,
-        max_bytes: int = MAX_BYTES_AHEAD,
+        self, x: Rows, y: np.ndarray, plan: BatchPlan, device: torch.device, max_bytes: int = MAX_BYTES_AHEAD
     ) -> None:
+        """Take the data x [n, …] and y [n] int64, and start the threads that read it.
+
+        Args:
+            device: Where batches are sent.
+            max_bytes: Most bytes to hold read ahead.
+        """
         stand_in = OffDeviceData(x.shape, device, x.dtype.itemsize)
-        super().__init__(cast(Tensor, stand_in), torch.from_numpy(y), index, count, batch, offset, scale, dtype)
-        self._rows, self._device, self._ahead, self._max_bytes = x, device, ahead, max_bytes
+        super().__init__(cast(Tensor, stand_in), torch.from_numpy(y), plan)
+        self._rows, self._device, self._max_bytes = x, device, max_bytes
         self._row_bytes = x.dtype.itemsize * int(np.prod(x.shape[1:]))
         self._order_lock = threading.Lock()  # the table of the order is shared with the thread that reads ahead
-        self._batch_reader = ThreadPoolExecutor(
-            1, "ganherd-feed"
-        )  # reads one batch after another, in the order of requests
+        self._batch_reader = ThreadPoolExecutor(1, "ganherd-feed")  # reads batches in the order of requests
         self._readers = ThreadPoolExecutor(READERS, "ganherd-read")  # read the rows of one batch in parallel
         self._blocks: dict[tuple[int, int], _Block] = {}
         self._held = 0  # bytes of all batches that are read ahead
@@ -111,8 +104,8 @@ class StreamFeed(Feed):
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
         """Return x [n, B, …] and y [n, B] of batch `c` of some members, and start to read the following batches."""
         block = self._block(members, base, c)
-        following = block.following(self._ahead)
-        num_bytes = len(base) * self.batch * self._row_bytes
+        following = block.following(BATCHES_AHEAD)
+        num_bytes = len(base) * self.plan.batch * self._row_bytes
         for other in [other for other in block.batches if other != c and other not in following]:
             block.batches.pop(other).cancel()
             self._held -= num_bytes
@@ -122,7 +115,9 @@ class StreamFeed(Feed):
             self.late += 1
         for one in (c, *following):
             if one not in block.batches and (one in (c, *following[:1]) or self._held + num_bytes <= self._max_bytes):
-                block.batches[one] = self._batch_reader.submit(self._read_batch, members, block.base, one)
+                block.batches[one] = self._batch_reader.submit(
+                    lambda c, base: self._read(self.indices(members, base, c)), one, block.base
+                )
                 self._held += num_bytes
         # The batch stays cached until the next request: a step may request its last batch twice.
         return self._send(*block.batches[c].result())
@@ -133,9 +128,7 @@ class StreamFeed(Feed):
 
     def select(self, members: Sequence[int]) -> Feed:
         """Return a feed with the same batches for these members only, numbered from 0 in this order."""
-        index, count = self._index_of(members)
-        data = (self._rows, self.y.numpy(), index, count, self.batch, self._offset, self._scale, self.dtype)
-        return StreamFeed(*data, self._device, self._ahead, self._max_bytes)
+        return StreamFeed(self._rows, self.y.numpy(), self.plan.select(members), self._device, self._max_bytes)
 
     def close(self) -> None:
         """Stop the threads and drop batches that are not read yet."""
@@ -154,14 +147,10 @@ class StreamFeed(Feed):
                 dropped = self._blocks.pop((start, stop)).batches
                 for batch in dropped.values():
                     batch.cancel()
-                self._held -= len(dropped) * (stop - start) * self.batch * self._row_bytes
+                self._held -= len(dropped) * (stop - start) * self.plan.batch * self._row_bytes
             block = self._blocks[key] = _Block(base.copy(), c)
         block.move_to(c)
         return block
-
-    def _read_batch(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
-        """Read batch `c` of some members to host memory."""
-        return self._read(self.indices(members, base, c))
 
     def _read(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
         """Read x [n, B, …] as stored and y [n, B] to host memory, pinned if the device is a GPU so that copies can overlap."""
@@ -185,47 +174,38 @@ class StreamFeed(Feed):
         if isinstance(self._rows, ShardRows):
             self._rows.read(rows, out)
         else:
-            np.take(
-                self._rows, rows, axis=0, out=out, mode="clip"
-            )  # mode `raise` would copy twice; all rows are in range
+            # All rows are in range; the mode `raise` would copy twice.
+            np.take(self._rows, rows, axis=0, out=out, mode="clip")
 
     def _send(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Copy a batch to the device and scale it there, with the same arithmetic as `Feed.gather`."""
-        scaled = x.to(self._device, non_blocking=True).to(self.dtype, copy=True)
-        return scaled.sub_(self._offset).div_(self._scale), y.to(self._device, non_blocking=True)
+        scaled = x.to(self._device, non_blocking=True).to(self.plan.dtype, copy=True)
+        return scaled.sub_(self.plan.offset).div_(self.plan.scale), y.to(self._device, non_blocking=True)
 
 
-def make_feed(
-    x: Any,  # [n, …] a numpy array, or the rows of a prepared folder
-    y: np.ndarray,
-    index: np.ndarray,
-    count: np.ndarray,
-    batch: int,
-    offset: float,
-    scale: float,
-    dtype: torch.dtype,
-    device: torch.device,
-    room: int | None = None,
-) -> Feed:
+def make_feed(x: Any, y: np.ndarray, plan: BatchPlan, device: torch.device, room: int | None = None) -> Feed:
     """Return a feed whose data is on the device if it fits, otherwise one that streams it.
 
     From a prepared folder, only shards with rows of these members are opened.
 
     Args:
+        x: [n, …] a numpy array, or the rows of a prepared folder.
+        y: [n] int64.
         room: Bytes that the data may take on the device; None: half of the free memory.
     """
     room = _half_of_free(device) if room is None else room
     row_bytes = x.dtype.itemsize * int(np.prod(x.shape[1:]))
     if not isinstance(x, ShardRows):
         if len(x) * row_bytes > room and device.type != "cpu":
-            return StreamFeed(x, y, index, count, batch, offset, scale, dtype, device)
-        return Feed(_on(x, device), _on(y, device), index, count, batch, offset, scale, dtype)
+            return StreamFeed(x, y, plan, device)
+        return Feed(_on(x, device), _on(y, device), plan)
+    index = plan.index
     shared = index.strides[0] == 0 or len(index) == 1  # all members see the same rows
     rows, positions = np.unique(index[:1] if shared else index, return_inverse=True)
     if len(rows) * row_bytes > room:
-        return StreamFeed(x, y, index, count, batch, offset, scale, dtype, device)
+        return StreamFeed(x, y, plan, device)
     compact = np.broadcast_to(positions.reshape(1, -1), index.shape) if shared else positions.reshape(index.shape)
-    return Feed(_on(x[rows], device), _on(y[rows], device), compact, count, batch, offset, scale, dtype)
+    return Feed(_on(x[rows], device), _on(y[rows], device), replace(plan, index=compact))
 
 
 def _on(array: np.ndarray, device: torch.device) -> Tensor:

@@ -7,14 +7,14 @@ import math
 import numpy as np
 
 from ganherd.features.material import ScoringContext
-from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
+from ganherd.metrics.groups import SampleGroup, asked_by_class, of_rows, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
-FEW = 50  # a spread of fewer samples than this gets a warning
-ENOUGH = 10  # … and of fewer than this no interval: two rows cannot say how far off their spread is
-_ROWS = 4096  # at once
-_AT_ONCE = 1 << 21  # numbers of some pixels over all rows, in float64
+FEW = 50  # with fewer samples than this there is a warning
+ENOUGH = 10  # with fewer samples than this there is no interval
+_ROWS = 4096  # rows at once
+_AT_ONCE = 1 << 21  # float64 numbers in memory at once
 
 
 def spread(x: np.ndarray) -> float:
@@ -27,16 +27,19 @@ def spread(x: np.ndarray) -> float:
 
 
 def _std(flat: np.ndarray, ddof: int) -> np.ndarray:
-    """Return the deviation [pixels] of [n, pixels], in chunks: all in float64 would take eight times the data, twice."""
+    """Return the standard deviation of each pixel [pixels] over rows [n, pixels], computed in chunks to save memory."""
     pixels = flat.shape[1]
-    some = max(4, _AT_ONCE // max(1, len(flat)))  # 4: a part that is one pixel would be summed in another order
+    # At least 4, because a chunk of one pixel would be summed in another order
+    some = max(4, _AT_ONCE // max(1, len(flat)))
     parts = np.array_split(np.arange(pixels), -(-pixels // some))
     return np.concatenate([flat[:, own[0] : own[-1] + 1].astype(np.float64).std(axis=0, ddof=ddof) for own in parts])
 
 
 def relative_error(x: np.ndarray) -> float:
-    """Return the ratio of the spread's standard error to the spread, as x is a sample: the infinitesimal bootstrap, which asks
-    how much the weight of each row counts."""
+    """Return the ratio of the standard error of `spread` to its value, by the infinitesimal bootstrap.
+
+    It is the derivative of the spread by the weight of each row.
+    """
     flat = x.reshape(len(x), -1)
     mean, std = flat.mean(0, dtype=np.float64), _std(flat, ddof=0)
     varies = std > 0
@@ -65,17 +68,18 @@ def diversity(
 def _classes(
     y: np.ndarray, data_y: np.ndarray, labels: tuple[str, ...]
 ) -> list[tuple[str, np.ndarray | slice, np.ndarray | slice]]:
-    """Yield every class that was generated, with its rows and those of the data."""
+    """Return every class that was generated, with its rows and those of the data."""
     if (y < 0).all():
         return [("all", slice(None), slice(None))]
     return [(name, y == k, data_y == k) for k, name in enumerate(labels) if (y == k).any()]
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
+    """Measure the diversity within each class; the value is that of the class with the least."""
     samples, dataset = (material.asked if material.has_labels else material.free), material.dataset
     per_class = diversity(samples.x, samples.y, dataset.x, dataset.y, dataset.labels)
     known = {name: v for name, v in per_class.items() if v is not None}
-    # the worst class is the score: a mean would hide one member that collapsed
+    # The value is that of the worst class, because a mean would hide one member that collapsed.
     out: ScoreEntry = {
         "value": min(known.values()) if known else None,
         "mean": float(np.mean(list(known.values()))) if known else None,
@@ -97,15 +101,15 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 
 def _in_groups(material: ScoringContext) -> ScoreEntry:
-    """Return the ratio of every member or neighbourhood to the data of its classes; classes have theirs already."""
+    """Return the ratio of every member or neighbourhood; classes have theirs in `per_class` already."""
     if material.per is None:
         return {}
     if material.per == "class":
         return asked_by_class(material)
     data = material.dataset
     drawn, rows = wanted_rows(material)
-    values = {
-        one.name: ratio(drawn.x[one.index], data.x[np.isin(data.y, one.classes)] if one.classes else data.x)
-        for one in rows
-    }
-    return in_groups(material.per, values, {one.name: len(one.index) for one in rows})
+
+    def of_group(one: SampleGroup) -> float | None:
+        return ratio(drawn.x[one.index], data.x[np.isin(data.y, one.classes)] if one.classes else data.x)
+
+    return of_rows(material, rows, of_group)

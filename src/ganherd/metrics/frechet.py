@@ -10,17 +10,16 @@ import math
 import torch
 from torch import Tensor
 
-from ganherd.features.extract import ExtractedFeatures
+from ganherd.features.extract import ExtractedFeatures, Moments, moments
 from ganherd.features.material import ScoringContext
-from ganherd.features.moments import Moments, moments
 from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import few
 from ganherd.util.meter import Progress, timed
 
-SURE = 10_000  # FID of fewer samples than this is known to come out too high
-ENOUGH = 10  # samples for each feature: with fewer a covariance is so rough that it shows in the distance
+SURE = 10_000  # FID of fewer samples than this is clearly too high
+ENOUGH = 10  # samples per feature; with fewer, the error of the covariance is visible in the distance
 
 
 def distance(a: Moments, b: Moments) -> Tensor:
@@ -36,12 +35,13 @@ def distance(a: Moments, b: Moments) -> Tensor:
 
 
 def _distance(a: Moments, b: Moments, values: Tensor) -> Tensor:
+    """Return the distance, given the eigenvalues of the product of the two covariances [..., d]."""
     traces = (m.cov.diagonal(dim1=-2, dim2=-1).sum(-1) for m in (a, b))
     return (a.mean - b.mean).square().sum(-1) + sum(traces) - 2 * values.sqrt().sum(-1)
 
 
 def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
-    """Return the distance of features [n, d] from the real ones, and its standard error as the features are a sample.
+    """Return the distance of features [n, d] from the real ones, and its standard error over the choice of samples.
 
     The error is that of the infinitesimal bootstrap: the derivative of the distance by the weight of each sample.
     """
@@ -58,7 +58,10 @@ def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
 
 
 def distance_of_few(x: Tensor, real: Moments) -> float:
-    """Return the same distance for no more samples than features: their products, [n, n], have the eigenvalues that count."""
+    """Return the distance of features [n, d] from the real ones, if there are no more samples than features.
+
+    The eigenvalues that count are then those of a product [n, n], which is smaller than [d, d].
+    """
     mean = x.mean(0, dtype=torch.float64)
     factor = (x.double() - mean) / math.sqrt(max(len(x) - 1, 1))  # the covariance is factorᵀ factor
     values = torch.linalg.eigvalsh(factor @ real.cov @ factor.T).clamp(min=0)
@@ -67,6 +70,7 @@ def distance_of_few(x: Tensor, real: Moments) -> float:
 
 
 def _influence(centred: Tensor, shift: Tensor, change: Tensor) -> Tensor:
+    """Return the derivative of the distance by the weight of each sample [n], from centred features [n, d]."""
     return 2 * centred @ shift + ((centred @ change) * centred).sum(1)
 
 
@@ -89,12 +93,14 @@ def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> l
 
 
 def interval(value: float, error: float | None) -> ScoreEntry:
+    """Return the interval of a distance, as an entry of scores.json; empty if there is no finite error."""
     if error is None or not math.isfinite(value) or not math.isfinite(error):
         return {}
     return {"interval": intervals.around(value, error, "infinitesimal bootstrap")}
 
 
 def measure_fid(material: ScoringContext) -> ScoreEntry:
+    """Measure FID of the free samples, and of the groups that --per asks for."""
     fake, reference = material.features, material.reference
     real = reference.real
     [(value, error)] = of_groups([FeatureGroup("all", fake, real)])
@@ -108,6 +114,7 @@ def measure_fid(material: ScoringContext) -> ScoreEntry:
 
 
 def measure_ifid(material: ScoringContext) -> ScoreEntry:
+    """Measure the mean of the Fréchet distances within the classes, and KID within the classes next to it."""
     fake, reference = material.features, material.reference
     groups = by_class(material, fake)
     out: ScoreEntry = {"value": None, **reference.described(fake)}
@@ -140,7 +147,7 @@ def measure_ifid(material: ScoringContext) -> ScoreEntry:
 
 
 def _without_covariance(groups: list[FeatureGroup]) -> str:
-    """Say which classes have fewer than two real or generated samples, and what helps; empty if none has."""
+    """Return which classes have fewer than two real or generated samples, and what helps; "" if none has."""
     real = [group.name for group in groups if len(group.real) < 2]
     fake = [group.name for group in groups if len(group.fake) < 2]
     out = []
@@ -152,6 +159,7 @@ def _without_covariance(groups: list[FeatureGroup]) -> str:
 
 
 def _too_few(fake: ExtractedFeatures, real: ExtractedFeatures) -> str:
+    """Return a warning if there are too few samples for the number of features; otherwise ""."""
     fewest, d = min(len(fake), len(real)), fake.dimension
     if fewest <= d:
         return (

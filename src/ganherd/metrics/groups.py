@@ -1,8 +1,9 @@
-"""Scores within each class, of each member and of each neighbourhood: which samples are held against which of the data."""
+"""Cut samples into classes, members or neighbourhoods, and choose the data that each group is compared with."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -55,6 +56,7 @@ def refuse_impossible(per: str | None, material: ScoringContext) -> None:
 
 
 def _refuse_neighbourhoods(material: ScoringContext) -> None:
+    """Raise a `UserError` for neighbourhoods that are missing, or whose members or weights are impossible."""
     members = len(material.mixture.label_of)
     if not material.neighbourhoods:
         raise UserError(
@@ -73,18 +75,27 @@ def _refuse_neighbourhoods(material: ScoringContext) -> None:
             raise UserError(f"neighbourhood {number} needs a weight of at least 0 for each member, and not all 0.")
 
 
-def rows_by_member(material: ScoringContext, drawn: DrawnSamples) -> list[SampleGroup]:
-    """Return every member with its samples, and the class of the data that it represents, if any."""
-    label_of = [int(k) for k in material.mixture.label_of]
-    return [SampleGroup(str(m), np.flatnonzero(drawn.member == m), _classes([k])) for m, k in enumerate(label_of)]
+def mixtures_of(material: ScoringContext, per: str) -> dict[str, Any]:
+    """Return the mixture of each member alone, or of each neighbourhood, by its number."""
+    members = len(material.mixture.label_of)
+    weights = np.eye(members)
+    if per == "neighbourhood":
+        cells = material.neighbourhoods or ()
+        weights = np.zeros((len(cells), members))
+        for row, cell in zip(weights, cells, strict=True):
+            row[list(cell.members)] = 1.0 if cell.weights is None else cell.weights
+    return {str(number): replace(material.mixture, weights=row / row.sum()) for number, row in enumerate(weights)}
 
 
-def rows_by_neighbourhood(material: ScoringContext, drawn: DrawnSamples) -> list[SampleGroup]:
-    """Return every neighbourhood as the mixture of its members, by their weights; of all equally many samples, since a distance
-    depends on their number: as many as the one has whose scarcest member makes the fewest."""
+def _rows_by_neighbourhood(material: ScoringContext, drawn: DrawnSamples) -> list[SampleGroup]:
+    """Return samples of every neighbourhood: those of its members, by their weights.
+
+    All have equally many samples, since a distance depends on their number: as many as the neighbourhood whose scarcest
+    member makes the fewest.
+    """
     label_of = np.asarray(material.mixture.label_of)
     there = {m: np.flatnonzero(drawn.member == m) for m in range(len(label_of))}
-    each = [(one.members, _shares(one)) for one in material.neighbourhoods or ()]
+    each = [(one.members, shares_of(one)) for one in material.neighbourhoods or ()]
     fits = [min(int(len(there[m]) / w + 1e-9) for m, w in zip(own, ws, strict=True) if w > 0) for own, ws in each]
     total = min((count for count in fits if count), default=0)
     out = []
@@ -96,7 +107,7 @@ def rows_by_neighbourhood(material: ScoringContext, drawn: DrawnSamples) -> list
 
 
 def _counts(weights: np.ndarray, total: int) -> np.ndarray:
-    """Return whole numbers by these weights that add up to the total: the largest remainders are rounded up.
+    """Return whole numbers in the proportions of the weights that add up to the total; the largest remainders are rounded up.
 
     >>> _counts(np.array([0.5, 0.3, 0.2]), 7).tolist()
     [4, 2, 1]
@@ -108,7 +119,7 @@ def _counts(weights: np.ndarray, total: int) -> np.ndarray:
     return counts
 
 
-def _shares(one: ScoredNeighbourhood) -> np.ndarray:
+def shares_of(one: ScoredNeighbourhood) -> np.ndarray:
     """Return the weights of the members, float64 [members], which sum to 1."""
     weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
     return np.asarray(weights / weights.sum())
@@ -120,17 +131,24 @@ def _classes(labels: list[int]) -> tuple[int, ...]:
 
 
 def asked_by_class(material: ScoringContext) -> ScoreEntry:
-    """Return how many samples were requested of each class, for the scores by class."""
+    """Return the number of samples that were requested of each class, as an entry of scores.json."""
     y, labels = material.asked.y, material.dataset.labels
     counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
     return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
 
 
 def wanted_rows(material: ScoringContext) -> tuple[DrawnSamples, list[SampleGroup]]:
-    """Return the samples and groups for scores of members or neighbourhoods: equally many samples of every member."""
-    drawn = material.by_member
-    find = rows_by_member if material.per == "member" else rows_by_neighbourhood
-    return drawn, [rows for rows in find(material, drawn) if len(rows.index)]
+    """Return samples, and the groups of them that --per asks for; members have equally many samples."""
+    drawn = material.free if material.per == "class" else material.by_member
+    if material.per == "class":
+        names = enumerate(material.dataset.labels)
+        groups = [SampleGroup(name, np.flatnonzero(drawn.y == k), (k,)) for k, name in names]
+    elif material.per == "member":
+        labels = enumerate(int(k) for k in material.mixture.label_of)
+        groups = [SampleGroup(str(m), np.flatnonzero(drawn.member == m), _classes([k])) for m, k in labels]
+    else:
+        groups = _rows_by_neighbourhood(material, drawn)
+    return drawn, [group for group in groups if len(group.index)]
 
 
 def by_class(material: ScoringContext, fake: ExtractedFeatures) -> list[FeatureGroup]:
@@ -141,7 +159,7 @@ def by_class(material: ScoringContext, fake: ExtractedFeatures) -> list[FeatureG
 
 
 def wanted_groups(material: ScoringContext) -> list[FeatureGroup]:
-    """Return the groups that --per asks for, each with at least two samples on both sides."""
+    """Return the groups that --per asks for, with their features; groups with fewer than two samples or real rows are left out."""
     if material.per == "class":
         groups = by_class(material, material.features)
     else:
@@ -151,13 +169,23 @@ def wanted_groups(material: ScoringContext) -> list[FeatureGroup]:
 
 
 def entries(per: str, groups: list[FeatureGroup], values: list[float]) -> ScoreEntry:
-    """Return the values of groups of features as a score keeps them."""
+    """Return the values of groups of features as an entry of scores.json."""
     return in_groups(
         per, {g.name: v for g, v in zip(groups, values, strict=True)}, {g.name: len(g.fake) for g in groups}
     )
 
 
+def of_rows(
+    material: ScoringContext, groups: Iterable[SampleGroup], value: Callable[[SampleGroup], float | None]
+) -> ScoreEntry:
+    """Return the value of each group of samples as an entry of scores.json."""
+    values, counts = {}, {}
+    for group in groups:
+        values[group.name], counts[group.name] = value(group), len(group.index)
+    return in_groups(str(material.per), values, counts)
+
+
 def in_groups(per: str, values: Groups, counts: GroupCounts) -> ScoreEntry:
-    """Return values by name under `per_class`, `per_member` or `per_neighbourhood`, with how many samples each had."""
+    """Return values and numbers of samples by name, under `per_class`, `per_member` or `per_neighbourhood`."""
     fewest = min(counts.values(), default=0)
     return cast(ScoreEntry, {f"per_{per}": values, f"per_{per}_samples": counts, "fewest": fewest})

@@ -1,4 +1,4 @@
-"""Class histogram: which classes the classifier sees in free samples, and how far that is from p(y)."""
+"""Class histogram: the distance between the classes that a classifier predicts for free samples and p(y)."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from ganherd.features.material import DrawnSamples, ScoringContext
-from ganherd.metrics.groups import in_groups, wanted_rows
+from ganherd.metrics.groups import SampleGroup, of_rows, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
-ROUGH = 0.1  # a distance that chance alone would show: from here on there are too few samples to tell much
+ROUGH = 0.1  # if perfect draws would have a larger distance than this, there is a warning
 
 
 def class_histogram(predicted: np.ndarray, classes: int) -> np.ndarray:
@@ -34,11 +34,12 @@ def total_variation(p: np.ndarray, q: np.ndarray) -> float:
 
 
 def expected_by_chance(p: np.ndarray, samples: int) -> float:
-    """Return about the distance that this many perfect draws from p would show (normal approximation of the counts)."""
+    """Return approximately the distance that this many perfect draws from p would have."""
     return min(1.0, float(np.sqrt(2 * p * (1 - p) / (np.pi * samples)).sum() / 2))
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
+    """Measure the distance between the classes that are predicted for free samples and p(y)."""
     labels, judge = material.dataset.labels, _judge(material)
     samples = material.free
     seen = class_histogram(judge.predict(samples), len(labels))
@@ -51,10 +52,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
         "per_class": dict(zip(labels, seen.tolist(), strict=True)),
         "expected": dict(zip(labels, wanted.tolist(), strict=True)),
         "reference": reference,
-        "samples": len(samples.x),
-        "network": judge.name,
-        "resizing": judge.resizing,
-        "held_out_accuracy": judge.held_out_accuracy,
+        **judge.described(len(samples.x)),
     }
     if by_chance > ROUGH:
         out["warning"] = f"perfect draws of {len(samples.x):,} samples would show {by_chance:.2f}: ask for more"
@@ -63,12 +61,10 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 @dataclass(frozen=True)
 class ClassJudge:
-    """What classifies samples, with its name and accuracy."""
+    """What predicts the classes of samples."""
 
     predict: Callable[[DrawnSamples], np.ndarray]
-    name: str
-    resizing: str
-    held_out_accuracy: float | None
+    described: Callable[[int], ScoreEntry]  # returns the fields of scores.json about it, for this many samples
 
 
 def _judge(material: ScoringContext) -> ClassJudge:
@@ -83,10 +79,9 @@ def _judge(material: ScoringContext) -> ClassJudge:
                 assert logits is not None
                 return np.asarray(logits.argmax(1).cpu())
 
-            network = requested.network
-            return ClassJudge(predict, network.name, network.resizing, network.held_out_accuracy)
+            return ClassJudge(predict, requested.network.described)
     own = material.classifier
-    return ClassJudge(lambda drawn: own.predict(drawn.x), own.name, own.resizing, own.held_out_accuracy)
+    return ClassJudge(lambda drawn: own.predict(drawn.x), own.described)
 
 
 def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) -> ScoreEntry:
@@ -95,9 +90,11 @@ def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) 
         return {}
     drawn, rows = wanted_rows(material)
     predicted = judge.predict(drawn)
-    values = {}
-    for one in rows:
-        own = np.where(np.isin(np.arange(len(wanted)), one.classes), wanted, 0.0) if one.classes else wanted
-        own = own / own.sum() if own.sum() > 0 else np.isin(np.arange(len(wanted)), one.classes) / len(one.classes)
-        values[one.name] = total_variation(class_histogram(predicted[one.index], len(wanted)), own)
-    return in_groups(str(material.per), values, {one.name: len(one.index) for one in rows})
+
+    def distance(one: SampleGroup) -> float:
+        is_own = np.isin(np.arange(len(wanted)), one.classes) if one.classes else np.ones(len(wanted), bool)
+        own = np.where(is_own, wanted, 0.0)
+        own = own / own.sum() if own.sum() > 0 else is_own / len(one.classes)
+        return total_variation(class_histogram(predicted[one.index], len(wanted)), own)
+
+    return of_rows(material, rows, distance)

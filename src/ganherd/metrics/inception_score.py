@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from ganherd.data.keyed import shuffle
 from ganherd.features.material import MetricSkipped, ScoringContext
-from ganherd.metrics.groups import entries, in_groups, wanted_groups, wanted_rows
+from ganherd.metrics.groups import entries, of_rows, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.files import sha256_of
@@ -24,7 +23,7 @@ HEAD = (
     "the network of FID ends before its classifier: give one with --head FILE.npz, an array weight [classes, 2048] and maybe "
     "bias; the score's authors take softmax/weights of TensorFlow's classify_image_graph_def.pb (2015-12-05) without a bias"
 )
-FEW = 100  # samples of a split: fewer cannot show many classes
+FEW = 100  # samples in a split; with fewer there is a warning
 
 
 def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]:
@@ -39,28 +38,21 @@ def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]
 
 
 def _one(logs: Tensor) -> Tensor:
+    """Return the score of one split from log p(y | x) [n, classes]."""
     marginal = logs.exp().mean(0, keepdim=True).log()
     return (logs.exp() * (logs - marginal)).nan_to_num(0.0).sum(1).mean().exp()
 
 
 def measure_classifier(material: ScoringContext) -> ScoreEntry:
     """Measure with the network of the other scores if it predicts classes, otherwise with the data's classifier."""
-    if _tells_classes(material):
-        fake = material.features
-        if fake.logits is not None:
-            return _measure(material, fake.logits, material.reference.described(fake))
+    if _tells_classes(material) and (logits := material.features.logits) is not None:
+        return _measure(material, logits, material.reference.described(material.features))
     judge, x = material.classifier, material.free.x
-    described: ScoreEntry = {
-        "samples": len(x),
-        "network": judge.name,
-        "resizing": judge.resizing,
-        "held_out_accuracy": judge.held_out_accuracy,
-    }
-    return _measure(material, torch.from_numpy(judge.logits(x)), described, judge)
+    return _measure(material, torch.from_numpy(judge.logits(x)), judge.described(len(x)), judge)
 
 
 def _tells_classes(material: ScoringContext) -> bool:
-    """Return whether the other scores' network predicts the data's classes; Inception does not, or may be missing."""
+    """Return whether the network of the other scores predicts the classes of the data; Inception does not."""
     try:
         return not material.reference.network.as_inception
     except MetricSkipped:
@@ -68,6 +60,7 @@ def _tells_classes(material: ScoringContext) -> bool:
 
 
 def measure_inception(material: ScoringContext) -> ScoreEntry:
+    """Measure with the Inception network and a classifier head."""
     reference = material.reference
     if not reference.network.as_inception:
         raise MetricSkipped(
@@ -85,7 +78,14 @@ def measure_inception(material: ScoringContext) -> ScoreEntry:
 def _measure(
     material: ScoringContext, logits: Tensor, described: ScoreEntry, judge: Classifier | None = None
 ) -> ScoreEntry:
-    """Score the logits of the free samples; `judge`: the classifier that gave them, if it is not the network."""
+    """Return the score of the logits of the free samples.
+
+    Args:
+        material: What is scored.
+        logits: The logits [n, classes].
+        described: How they were computed, for scores.json.
+        judge: The classifier that gave them; None: the network of the other scores.
+    """
     n = len(logits)
     splits = SPLITS if n >= 2 * SPLITS else 1
     order = torch.from_numpy(shuffle(n, "inception score", material.seed)).to(logits.device)
@@ -110,13 +110,8 @@ def _groups(material: ScoringContext) -> ScoreEntry:
 
 
 def _judged_groups(material: ScoringContext, judge: Classifier) -> ScoreEntry:
-    """Return the same scores from the classifier of the data."""
-    if material.per == "class":
-        drawn, names = material.free, material.dataset.labels
-        rows = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names)}
-    else:
-        drawn, wanted = wanted_rows(material)
-        rows = {one.name: one.index for one in wanted}
+    """Return the score of every class, member or neighbourhood, from logits of the classifier of the data."""
+    drawn, rows = wanted_rows(material)
     logits = torch.from_numpy(judge.logits(drawn.x))
-    values = {name: inception_score(logits[index], 1)[0] for name, index in rows.items() if len(index) > 1}
-    return in_groups(str(material.per), values, {name: len(rows[name]) for name in values})
+    several = (one for one in rows if len(one.index) > 1)
+    return of_rows(material, several, lambda one: inception_score(logits[one.index], 1)[0])

@@ -16,13 +16,13 @@ from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 SUBSETS = 100
-SIZE = 1000  # of a subset, as in the paper; smaller where there are fewer than five such
+SIZE = 1000  # of a subset, as in the paper; smaller if there are fewer than five times as many samples
 PARTS = 5
-WITHIN = 250  # of a subset within a class or of a member: there are many of those
+WITHIN = 250  # of a subset of one class or member
 
 
 def discrepancy(x: Tensor, y: Tensor) -> Tensor:
-    """Return the unbiased estimate from features [m, d] and [n, d], kernel (x · y / d + 1)³.
+    """Return the unbiased estimate of the squared discrepancy between features [m, d] and [n, d].
 
     >>> same = torch.eye(3)
     >>> discrepancy(same, same).item() < 0  # an unbiased estimate of 0 may be negative
@@ -32,7 +32,7 @@ def discrepancy(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _witnessed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the estimate, and for each row of x how much nearer it is to x than to y, [m]."""
+    """Return the estimate, and for each row of x the difference of its mean kernel to x and to y [m]."""
     xx, yy, xy = (kernel(a, b) for a, b in ((x, x), (y, y), (x, y)))
     m, n = len(x), len(y)
     within_x = (xx.sum(1) - xx.diagonal()) / (m - 1)
@@ -41,6 +41,7 @@ def _witnessed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def kernel(x: Tensor, y: Tensor) -> Tensor:
+    """Return the polynomial kernel (x · y / d + 1)³ of all pairs of rows [m, n]."""
     return (x @ y.T / x.shape[1] + 1) ** 3
 
 
@@ -64,8 +65,9 @@ def kid(
 ) -> Kid:
     """Return KID of generated features [n, d] against real ones [m, d].
 
-    The error is that of redrawn samples; the data is fixed. To first order each sample adds 2 / n of how much nearer it is to
-    the samples than to the data, so the spread of that gives the error. The choice of the subsets adds its own.
+    The error is that of redrawn samples, while the data is fixed. To first order each sample contributes 2 / n times the
+    difference of its mean kernels to the samples and to the data, so the variance of that difference gives the error. The
+    choice of the subsets adds its own variance.
     """
     size = size or max(2, min(SIZE, min(len(x), len(y)) // PARTS))
     estimates, clock = [], TimeLeft(progress, "KID of subsets", subsets)
@@ -89,7 +91,7 @@ def kid(
 
 
 def within(groups: list[FeatureGroup], seed: int, progress: Progress | None = None) -> list[float]:
-    """Return the KID of every group, from fewer and smaller subsets than that of the whole."""
+    """Return the KID of every group, from fewer and smaller subsets than that of all samples."""
     out = []
     for group in timed(groups, progress, "KID of groups"):
         size = max(2, min(WITHIN, min(len(group.fake), len(group.real)) // PARTS))
@@ -98,6 +100,7 @@ def within(groups: list[FeatureGroup], seed: int, progress: Progress | None = No
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
+    """Measure KID of the free samples, and of the groups that --per asks for."""
     fake, reference = material.features, material.reference
     real = reference.real
     out: ScoreEntry = {"value": None, **reference.described(fake)}

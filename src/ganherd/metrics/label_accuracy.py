@@ -1,4 +1,4 @@
-"""Label accuracy: how often the classifier of the real data sees in a generated sample the label that was asked for."""
+"""Label accuracy: how often a classifier of the real data predicts the label that was requested of a generator."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from ganherd.features.material import MetricSkipped, ScoringContext
-from ganherd.metrics.groups import asked_by_class, in_groups, wanted_rows
+from ganherd.metrics.groups import asked_by_class, of_rows, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
-TRUSTED = 0.95  # a classifier that is right less often than this on real data gets a warning
-FEW = 100  # samples in all
+TRUSTED = 0.95  # with a lower accuracy of the classifier on real data there is a warning
+FEW = 100  # with fewer samples there is a warning
 
 
 def label_accuracy(
@@ -29,6 +29,7 @@ def label_accuracy(
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
+    """Measure the accuracy of samples with every label requested equally often."""
     samples, judge = material.asked, material.classifier
     if not len(samples.x):
         raise MetricSkipped("no sample carries a label")
@@ -37,10 +38,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
         "value": value,
         "per_class": per_class,
         "interval": intervals.share(value, len(samples.x)),
-        "samples": len(samples.x),
-        "network": judge.name,
-        "resizing": judge.resizing,
-        "held_out_accuracy": judge.held_out_accuracy,
+        **judge.described(len(samples.x)),
         "held_out_samples": judge.held_out_samples,
     }
     if judge.held_out_accuracy is None:
@@ -63,6 +61,5 @@ def _in_groups(material: ScoringContext) -> ScoreEntry:
         return asked_by_class(material)
     drawn, rows = wanted_rows(material)
     right = material.classifier.predict(drawn.x) == drawn.y
-    known = [one for one in rows if (drawn.y[one.index] >= 0).all()]
-    values = {one.name: float(right[one.index].mean()) for one in known}
-    return in_groups(material.per, values, {one.name: len(one.index) for one in known})
+    known = (one for one in rows if (drawn.y[one.index] >= 0).all())
+    return of_rows(material, known, lambda one: float(right[one.index].mean()))

@@ -1,4 +1,4 @@
-"""Memorisation: are samples nearer to their nearest training images than fresh real data is?
+"""Memorisation: measure whether samples are nearer to single training images than fresh real data is.
 
 Two statistics, both calibrated by held-out real data, which cannot have been learnt by heart:
 
@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.data import duplicates
+from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, TimeLeft
@@ -26,43 +27,28 @@ from ganherd.viz.pictures import FRAME, INK, draw_grid
 if TYPE_CHECKING:
     from ganherd.features.material import ScoringContext
 
-NEXT = 5  # neighbours after the first that a distance is compared with
+NEXT = 5  # neighbours after the first, with which its distance is compared
 BY_CHANCE = 0.05
-MOST_HELD_OUT = 2000  # rows that calibrate; more cost time and move the line little
-FEW = 200  # held-out rows below which the quantile is a guess
-FEW_SAMPLES = 100  # below which a share of 5 % is a handful
+MOST_HELD_OUT = 2000  # rows that the line is computed from; more would change it little
+FEW = 200  # with fewer held-out rows there is a warning
+FEW_SAMPLES = 100  # with fewer samples there is a warning
 
 
 @dataclass(frozen=True)
 class NearestRows:
-    """The nearest training rows of each row: distances [n, k], rising, and where they are."""
+    """The nearest training rows of each row, the nearest first."""
 
     distance: np.ndarray  # float64 [n, k]
     index: np.ndarray  # int64 [n, k]
 
     @property
     def relative(self) -> np.ndarray:
-        """[n] the first distance by the mean of the next: near 1 in a crowd, near 0 for a copy of one row."""
+        """Return the distance to the nearest row divided by the mean distance to the next ones [n].
+
+        It is near 1 if many rows are equally near, and near 0 for a copy of one row.
+        """
         following = self.distance[:, 1:].mean(1)
         return np.where(self.distance[:, 0] == 0, 0.0, self.distance[:, 0] / np.maximum(following, 1e-300))
-
-
-@dataclass(frozen=True)
-class Memorisation:
-    nearer: float
-    nearer_error: float  # standard error (Hanley and McNeil)
-    copies: float
-    copies_error: float  # standard error, the quantile's own included
-    ratio: float  # median distance of the samples by that of held-out data
-    samples: int
-    held_out: int
-    training: int
-    warning: str = ""
-
-    @property
-    def copied(self) -> float:
-        """The share of copies beyond what chance brings, at least 0."""
-        return max(0.0, (self.copies - BY_CHANCE) / (1 - BY_CHANCE))
 
 
 def nearest(
@@ -72,8 +58,9 @@ def nearest(
     budget: int = 1 << 27,
     progress: Progress | None = None,
 ) -> NearestRows:
-    """Return the k nearest training rows of every row, by Euclidean distance on the flattened rows; never more than `budget`
-    bytes of distances at once.
+    """Return the k nearest training rows of every row, by Euclidean distance between flattened rows.
+
+    At most `budget` bytes of distances are in memory at once.
 
     >>> nearest(np.array([[0.0, 1.0]]), np.array([[0.0, 0.0], [0.0, 3.0]]), k=1).distance.tolist()
     [[1.0]]
@@ -87,27 +74,34 @@ def nearest(
     centre = b.mean(0, dtype=np.float64).astype(np.float32)  # small norms, so that a² + b² - 2ab loses few digits
     a, b = a - centre, b - centre
     b2 = np.einsum("ij,ij->i", b, b)
-    take = min(2 * k, len(b))  # some more than wanted: the rough order may err among equals
+    take = min(2 * k, len(b))  # more than wanted, because rounding may change the order of nearly equal distances
     at_once = max(1, budget // max(4 * len(b), 16 * take * a.shape[1]))
     distances, indices = [], []
     clock = TimeLeft(progress, "nearest training rows", len(a))
     for i in range(0, len(a), at_once):
         clock.at(i)
         part = a[i : i + at_once]
-        rough = b2 - 2 * (part @ b.T)  # [rows, training], up to each row's own a²
+        rough = b2 - 2 * (part @ b.T)  # [rows, training]; a² is missing, which does not change the order
         if take < len(b):
             near = np.argpartition(rough, take - 1, axis=1)[:, :take]
         else:
             near = np.broadcast_to(np.arange(len(b)), rough.shape)
-        exact = np.sqrt(((part[:, None].astype(np.float64) - b[near]) ** 2).sum(-1))  # of the few that matter
+        exact = np.sqrt(((part[:, None].astype(np.float64) - b[near]) ** 2).sum(-1))  # exact distances of the nearest
         order = exact.argsort(1, kind="stable")[:, :k]
         distances.append(np.take_along_axis(exact, order, 1))
         indices.append(np.take_along_axis(near, order, 1))
     return NearestRows(np.concatenate(distances), np.concatenate(indices).astype(np.int64))
 
 
-def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> Memorisation:
-    """Compute the statistics from the distances; both sides must have been looked up in the same training rows."""
+def memorisation(samples: NearestRows, held_out: NearestRows, training: int, network: str) -> ScoreEntry:
+    """Return the entry of scores.json from the distances of samples and of held-out rows to the same training rows.
+
+    Args:
+        samples: The nearest training rows of the samples.
+        held_out: Those of held-out rows.
+        training: The number of training rows.
+        network: What distances are measured on, in words.
+    """
     n, m = len(samples.distance), len(held_out.distance)
     if not n or m < 2:
         raise UserError("memorisation is measured against held-out real data: keep some with data.holdout.")
@@ -117,30 +111,29 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int) -> 
     line = float(np.quantile(held_out.relative, BY_CHANCE))
     copies = float((samples.relative < line).mean()) if line > 0 else float((samples.relative == 0).mean())
     middle = float(np.median(held_out.distance[:, 0]))
-    # where the line lies is known from m rows only, and moves the share that chance brings
+    # The line is known from m rows only, which adds an error to the share below it.
     error = math.sqrt(copies * (1 - copies) / n + BY_CHANCE * (1 - BY_CHANCE) / m)
-    warning = f"the line that copies lie below is known from only {m} held-out rows" if m < FEW else ""
-    if n < FEW_SAMPLES:
-        warning = f"{n} samples are few to find copies among: ask for more"
+    low, high = max(0.0, copies - 1.96 * error), min(1.0, copies + 1.96 * error)
+    entry: ScoreEntry = {
+        "value": copies,
+        "by_chance": BY_CHANCE,
+        "error": error,
+        "interval": intervals.interval(low, high, "normal, with the line's own error"),
+        "nearer": nearer,
+        "nearer_error": _auc_error(nearer, n, m),  # standard error
+        "ratio": float(np.median(samples.distance[:, 0])) / middle if middle > 0 else None,
+        "samples": n,
+        "held_out": m,
+        "training": training,
+        "network": network,
+    }
     if line == 0:
-        warning = "held-out rows are copies of training rows already: the data has duplicates"
-    return Memorisation(
-        nearer=nearer,
-        nearer_error=_auc_error(nearer, n, m),
-        copies=copies,
-        copies_error=error,
-        ratio=float(np.median(samples.distance[:, 0])) / middle if middle > 0 else math.nan,
-        samples=n,
-        held_out=m,
-        training=training,
-        warning=warning,
-    )
-
-
-def measure_arrays(x: np.ndarray, training: np.ndarray, held_out: np.ndarray) -> tuple[Memorisation, NearestRows]:
-    """Return the statistics of samples against training and held-out rows (pixels or features alike), and the neighbours."""
-    neighbours = nearest(x, training)
-    return memorisation(neighbours, nearest(held_out, training), len(training)), neighbours
+        entry["warning"] = "held-out rows are copies of training rows already: the data has duplicates"
+    elif n < FEW_SAMPLES:
+        entry["warning"] = f"{n} samples are few to find copies among: ask for more"
+    elif m < FEW:
+        entry["warning"] = f"the line that copies lie below is known from only {m} held-out rows"
+    return entry
 
 
 def below(a: np.ndarray, b: np.ndarray) -> float:
@@ -155,33 +148,10 @@ def below(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _auc_error(auc: float, n: int, m: int) -> float:
+    """Return the standard error of P(a < b), estimated from n and m values (Hanley and McNeil)."""
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
     spread = auc * (1 - auc) + (n - 1) * (q1 - auc**2) + (m - 1) * (q2 - auc**2)
     return math.sqrt(max(spread, 0.0) / (n * m))
-
-
-def entry(statistics: Memorisation, network: str) -> ScoreEntry:
-    """Return what scores.json holds."""
-    reach = 1.96 * statistics.copies_error
-    out: ScoreEntry = {
-        "value": statistics.copies,
-        "by_chance": BY_CHANCE,
-        "error": statistics.copies_error,
-        "interval": {
-            "low": max(0.0, statistics.copies - reach),
-            "high": min(1.0, statistics.copies + reach),
-            "level": 0.95,
-            "how": "normal, with the line's own error",
-        },
-        "nearer": statistics.nearer,
-        "nearer_error": statistics.nearer_error,
-        "ratio": None if math.isnan(statistics.ratio) else statistics.ratio,
-        "samples": statistics.samples,
-        "held_out": statistics.held_out,
-        "training": statistics.training,
-        "network": network,
-    }
-    return out | ({"warning": statistics.warning} if statistics.warning else {})
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
@@ -196,38 +166,36 @@ def measure(material: ScoringContext) -> ScoreEntry:
         )
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
     held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
-    statistics = memorisation(nearest(material.free.x, data.x, progress=material.progress), held_out, len(data.x))
-    out = entry(statistics, "pixels" if data.is_image else "coordinates") | _in_groups(material, held_out)
+    near, network = (
+        nearest(material.free.x, data.x, progress=material.progress),
+        "pixels" if data.is_image else "coordinates",
+    )
+    out = memorisation(near, held_out, len(data.x), network) | _in_groups(material, held_out)
     if data.is_image and (copies := duplicates.find(data.x, data.x_test)).across:
         out["warning"] = "; ".join([*([out["warning"]] if "warning" in out else []), copies.notes(data.kind)[-1]])
     return out
 
 
 def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
-    """Return the same for every class, member or neighbourhood, if those are requested."""
-    from ganherd.metrics.groups import in_groups, wanted_rows
+    """Return the share of copies in every class, member or neighbourhood, if these are requested."""
+    from ganherd.metrics.groups import SampleGroup, of_rows, wanted_rows
 
     if material.per is None:
         return {}
-    if material.per == "class":
-        drawn, names = material.free, material.dataset.labels
-        index = {name: np.flatnonzero(drawn.y == k) for k, name in enumerate(names) if (drawn.y == k).any()}
-    else:
-        drawn, rows = wanted_rows(material)
-        index = {one.name: one.index for one in rows}
+    drawn, rows = wanted_rows(material)
     near = nearest(drawn.x, material.dataset.x, progress=material.progress)
-    n = len(material.dataset.x)
-    each = {name: memorisation(NearestRows(near.distance[i], near.index[i]), held_out, n) for name, i in index.items()}
-    counts = {name: one.samples for name, one in each.items()}
-    return in_groups(material.per, {name: one.copies for name, one in each.items()}, counts)
+
+    def copies(one: SampleGroup) -> float | None:
+        own = NearestRows(near.distance[one.index], near.index[one.index])
+        return memorisation(own, held_out, len(material.dataset.x), "")["value"]
+
+    return of_rows(material, rows, copies)
 
 
-def draw_neighbours(
-    x: np.ndarray, training: np.ndarray, neighbours: NearestRows, rows: int = 10, columns: int = NEXT
-) -> Image.Image:
+def draw_neighbours(x: np.ndarray, training: np.ndarray, neighbours: NearestRows, rows: int = 10) -> Image.Image:
     """Draw the samples that look most like copies, each next to its nearest training images; uint8 [n, C, H, W]."""
     chosen = neighbours.relative.argsort(kind="stable")[:rows]
-    columns = min(columns, neighbours.index.shape[1])
+    columns = min(NEXT, neighbours.index.shape[1])
     left = draw_grid([x[i : i + 1] for i in chosen], [f"{neighbours.relative[i]:.2f}" for i in chosen])
     right = draw_grid([training[neighbours.index[i, :columns]] for i in chosen])
     gap, head, foot = 26, 28, 22

@@ -5,16 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from ganherd.data.readers.stacked_mnist import STACKED
+from ganherd.data.readers.synthetic import STACKED
 from ganherd.features.material import MetricSkipped, ScoringContext
-from ganherd.metrics import diversity, histogram, label_accuracy
+from ganherd.recipe.mixture_scores import is_own
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.registry import METRICS as METRICS
 from ganherd.util.registry import load_target
 from ganherd.util.text import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Number = TypeVar("Number", float, "Tensor")
 
 
 @dataclass(frozen=True)
@@ -23,27 +28,40 @@ class Metric:
 
     measure: Callable[[ScoringContext], ScoreEntry]
     about: str
-    best: float  # the value of a perfect mixture; inf: there is no highest
-    direction: Literal["lower", "higher", "nearest"]  # what is better; nearest: to `best`, from either side
+    best: float  # the value of a perfect mixture; inf: there is no limit
+    direction: Literal["lower", "higher", "nearest"]  # which values are better; nearest: those nearest to `best`
     needs_classes: bool = False  # data with labels of at least two classes
-    needs_asking: bool = False  # members that have a class each
+    needs_asking: bool = False  # members that generate one class each, or take a label
     needs_generators: bool = False  # a mixture, not only its samples
-    when: Literal["train", "score", "asked"] = "asked"  # at the end of a training too; by `ganherd score`; only by name
-    fits: Callable[[Any], bool] | None = None  # the data that it is for; on other data it comes only by name
-    bounds: tuple[float, float] = (-math.inf, math.inf)  # beyond which no value can be
-    contest: bool = False  # of runs against each other, by their discriminators
+    # Measured by default at the end of a training and by `ganherd score`; only by the latter; never
+    when: Literal["train", "score", "asked"] = "asked"
+    # Returns whether it is measured by default on this data; None: on all data
+    fits: Callable[[Any], bool] | None = None
+    bounds: tuple[float, float] = (-math.inf, math.inf)  # the least and the largest possible value
+    contest: bool = False  # compares runs with each other, by their discriminators
 
-    def merit(self, value: float) -> float:
+    def merit(self, value: Number) -> Number:
         """Return a number of which more is better.
 
         >>> METRICS["fid"].merit(3.0), METRICS["recall"].merit(0.9), METRICS["density"].merit(1.5)
         (-3.0, 0.9, -0.5)
         """
-        return {"lower": -value, "higher": value, "nearest": -abs(value - self.best)}[self.direction]
+        if self.direction == "higher":
+            return value
+        return -value if self.direction == "lower" else -abs(value - self.best)
+
+    def cost(self, value: Number) -> Number:
+        """Return a number of which less is better, for searches that minimise."""
+        return -self.merit(value)
+
+    @property
+    def worst(self) -> float:
+        """Return the worst value; its cost is infinite."""
+        return -math.inf if self.direction == "higher" else math.inf
 
     @property
     def goal(self) -> str:
-        """Which values are better, in words.
+        """Return in words which values are better.
 
         >>> METRICS["fid"].goal, METRICS["density"].goal
         ('lower is better', '1 is best')
@@ -73,152 +91,114 @@ def refuse_single_run(material: ScoringContext) -> ScoreEntry:
     )
 
 
-SHARE = (0.0, 1.0)  # bounds of it
-NO_LESS_THAN_0 = (0.0, math.inf)  # bounds of a distance
+def _share(target: str, about: str, **facts: Any) -> Metric:
+    """Return a metric that is a share, of which 1 is the highest and the best."""
+    return Metric(late(target), about, **{"best": 1.0, "direction": "higher", "bounds": (0.0, 1.0), **facts})
+
+
+def _distance(target: str, about: str, **facts: Any) -> Metric:
+    """Return a metric that is a distance, of which 0 is the lowest and the best."""
+    return Metric(late(target), about, **{"best": 0.0, "direction": "lower", "bounds": (0.0, math.inf), **facts})
+
+
+def _unbounded(target: str, about: str, **facts: Any) -> Metric:
+    """Return a metric of which the higher is the better, without a limit."""
+    return Metric(late(target), about, best=math.inf, direction="higher", **facts)
+
+
+def _contest(about: str) -> Metric:
+    """Return a metric of several runs against each other."""
+    return Metric(refuse_single_run, about, best=math.inf, direction="higher", bounds=(0.0, 1.0), contest=True)
+
 
 _METRICS: dict[str, Metric] = {
-    "label_accuracy": Metric(
-        label_accuracy.measure,
+    "label_accuracy": _share(
+        "metrics.label_accuracy:measure",
         "samples that a classifier of the real data sees as the label that was asked for",
-        best=1.0,
-        direction="higher",
-        bounds=SHARE,
         needs_classes=True,
         needs_asking=True,
         when="train",
     ),
-    "histogram": Metric(
-        histogram.measure,
+    "histogram": _distance(
+        "metrics.histogram:measure",
         "total variation distance between the classes seen in free samples and p(y)",
-        best=0.0,
-        direction="lower",
-        bounds=SHARE,
+        bounds=(0.0, 1.0),
         needs_classes=True,
         when="train",
     ),
     "diversity": Metric(
-        diversity.measure,
+        late("metrics.diversity:measure"),
         "spread of the generated pixels or coordinates by the data's, in the class where it is least",
         best=1.0,
         direction="nearest",
         when="train",
     ),
-    "fid": Metric(
-        late("metrics.frechet:measure_fid"),
+    "fid": _distance(
+        "metrics.frechet:measure_fid",
         "Fréchet distance between Gaussians fitted to the features of samples and data",
-        best=0.0,
-        direction="lower",
-        bounds=NO_LESS_THAN_0,
         when="train",
     ),
-    "ifid": Metric(
-        late("metrics.frechet:measure_ifid"),
+    "ifid": _distance(
+        "metrics.frechet:measure_ifid",
         "mean over the classes of the Fréchet distance within each: the FID of per-class herds",
-        best=0.0,
-        direction="lower",
-        bounds=NO_LESS_THAN_0,
         needs_classes=True,
         needs_asking=True,
         when="score",
     ),
-    "kid": Metric(
-        late("metrics.kid:measure"),
+    "kid": _distance(
+        "metrics.kid:measure",
         "kernel distance between the features of samples and data; without bias, also for few samples",
-        best=0.0,
-        direction="lower",
+        bounds=(-math.inf, math.inf),
         when="train",
     ),
-    "precision": Metric(
-        late("metrics.prdc:measure_precision"),
-        "samples that lie where the data is: fidelity",
-        best=1.0,
-        direction="higher",
-        bounds=SHARE,
-        when="score",
-    ),
-    "recall": Metric(
-        late("metrics.prdc:measure_recall"),
-        "data that lies where samples are: variety",
-        best=1.0,
-        direction="higher",
-        bounds=SHARE,
-        when="score",
-    ),
+    "precision": _share("metrics.prdc:measure_precision", "samples that lie where the data is: fidelity", when="score"),
+    "recall": _share("metrics.prdc:measure_recall", "data that lies where samples are: variety", when="score"),
     "density": Metric(
         late("metrics.prdc:measure_density"),
         "how many data neighbourhoods hold a sample, by their number",
         best=1.0,
         direction="nearest",
-        bounds=NO_LESS_THAN_0,
+        bounds=(0.0, math.inf),
         when="score",
     ),
-    "coverage": Metric(
-        late("metrics.prdc:measure_coverage"),
-        "data that has a sample in its neighbourhood",
-        best=1.0,
-        direction="higher",
-        bounds=SHARE,
-        when="score",
-    ),
-    "classifier_score": Metric(
-        late("metrics.inception_score:measure_classifier"),
+    "coverage": _share("metrics.prdc:measure_coverage", "data that has a sample in its neighbourhood", when="score"),
+    "classifier_score": _unbounded(
+        "metrics.inception_score:measure_classifier",
         "exp of the information between sample and class, as a classifier of the real data sees it",
-        best=math.inf,
-        direction="higher",
         needs_classes=True,
         when="score",
     ),
-    "inception_score": Metric(
-        late("metrics.inception_score:measure_inception"),
+    "inception_score": _unbounded(
+        "metrics.inception_score:measure_inception",
         "the same by the Inception network, with a classifier head that --head gives",
-        best=math.inf,
-        direction="higher",
     ),
-    "modes": Metric(
-        late("metrics.modes:measure"),
+    "modes": _unbounded(
+        "metrics.modes:measure",
         "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
-        best=math.inf,
-        direction="higher",
         when="train",
         fits=lambda data: not data.is_image and bool(data.labels),
     ),
-    "stacked_modes": Metric(
-        late("metrics.stacked_modes:measure"),
+    "stacked_modes": _unbounded(
+        "metrics.stacked_modes:measure",
         "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
-        best=math.inf,
-        direction="higher",
         when="score",
-        fits=lambda data: data.name in STACKED,
+        fits=lambda data: data.name == STACKED,
     ),
     "memorisation": Metric(
         late("metrics.memorisation:measure"),
         "samples that look like copies of one image or point of the training data; 0.05 is chance",
         best=0.05,
         direction="nearest",
-        bounds=SHARE,
+        bounds=(0.0, 1.0),
     ),
-    "ais": Metric(
-        late("metrics.ais.ais_mixture:measure"),
+    "ais": _unbounded(
+        "metrics.ais.ais_mixture:measure",
         "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
-        best=math.inf,
-        direction="higher",
         needs_generators=True,
     ),
-    "gam2": Metric(
-        refuse_single_run,
-        "samples that discriminators call real which their generator did not meet (GAM-II)",
-        best=math.inf,
-        direction="higher",
-        bounds=SHARE,
-        contest=True,
-    ),
-    "gam": Metric(
-        refuse_single_run,
-        "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
-        best=math.inf,
-        direction="higher",
-        bounds=SHARE,
-        contest=True,
+    "gam2": _contest("samples that discriminators call real which their generator did not meet (GAM-II)"),
+    "gam": _contest(
+        "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half"
     ),
 }
 
@@ -232,6 +212,16 @@ GROUPS = {  # names of several metrics, and other names
     "gam_ii": ("gam2",),
 }
 ORDER = {"train": 0, "score": 1, "asked": 2}
+_USERS_FUNCTION = Metric(refuse_single_run, "a function of your own", best=-math.inf, direction="lower")
+
+
+def metric_of(score: str) -> Metric:
+    """Return the metric behind a score that mixtures are chosen by; of a user's function, lower is better.
+
+    >>> metric_of("tvd").goal, metric_of("density").goal, metric_of("my_scores:far").goal
+    ('lower is better', '1 is best', 'lower is better')
+    """
+    return _USERS_FUNCTION if is_own(score) else METRICS[_known(score)[0]]
 
 
 def known_metrics(
@@ -250,6 +240,7 @@ def known_metrics(
 
 
 def _known(name: str) -> tuple[str, ...]:
+    """Return the metrics of a name, which may be that of a group; a UserError suggests the nearest name."""
     key = name.strip().lower().replace("-", "_")
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))

@@ -1,34 +1,31 @@
-"""Mode coverage where the modes are known: 2-D mixtures of Gaussians, by distance.
+"""Count the modes that samples capture, for 2-D data whose modes are known, such as a ring of Gaussians.
 
-The protocol of VEEGAN and PacGAN: 2,500 points; a point is of high quality within 3 standard deviations of its nearest
-mode (each axis by its own); a mode is captured by one such point; the reverse KL is that of the modes' shares among the
-points of high quality from the modes' weights.
+The protocol is that of VEEGAN and PacGAN. It draws 2,500 points. A point is of high quality if it lies within 3 standard
+deviations of its nearest mode, and a mode is captured if at least one such point is nearest to it. The reverse KL compares
+the shares of the modes among the points of high quality with the weights of the modes in the data.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ganherd.data.readers.toys import TOYS
+from ganherd.data.readers.synthetic import TOYS
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, timed
-from ganherd.util.text import text_table
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.features.material import ScoringContext
-    from ganherd.mixture.mixture import Mixture
 
-POINTS = 2500  # of the protocol; fewer points capture fewer modes by chance alone
+POINTS = 2500  # of the protocol; fewer points capture fewer modes by chance
 WITHIN = 3.0  # standard deviations
-THIN = 0.2  # of its share of the samples: a mode with less is captured by the protocol, but hardly represented
+THIN = 0.2  # a mode with less than this part of its expected samples is captured, but not represented
 
 
 @dataclass(frozen=True)
@@ -38,7 +35,7 @@ class Modes:
     means: np.ndarray  # [M, d]
     stds: np.ndarray  # [M, d]
     weights: np.ndarray  # [M]
-    about: str  # which mixture this is: rings of other radii are another task
+    about: str  # the mixture in words, with its parameters
 
 
 @dataclass(frozen=True)
@@ -48,9 +45,9 @@ class Coverage:
     captured: int
     modes: int
     high_quality: float  # share of all samples
-    reverse_kl: float | None  # nats; None where no sample is of high quality
+    reverse_kl: float | None  # in nats; None if no sample is of high quality
     counts: np.ndarray  # int64 [M] samples of high quality of each mode
-    # bool [M]: a mode has more samples than the tails of its neighbours give it; in R15, where modes touch, one is not enough
+    # bool [M], True for modes with at least THIN of their expected samples; neighbours that touch a mode can capture it
     represented: np.ndarray
     samples: int
 
@@ -118,7 +115,7 @@ def assign(x: np.ndarray, modes: Modes) -> tuple[np.ndarray, np.ndarray]:
     return nearest, distance[np.arange(len(x)), nearest]
 
 
-def coverage(x: np.ndarray, modes: Modes, within: float = WITHIN) -> Coverage:
+def coverage(x: np.ndarray, modes: Modes) -> Coverage:
     """Return the modes captured, share of high quality and reverse KL of points [n, d].
 
     >>> ring = toy_modes("ring8")
@@ -128,34 +125,26 @@ def coverage(x: np.ndarray, modes: Modes, within: float = WITHIN) -> Coverage:
     if not len(x):
         raise UserError("mode coverage needs at least one sample.")
     nearest, distance = assign(x, modes)
-    counts = np.bincount(nearest[distance < within], minlength=len(modes.means))
+    counts = np.bincount(nearest[distance < WITHIN], minlength=len(modes.means))
     captured, good = int((counts > 0).sum()), int(counts.sum())
     kl = reverse_kl(counts, modes.weights) if good else None
     represented = counts >= np.maximum(1, THIN * modes.weights * len(x))
     return Coverage(captured, len(counts), good / len(x), kl, counts, represented, len(x))
 
 
-def coverage_by_member(x: np.ndarray, member: np.ndarray, modes: Modes) -> dict[int, Coverage]:
-    """Return the coverage of each member's own samples, by the member's number."""
-    return {int(m): coverage(x[member == m], modes) for m in np.unique(member)}
-
-
-def mixture_coverage(
-    mixture: Mixture,
+def coverages(
+    mixtures: Mapping[str, Any],
     modes: Modes,
     samples: int = POINTS,
     seed: int = 0,
     replica: int = 0,
     progress: Progress | None = None,
-) -> tuple[Coverage, dict[int, Coverage]]:
-    """Return the coverage of the mixture and of each member, each from this many samples."""
-    whole = coverage(mixture.sample(samples, seed=seed, replica=replica).x, modes)
+) -> dict[str, Coverage]:
+    """Return the coverage of each mixture, from this many samples of it."""
     each = {}
-    members = len(mixture.label_of)
-    for m in timed(range(members), progress, "coverage of members"):
-        alone = dataclasses.replace(mixture, weights=np.eye(members)[m])
-        each[m] = coverage(alone.sample(samples, seed=seed, replica=replica).x, modes)
-    return whole, each
+    for name in timed(list(mixtures), progress, "coverage of members"):
+        each[name] = coverage(mixtures[name].sample(samples, seed=seed, replica=replica).x, modes)
+    return each
 
 
 def reverse_kl(counts: np.ndarray, weights: np.ndarray) -> float:
@@ -167,23 +156,6 @@ def reverse_kl(counts: np.ndarray, weights: np.ndarray) -> float:
     p = counts / counts.sum()
     seen = p > 0
     return max(0.0, float((p[seen] * np.log(p[seen] / weights[seen])).sum()))
-
-
-def table(rows: Sequence[tuple[str, Coverage]]) -> str:
-    """Format coverages as lines of text, each with its samples.
-
-    >>> ring = toy_modes("ring8")
-    >>> print(table([("mixture", coverage(ring.means, ring))]))
-    of       modes   with a share  high quality  reverse KL  samples
-    mixture  8 of 8  8             100.0 %       0.00        8
-    """
-    lines = [("of", "modes", "with a share", "high quality", "reverse KL", "samples")]
-    for name, covered in rows:
-        kl = "–" if covered.reverse_kl is None else f"{covered.reverse_kl:.2f}"
-        share = f"{100 * covered.high_quality:.1f} %"
-        modes, shared = f"{covered.captured} of {covered.modes}", str(int(covered.represented.sum()))
-        lines.append((name, modes, shared, share, kl, f"{covered.samples:,}"))
-    return "\n".join(text_table(lines))
 
 
 def entry(covered: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
@@ -207,6 +179,7 @@ def entry(covered: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
 def measure(material: ScoringContext) -> ScoreEntry:
     """Measure the coverage of the mixture and of each member, always from the protocol's number of points."""
     from ganherd.features.material import MetricSkipped
+    from ganherd.metrics.groups import in_groups, mixtures_of
 
     try:
         modes = modes_of(material.dataset)
@@ -219,31 +192,19 @@ def measure(material: ScoringContext) -> ScoreEntry:
                 f"the protocol has {POINTS:,} points; {out['samples']:,} capture fewer modes by chance alone"
             )
         return out
-    whole, each = mixture_coverage(
-        material.mixture, modes, POINTS, material.seed, material.replica, progress=material.progress
-    )
+    drawn = POINTS, material.seed, material.replica
+    whole = coverages({"all": material.mixture}, modes, *drawn)["all"]
+    each = coverages(mixtures_of(material, "member"), modes, *drawn, material.progress)
     best = max(each, key=lambda m: (each[m].captured, each[m].high_quality))
-    return entry(whole, modes, material.seed) | {
-        "per_member": {str(m): one.captured for m, one in each.items()},
-        "per_member_samples": {str(m): one.samples for m, one in each.items()},
-        "per_member_high_quality": {str(m): one.high_quality for m, one in each.items()},
+    out = entry(whole, modes, material.seed) | {
+        "per_member": {m: one.captured for m, one in each.items()},
+        "per_member_samples": {m: one.samples for m, one in each.items()},
+        "per_member_high_quality": {m: one.high_quality for m, one in each.items()},
         "mean_member": float(np.mean([one.captured for one in each.values()])),
-        "best_member": best,
-        **_of_neighbourhoods(material, modes),
+        "best_member": int(best),
     }
-
-
-def _of_neighbourhoods(material: ScoringContext, modes: Modes) -> ScoreEntry:
-    """Return the coverage of every neighbourhood's own mixture, each from the same number of points."""
-    from ganherd.metrics.groups import in_groups
-
     if material.per != "neighbourhood":
-        return {}
-    values, counts = {}, {}
-    for number, one in enumerate(material.neighbourhoods or ()):
-        weights = np.zeros(len(material.mixture.label_of))
-        weights[list(one.members)] = 1.0 if one.weights is None else np.asarray(one.weights)
-        mixture = dataclasses.replace(material.mixture, weights=weights / weights.sum())
-        covered = coverage(mixture.sample(POINTS, seed=material.seed, replica=material.replica).x, modes)
-        values[str(number)], counts[str(number)] = covered.captured, covered.samples
-    return in_groups("neighbourhood", values, counts)
+        return out
+    cells = coverages(mixtures_of(material, "neighbourhood"), modes, *drawn)
+    values = {number: one.captured for number, one in cells.items()}
+    return out | in_groups("neighbourhood", values, {number: one.samples for number, one in cells.items()})

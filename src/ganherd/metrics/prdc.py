@@ -1,4 +1,4 @@
-"""Precision, recall, density and coverage: do the neighbourhoods of the samples and of the data hold each other?
+"""Precision, recall, density and coverage, from neighbourhoods of the samples and of the data.
 
 Neighbourhood of a point: the ball that reaches to its k-th nearest neighbour of the same kind (Naeem et al. 2020).
 """
@@ -21,7 +21,7 @@ from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 NEIGHBOURS = 5
-MOST = 10_000  # samples and data: the number that these scores are commonly given for
+MOST = 10_000  # samples and real rows, as is usual for these scores
 CHUNK = 1024  # rows of distances at once
 FEW = 1000
 NAMES = ("precision", "recall", "density", "coverage")
@@ -31,10 +31,11 @@ NAMES = ("precision", "recall", "density", "coverage")
 class PrdcScores:
     """The four scores of some samples."""
 
-    each: dict[str, np.ndarray]  # float64: by score the values whose mean it is, of the samples [n] or of the data [m]
-    counts: dict[str, redraws.Counts]  # what recall and coverage count, from which their errors are found
+    each: dict[str, np.ndarray]  # float64: the values whose mean is the score, of the samples [n] or of the data [m]
+    counts: dict[str, redraws.Counts]  # for the standard errors of recall and coverage
 
     def value(self, name: str) -> float:
+        """Return a score of all samples."""
         return float(self.each[name].mean())
 
 
@@ -46,7 +47,7 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
     1.0
     """
     real, fake = real.double(), fake.double()
-    clock = TimeLeft(progress, "neighbourhoods", 3)  # three passes that take about as long
+    clock = TimeLeft(progress, "neighbourhoods", 3)  # three passes of about the same duration
     real_radius = radius_of(real, k)
     clock.at(1)
     near = redraws.nearest(fake, k)
@@ -88,7 +89,13 @@ def some(features: ExtractedFeatures, n: int, purpose: str, seed: int = 0) -> Ex
 
 
 def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
-    """Return the samples and all four scores of them, cached for the other three metrics."""
+    """Return the samples that are compared with the data, and their scores.
+
+    All four metrics use them, so they are computed once and stored in the context.
+
+    Raises:
+        MetricSkipped: There are too few samples or too little data.
+    """
     cache = material.kept
     if "prdc" not in cache:
         fake, real = equally_many(material.features, material.reference.real, material.seed)
@@ -100,7 +107,7 @@ def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
 
 
 def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
-    """Return all four scores of every group, cached for the other three metrics."""
+    """Return the entries of every group for each of the four scores; they are computed once and stored in the context."""
     cache = material.kept
     if "prdc groups" not in cache:
         pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
@@ -115,15 +122,17 @@ def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
 def interval_of(name: str, scores: PrdcScores, seed: int) -> ScoreInterval | None:
     """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
     value, n = scores.value(name), len(scores.each["precision"])
-    if name == "precision":  # samples are in or out independently of each other
+    if name == "precision":  # samples are independent of each other
         return intervals.share(value, n)
-    if name == "density":  # it is no share: it may be above 1
+    if name == "density":  # may exceed 1
         return intervals.mean(scores.each[name])
     how = f"{redraws.SUBSETS} subsets of the samples"
     return intervals.share_with_error(value, scores.counts[name].error(seed), n / NEIGHBOURS, n, how)
 
 
 def _measure(name: str) -> Callable[[ScoringContext], ScoreEntry]:
+    """Return the function that measures one of the four scores."""
+
     def measure(material: ScoringContext) -> ScoreEntry:
         fake, scores = _measured(material)
         out: ScoreEntry = {

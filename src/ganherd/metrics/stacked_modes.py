@@ -1,11 +1,10 @@
-"""Mode coverage of stacked MNIST: three digits as red, green and blue make 1,000 modes, read by a classifier of digits.
+"""Count the modes of stacked MNIST that samples show: three digits as red, green and blue make 1,000 modes.
 
 The setting of VEEGAN and PacGAN: 26,000 samples; a mode is captured by one of them; KL of the modes' shares from equal ones.
 """
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -47,7 +46,8 @@ def stacked_coverage(x: np.ndarray, classify: Classify, block: int = 4096) -> St
 
 
 def stacked_counts(counts: np.ndarray) -> StackedCoverage:
-    """
+    """Return the coverage from the number of samples of each mode [1000].
+
     >>> stacked_counts(np.full(1000, 26)).captured, round(stacked_counts(np.eye(1000)[0] * 26).kl, 3)
     (1000, 6.908)
     """
@@ -57,6 +57,7 @@ def stacked_counts(counts: np.ndarray) -> StackedCoverage:
 
 
 def triple(x: np.ndarray, classify: Classify) -> np.ndarray:
+    """Return the mode 0 … 999 of each stacked image [n]: its three digits, read one by one."""
     n, _, height, width = x.shape
     digits = np.asarray(classify(x.reshape(n * 3, 1, height, width))).reshape(n, 3)
     return np.asarray(digits @ np.array([100, 10, 1]))
@@ -81,10 +82,7 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
         "interval": intervals.captured(covered.counts, covered.samples, material.seed),
         "kl": covered.kl,
         "by_chance": covered.by_chance,
-        "samples": covered.samples,
-        "network": judge.name,
-        "resizing": judge.resizing,
-        "held_out_accuracy": judge.held_out_accuracy,
+        **judge.described(covered.samples),
     }
     if covered.samples < samples:
         out["warning"] = f"the setting has {samples:,} samples; {covered.samples:,} show fewer modes by chance alone"
@@ -93,20 +91,13 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
 
 def _each(material: ScoringContext, judge: Classifier, samples: int) -> ScoreEntry:
     """Return modes and KL of every member or neighbourhood, each from the full number of samples: fewer show fewer modes."""
-    from ganherd.metrics.groups import in_groups
+    from ganherd.metrics.groups import in_groups, mixtures_of
 
-    per, members = str(material.per), len(material.mixture.label_of)
-    weights = np.eye(members)
-    if per == "neighbourhood":
-        cells = material.neighbourhoods or ()
-        weights = np.zeros((len(cells), members))
-        for row, cell in zip(weights, cells, strict=True):
-            row[list(cell.members)] = 1.0 if cell.weights is None else np.asarray(cell.weights)
-    covered = {}
-    for number, own in enumerate(timed(list(weights), material.progress, f"modes of each {per}")):
-        alone = dataclasses.replace(material.mixture, weights=own / own.sum())
-        x = alone.sample(samples, seed=material.seed, replica=material.replica).x
-        covered[str(number)] = stacked_coverage(x, judge.predict)
+    per, covered = str(material.per), {}
+    mixtures = mixtures_of(material, per)
+    for number in timed(list(mixtures), material.progress, f"modes of each {per}"):
+        x = mixtures[number].sample(samples, seed=material.seed, replica=material.replica).x
+        covered[number] = stacked_coverage(x, judge.predict)
     out = in_groups(
         per, {k: one.captured for k, one in covered.items()}, {k: one.samples for k, one in covered.items()}
     )

@@ -14,19 +14,14 @@ from types import TracebackType
 
 import numpy as np
 
-from ganherd.data.readers.class_folders import CLUTTER, SPLITS
+from ganherd.data.readers.image_tree import CLUTTER, SPLITS
 from ganherd.mixture.sampling import ASIDE
 from ganherd.util.errors import UserError
 from ganherd.util.host import cores
 
 _COLOURS = {1: 0, 3: 2}  # number of channels -> PNG's code for grey or RGB
-_DEVICES = {
-    "con",
-    "prn",
-    "aux",
-    "nul",
-    *(f"{port}{n}" for port in ("com", "lpt") for n in range(10)),
-}  # names that Windows refuses
+# Names that Windows refuses.
+_DEVICES = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(10))}
 _LONGEST = 120  # bytes in a folder's name; file systems allow 255, encrypted ones 143
 
 

@@ -46,11 +46,13 @@ def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixtur
         run: The run folder; `data` needs its data.
 
     Raises:
-        UserError: The members do not stand for labels, or no member stands for a label that has weight.
+        UserError: Members do not generate one label each, or none generates a label that has weight.
     """
     label_of, labels = mixture.label_of, mixture.labels
     if not mixture.takes_label and not (len(labels) and (label_of >= 0).all()):
-        raise UserError("--weights is for mixtures whose members stand for labels, and those of this one do not.")
+        raise UserError(
+            "--weights is for mixtures whose members generate one label each, and those of this one do not."
+        )
     p = np.full(len(labels), 1.0)
     if how == "data":
         p = _counts(run, labels)
@@ -68,7 +70,7 @@ def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixtur
     share = np.stack([np.bincount(label_of, row, minlength=len(labels)) for row in old])  # [replicas or 1, classes]
     new = old / share[:, label_of] * p[label_of]
     if not (new.sum(1) > 0).all():
-        raise UserError("--weights gives weight only to labels that no member stands for.")
+        raise UserError("--weights gives weight only to labels that no member generates.")
     new /= new.sum(1, keepdims=True)
     return replace(mixture, weights=new if mixture.weights.ndim == 2 else new[0])
 

@@ -10,11 +10,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ganherd.features.material import DrawnSamples
 from ganherd.herd import rng
 from ganherd.herd.evaluation import member_module
 from ganherd.herd.parameter_names import call_with_tensors
@@ -22,7 +24,7 @@ from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of
-from ganherd.mixture.mixture_files import Neighbourhoods, NeighbourhoodWinner
+from ganherd.mixture.mixture_files import BestMember, Neighbourhoods
 from ganherd.recipe.net_config import BreedConfig
 from ganherd.runs.folder import code_of, mixture_of
 from ganherd.util.errors import UserError
@@ -31,15 +33,16 @@ from ganherd.util.user_code import importable_from
 _BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
 _CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
 _NOISES = 10_240  # for the re-estimation of batch-norm statistics
+# Fields of a mixture that mixture.json has under the same name: as they are, as lists, and as lists of numbers.
+_PLAIN = ("offset", "scale", "latent", "seeds", "step", "winner", "neighbourhoods")
+_TUPLES = ("labels", "shape", "prior")
+_ARRAYS = {"label_of": np.int64, "weights": np.float64, "label_weights": np.float64}
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Generated samples with their labels and the members that generated them."""
+class Samples(DrawnSamples):
+    """Generated samples with their labels, the members that generated them, and the names of all labels."""
 
-    x: np.ndarray  # uint8 [n, C, H, W]; float32 [n, 2] for points
-    y: np.ndarray  # int64 [n]; -1: no label
-    member: np.ndarray  # int64 [n]
     labels: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -62,7 +65,7 @@ class Mixture:
     seeds: list[int]  # of each replica
     step: int
     breeds: tuple[Generators, ...]  # in the order of their members
-    winner: NeighbourhoodWinner | None = None  # the best member, if `ganherd score --metrics gam2` has determined it
+    winner: BestMember | None = None  # the best member, if `ganherd score --metrics gam2` has determined it
     neighbourhoods: Neighbourhoods | None = None  # the mixtures of a grid's cells; `weights` are those of the best
     stream_version: int = rng.VERSIONS[-1]  # of the random streams of samples
 
@@ -190,7 +193,7 @@ class Mixture:
             weights = np.where(self.label_of == label, np.maximum(weights, 1e-300), 0.0)
             if not weights.any():
                 raise UserError(
-                    f"no member of the mixture stands for the label {self.labels[label]!r} alone: sample without --label."
+                    f"no member of the mixture generates the label {self.labels[label]!r} alone: sample without --label."
                 )
         return np.asarray(weights / weights.sum())
 
@@ -257,30 +260,12 @@ class Mixture:
 
     def save(self, folder: Path) -> None:
         """Write the mixture to a folder."""
-        several = (
-            [BreedConfig(generator=breed.net, members=breed.members) for breed in self.breeds]
-            if self.breeds[1:]
-            else []
-        )
-        facts = mixture_files.MixtureFacts(
-            labels=list(self.labels),
-            shape=list(self.shape),
-            offset=self.offset,
-            scale=self.scale,
-            latent=self.latent,
-            prior=self.prior if isinstance(self.prior, str) else list(self.prior),  # type: ignore[arg-type]
-            generator=self.breeds[0].net,
-            breeds=several,
-            label_of=self.label_of.tolist(),
-            weights=self.weights.tolist(),
-            label_weights=self.label_weights.tolist(),
-            seeds=self.seeds,
-            step=self.step,
-            winner=self.winner,
-            neighbourhoods=self.neighbourhoods,
-            streams=self.stream_version,  # type: ignore[arg-type]
-        )
-        mixture_files.write(folder, facts, tensors_of(self.breeds))
+        each = [BreedConfig(generator=breed.net, members=breed.members) for breed in self.breeds]
+        values: dict[str, Any] = {name: getattr(self, name) for name in (*_PLAIN, *_TUPLES, *_ARRAYS)}
+        values |= {name: values[name].tolist() for name in _ARRAYS}
+        values |= {name: values[name] if isinstance(values[name], str) else list(values[name]) for name in _TUPLES}
+        values |= {"generator": each[0].generator, "breeds": each if each[1:] else [], "streams": self.stream_version}
+        mixture_files.write(folder, mixture_files.MixtureFacts(**values), tensors_of(self.breeds))
 
 
 def load(path: str | Path, trust_code: bool = False) -> Mixture:
@@ -302,23 +287,10 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     tensors = mixture_files.read_tensors(folder, facts.sha256, partial(check_declared, facts, folder=folder))
     with importable_from(code_of(folder.parent) if trust_code else ()):
         breeds = breeds_of(facts, tensors, folder, trust_code)
-    return Mixture(
-        labels=tuple(facts.labels),
-        shape=tuple(facts.shape),
-        offset=facts.offset,
-        scale=facts.scale,
-        latent=facts.latent,
-        prior=facts.prior if isinstance(facts.prior, str) else tuple(facts.prior),
-        label_of=np.array(facts.label_of, np.int64),
-        weights=np.array(facts.weights, np.float64),
-        label_weights=np.array(facts.label_weights, np.float64),
-        seeds=facts.seeds,
-        step=facts.step,
-        breeds=breeds,
-        winner=facts.winner,
-        neighbourhoods=facts.neighbourhoods,
-        stream_version=facts.streams,
-    )
+    values: dict[str, Any] = {name: getattr(facts, name) for name in (*_PLAIN, *_TUPLES, *_ARRAYS)}
+    values |= {name: np.array(values[name], dtype) for name, dtype in _ARRAYS.items()}
+    values |= {name: values[name] if isinstance(values[name], str) else tuple(values[name]) for name in _TUPLES}
+    return Mixture(**values, breeds=breeds, stream_version=facts.streams)
 
 
 def recalibrate_batch_norm(

@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from ganherd.recipe.mixture_scores import FIELDS
 from ganherd.recipe.net_config import BreedConfig, NetConfig, Prior
 from ganherd.util import files, tensor_file
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_invalid
 
 JSON, TENSORS = "mixture.json", "generators.safetensors"
 _Weight = Annotated[float, Field(ge=0)]
 
 
-class NeighbourhoodWinner(BaseModel):
+class BestMember(BaseModel):
     """The best member of a run by GAM-II."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
@@ -108,7 +108,7 @@ class MixtureFacts(BaseModel):
     label_weights: list[_Weight]
     seeds: Annotated[list[Annotated[int, Field(ge=0, lt=2**63)]], Field(min_length=1)]
     step: Annotated[int, Field(ge=0, le=1 << 53)]
-    winner: NeighbourhoodWinner | None = None
+    winner: BestMember | None = None
     neighbourhoods: Neighbourhoods | None = None
     # The version of the random streams of samples; mixtures without this field have the first.
     streams: Literal[1, 2] = 1
@@ -150,7 +150,7 @@ def write(folder: Path, facts: MixtureFacts, tensors: dict[str, Tensor]) -> None
     files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
 
-def set_winner(folder: Path, winner: NeighbourhoodWinner | None) -> None:
+def set_winner(folder: Path, winner: BestMember | None) -> None:
     """Record the best member in mixture.json, and change nothing else."""
     facts = MixtureFacts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
     files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
@@ -167,11 +167,7 @@ def read_facts(folder: Path) -> MixtureFacts:
     except OSError as error:
         raise UserError(f"the mixture in {folder} cannot be read: {error.strerror}.") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(key) for key in first["loc"])
-        raise UserError(
-            f"{folder / JSON} is not what ganherd writes: {where}{': ' * bool(where)}{first['msg']}."
-        ) from None
+        raise UserError(f"{folder / JSON} is not what ganherd writes: {first_invalid(error)}.") from None
 
 
 def read_tensors(folder: Path, sha256: str, check: Callable[[dict[str, Tensor]], None]) -> dict[str, Tensor]:

@@ -88,7 +88,9 @@ def labels_to_sample(mixture: Mixture, label: str | None, per_class: int | None)
             "--per-class asks for every label of the mixture: leave --label out, and train on data with labels."
         )
     if not mixture.takes_label and (mixture.label_of < 0).any():
-        raise UserError("--per-class asks for labels, and the members of this mixture stand for none: give -n instead.")
+        raise UserError(
+            "--per-class asks for labels, and not all members of this mixture generate one label: give -n instead."
+        )
     return list(range(len(mixture.labels)))
 
 

@@ -53,14 +53,14 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
     conditional = bool(settings.pop("label", False))
     if (spec.labelled or conditional) and given["classes"] < 1:
         other = "set its label to false" if conditional else "use residual"
-        raise UserError(f"the {role} {net.name} uses labels, and this data has none: {other}")
+        raise UserError(f"the {role} {net.name} uses labels, but this data has no labels: {other}")
     make = partial(load_target(spec.target), **settings)
     if conditional:
-        from ganherd.nets.common import label_input
+        from ganherd.nets.common import blocks
 
-        wrap = label_input.LabelledGenerator if role == "generator" else label_input.LabelledDiscriminator
+        wrap = blocks.LabelledGenerator if role == "generator" else blocks.LabelledDiscriminator
         return wrap(make, **given)
-    # only labelled nets take the number of classes: a member that stands for a class is unconditional
+    # only labelled nets take the number of classes: a member that is trained on one class is unconditional
     module: nn.Module = make(**{key: value for key, value in given.items() if key != "classes" or spec.labelled})
     return module
 
@@ -89,7 +89,7 @@ def _build_foreign(
 
 
 def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
-    """Let lazy layers learn their sizes from one pass over zeros, which leaves all buffers as they began."""
+    """Initialise lazy layers by one forward pass over zeros, and restore all buffers that the pass changed."""
     from torch.nn.parameter import is_lazy
 
     if not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
@@ -115,7 +115,7 @@ def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
 
 
 def _pass_over_zeros(module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Call a module once; with more rows if it does not take a few, for example because it compares groups of samples."""
+    """Call a module once with a batch of zeros; with a larger batch if it refuses a small one."""
     import torch
 
     for rows in _ROWS:
@@ -146,7 +146,7 @@ def load_own(name: str, what: str, trust_code: bool) -> Any:
         if module == "__main__":
             raise UserError(
                 f"the {what} {own} was defined in the script or notebook that trained it, and is not in this one: "
-                "define it here too, or move it into a module of its own and train again."
+                "define it here too, or move it into another module and train again."
             ) from None
         raise UserError(f"the {what} {name} could not be imported: {_one_line(error)}") from error
 

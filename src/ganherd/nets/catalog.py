@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from ganherd.util.errors import UserError
 from ganherd.util.registry import DISCRIMINATORS as DISCRIMINATORS
 from ganherd.util.registry import GENERATORS as GENERATORS
 from ganherd.util.registry import Registry
-from ganherd.util.text import did_you_mean
+from ganherd.util.text import did_you_mean, nearest
 
 Role = Literal["generator", "discriminator"]
 
@@ -31,7 +31,7 @@ class Setting:
     below: float = math.inf  # values must stay under this
 
     def check(self, value: Any) -> Any:
-        """Return the value as its type.
+        """Return the value if the setting allows it; numbers in text become floats.
 
         Raises:
             ValueError: Its message states what the value must be.
@@ -48,12 +48,9 @@ class Setting:
                 raise ValueError(f"must be one of {', '.join(self.choices)}")
             return value
         if self.type == "ints":
-            ok = isinstance(value, (list, tuple)) and value and all(type(v) is int and v >= self.minimum for v in value)
-            if ok and max(value) > _WIDEST:
-                raise ValueError(f"must be at most {_WIDEST:,}")
-            if not ok:
-                raise ValueError(f"must be a list of whole numbers of at least {self.minimum:g}, as [256, 256]")
-            return list(value)
+            if not isinstance(value, list | tuple) or not value:
+                raise ValueError("must be a list of whole numbers, such as [256, 256]")
+            return [replace(self, type="int").check(number) for number in value]
         if self.type == "int":
             if type(value) is not int or value < self.minimum:
                 raise ValueError(f"must be a whole number of at least {self.minimum:g}")
@@ -120,7 +117,7 @@ _RESIDUAL_D: dict[str, Setting] = {
 
 _GENERATORS: dict[str, NetSpec] = {
     "small": NetSpec(
-        "ganherd.nets.small:SmallGenerator",
+        "ganherd.nets.mlp:SmallGenerator",
         "a small MLP for tiny images: two hidden layers, LeakyReLU",
         {"width": _SMALL_WIDTH, "batch_norm": Setting("bool", False, "batch norm after each hidden layer")},
     ),
@@ -147,7 +144,7 @@ _GENERATORS: dict[str, NetSpec] = {
         sizes=_DCGAN_SIZES,
     ),
     "dcgan5": NetSpec(
-        "ganherd.nets.dcgan5:Dcgan5Generator",
+        "ganherd.nets.dcgan:Dcgan5Generator",
         "DCGAN as in its paper and GAP's code: 5x5 transposed convolutions, batch norm; any size",
         {"width": _DCGAN5_WIDTH, "depth": _DCGAN5_DEPTH, "first": _DCGAN5_FIRST},
         images_only=True,
@@ -188,7 +185,7 @@ _GENERATORS: dict[str, NetSpec] = {
 
 _DISCRIMINATORS: dict[str, NetSpec] = {
     "small": NetSpec(
-        "ganherd.nets.small:SmallDiscriminator",
+        "ganherd.nets.mlp:SmallDiscriminator",
         "a small MLP for tiny images, without normalisation: suitable for a gradient penalty",
         {"width": _SMALL_WIDTH},
     ),
@@ -223,7 +220,7 @@ _DISCRIMINATORS: dict[str, NetSpec] = {
         sizes=_DCGAN_SIZES,
     ),
     "dcgan5": NetSpec(
-        "ganherd.nets.dcgan5:Dcgan5Discriminator",
+        "ganherd.nets.dcgan:Dcgan5Discriminator",
         "the discriminator of GAP's DCGANs and GRANs: 5x5 convolutions of stride 2, LeakyReLU; any size",
         {
             "width": _DCGAN5_WIDTH,
@@ -262,7 +259,7 @@ _DISCRIMINATORS: dict[str, NetSpec] = {
         labelled=True,
     ),
     "acgan": NetSpec(
-        "ganherd.nets.acgan:AcganDiscriminator",
+        "ganherd.nets.conditional:AcganDiscriminator",
         "the residual discriminator that also predicts the class, for loss.class_weight",
         _RESIDUAL_D,
         images_only=True,
@@ -294,7 +291,7 @@ def is_foreign(name: str) -> bool:
 
 
 def is_packaged(name: str) -> bool:
-    """Return whether a net is ganherd's own. Other nets are tried out before they are trained.
+    """Return whether a net comes with ganherd. Other nets are tested before they are trained.
 
     >>> is_packaged("mlp"), is_packaged("mypackage.nets:MyGenerator")
     (True, False)
@@ -302,13 +299,24 @@ def is_packaged(name: str) -> bool:
     return GENERATORS.is_own(name) or DISCRIMINATORS.is_own(name)
 
 
-def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+class WrongNet(UserError):
+    """A net that is not in the catalog, or a wrong setting of one that is."""
+
+    def __init__(self, sentence: str, setting: str = "") -> None:
+        super().__init__(sentence)
+        self.setting = setting  # "" if the net is unknown
+
+
+def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> dict[str, Any]:
     """Return all settings of the named net, defaults included.
 
     The settings of a user's own class are returned as they are: checking them would run its code.
 
+    Args:
+        key: The key of the net in a recipe, for messages; default: its role.
+
     Raises:
-        UserError: The name or a setting is wrong.
+        WrongNet: The name or a setting is wrong.
 
     >>> check("generator", "small", {"width": 64})
     {'width': 64, 'batch_norm': False}
@@ -317,21 +325,20 @@ def check(role: Role, name: str, settings: Mapping[str, Any]) -> dict[str, Any]:
         return dict(settings)
     known = specs(role)
     if name not in known:
-        raise UserError(known.unknown(name, among="and your own, package.module:Class"))
-    spec = known[name]
-    for key in settings:
-        if key not in spec.settings:
-            raise UserError(
-                f"{role} {name} has no setting {key!r}{did_you_mean(key, spec.settings, ' ({})')}: "
-                f"it has {', '.join(spec.settings) or 'none'}"
-            )
-    out = {}
-    for key, setting in spec.settings.items():
+        raise WrongNet(known.unknown(name, among="and your own, package.module:Class"))
+    catalogued, key = known[name].settings, key or role
+    if strange := next((own for own in settings if own not in catalogued), None):
+        hint = did_you_mean(f"{key}.{strange}", [f"{key}.{near}" for near in nearest(strange, catalogued)])
+        takes = f" ({role} {name} takes {', '.join(catalogued) or 'none'})"
+        raise WrongNet(f"unknown key '{key}.{strange}'{takes}{hint}", strange)
+    full = {}
+    for own, setting in catalogued.items():
+        value = settings.get(own, setting.default)
         try:
-            out[key] = setting.check(settings.get(key, setting.default))
+            full[own] = setting.check(value)
         except ValueError as error:
-            raise UserError(f"setting {key} of {role} {name} {error}, not {settings[key]!r}") from None
-    return out
+            raise WrongNet(f"{key}.{own} {error}, not {value!r}", own) from None
+    return full
 
 
 def check_shape(role: Role, name: str, shape: tuple[int, ...]) -> None:

@@ -41,14 +41,19 @@ class _Norm:
         }
 
 
-def generators(told: ConditionalGenerator, z: Tensor, y: Tensor) -> Iterator[Named]:
-    """Yield, for each class in y in order, a residual generator that computes what `told` computes for the batch z, y.
+def generators(conditional: ConditionalGenerator, z: Tensor, y: Tensor) -> Iterator[Named]:
+    """Yield the state of a residual generator for each class in y, in order.
 
-    Both are in training mode. The batch should have each class about as often as the data.
+    In training mode each computes for its class what the conditional generator computes for the batch z, y.
+
+    Args:
+        conditional: The conditional generator.
+        z: Noise [B, Z].
+        y: Labels [B], with each class about as often as in the data.
     """
-    norms = _norms(told)
-    moments = _moments(told, norms, z, y)
-    state = told.state_dict()
+    norms = _norms(conditional)
+    moments = _moments(conditional, norms, z, y)
+    state = conditional.state_dict()
     others = {name for name in state if not any(name.startswith(f"{norm}.") for norm in norms)}
     for label in y.unique().tolist():
         own = {name: state[name].clone() for name in others}
@@ -57,20 +62,20 @@ def generators(told: ConditionalGenerator, z: Tensor, y: Tensor) -> Iterator[Nam
         yield own
 
 
-def discriminator(told: ConditionalDiscriminator, label: int) -> Named:
-    """Return the residual discriminator of one class: its head is the sum of the conditional head and the class's vector.
+def discriminator(conditional: ConditionalDiscriminator, label: int) -> Named:
+    """Return the state of the residual discriminator of one class: its head is the conditional head plus the class vector.
 
     With spectral norm that sum is divided by its length, so logits are the same up to a factor.
     """
-    own = {name: value.clone() for name, value in told.state_dict().items() if not name.startswith("project.")}
-    own["head.weight"] = _weight(told.head) + _weight(told.project)[label]
+    own = {name: value.clone() for name, value in conditional.state_dict().items() if not name.startswith("project.")}
+    own["head.weight"] = _weight(conditional.head) + _weight(conditional.project)[label]
     return own
 
 
-def _norms(told: ConditionalGenerator) -> dict[str, _Norm]:
+def _norms(conditional: ConditionalGenerator) -> dict[str, _Norm]:
     """Return the norms by their names in the residual generator."""
     norms: dict[str, _Norm] = {}
-    for name, layer in told.named_modules():
+    for name, layer in conditional.named_modules():
         if isinstance(layer, ConditionalNorm):
             norms[name] = _Norm(layer.norm, layer.gain.weight.detach(), layer.shift.weight.detach())
         elif isinstance(layer, nn.BatchNorm2d) and name.rpartition(".")[0] not in norms:
@@ -79,7 +84,7 @@ def _norms(told: ConditionalGenerator) -> dict[str, _Norm]:
 
 
 def _moments(
-    told: ConditionalGenerator, norms: dict[str, _Norm], z: Tensor, y: Tensor
+    conditional: ConditionalGenerator, norms: dict[str, _Norm], z: Tensor, y: Tensor
 ) -> dict[str, dict[int, tuple[Tensor, Tensor]]]:
     """Return mean and variance [C] of the input of each norm: of every class, and under -1 of the whole batch."""
     moments: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
@@ -89,10 +94,10 @@ def _moments(
         moments[name] = {label: (x.mean((0, 2, 3)), x.var((0, 2, 3), correction=0)) for label, x in parts.items()}
 
     hooks = [norm.layer.register_forward_pre_hook(partial(see, name)) for name, norm in norms.items()]
-    before = {name: value.clone() for name, value in told.named_buffers()}
+    before = {name: value.clone() for name, value in conditional.named_buffers()}
     with torch.no_grad():
-        told.train()(z, y)
-        told.load_state_dict(before, strict=False)  # the pass only measured
+        conditional.train()(z, y)
+        conditional.load_state_dict(before, strict=False)  # the pass only measured
     for hook in hooks:
         hook.remove()
     return moments

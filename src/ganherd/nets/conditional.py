@@ -1,4 +1,4 @@
-"""One GAN for all classes: residual nets that take the label, by class-conditional batch norm and by projection."""
+"""One GAN for all classes: residual nets that take the label (class-conditional batch norm, projection) or predict it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ganherd.nets.common.bodies import DiscriminatorWithBody
+from ganherd.nets.common.bodies import DiscriminatorWithBody, init_sngan
 from ganherd.nets.common.spectral import SpectralEmbedding
 from ganherd.nets.residual import Up
 
@@ -28,7 +28,7 @@ class ConditionalNorm(nn.Module):
 
 
 class ConditionalGenerator(Up):
-    """As in cGANs with projection (Miyato and Koyama, 2018): the label goes to the norms of every block, not to the noise."""
+    """A residual generator whose norms in every block get the label (Miyato and Koyama, 2018)."""
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, classes: int, *, width: int = 64, attention: bool = False
@@ -40,7 +40,7 @@ class ConditionalGenerator(Up):
 
 
 class ConditionalDiscriminator(DiscriminatorWithBody):
-    """The projection discriminator: a logit of the image alone, plus the features' product with the vector of the class."""
+    """The projection discriminator: the logit is that of the image plus the inner product of features and class vector."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, **settings: Any) -> None:
         super().__init__(shape, **settings)
@@ -52,3 +52,16 @@ class ConditionalDiscriminator(DiscriminatorWithBody):
         alone: Tensor = self.head(features)  # [B, 1]
         result: Tensor = alone.squeeze(1) + (self.project(y) * features).sum(1)  # [B]
         return result
+
+
+class AcganDiscriminator(DiscriminatorWithBody):
+    """The discriminator of AC-GAN (Odena et al., 2017): a second head on the same features predicts the class."""
+
+    def __init__(self, shape: tuple[int, ...], classes: int, **settings: Any) -> None:
+        super().__init__(shape, **settings)
+        self.classify = self.output_layer(classes)
+        init_sngan(self.classify)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        features = self.body(x)  # [B, features]
+        return self.head(features).squeeze(1), self.classify(features)  # [B], [B, classes]

@@ -17,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.nets.common.blocks import init_dcgan
-from ganherd.nets.dcgan5 import Size, doubled, doubling, halved, halving
+from ganherd.nets.dcgan import Size, doubled, doubling, halved, halving
 
 
 class GranGenerator(nn.Module):
+    """Add the paint of all steps to a canvas, and return its tanh."""
+
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, steps: int = 3, width: int = 128, first: int = 0
     ) -> None:
@@ -45,9 +47,9 @@ class GranGenerator(nn.Module):
 
 
 class _Decoder(nn.Module):
-    """f: a fully connected layer with batch norm and ReLU, then transposed convolutions with none, the last one linear.
+    """f: a fully connected layer with batch norm and ReLU, then transposed convolutions without batch norm.
 
-    The layer's weights are kept in two parts, for h_z and for what was seen: the first need not be repeated.
+    The weights of the layer are two matrices, one for h_z and one for h_{t-1}, so that the product with h_z is computed once.
     """
 
     def __init__(self, latent: int, maps: list[int], sizes: list[Size], steps: int) -> None:
@@ -91,8 +93,8 @@ class _Encoder(nn.Module):
 class StepNorm(nn.Module):
     """Batch norm with one gain and shift for all steps, and running statistics for each step.
 
-    The statistics differ from step to step: normalised by an average over the steps, samples would not be those that the
-    generator was trained to make. The authors' code has batch statistics only.
+    Activations differ from step to step, so their running statistics must not be averaged over the steps. The authors' code
+    has batch statistics only.
     """
 
     def __init__(self, kind: type[nn.BatchNorm1d | nn.BatchNorm2d], features: int, steps: int) -> None:

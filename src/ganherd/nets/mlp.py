@@ -1,4 +1,4 @@
-"""The MLP pair of the cellular paper: 64-256-256-784 with a tanh output, and its mirror image."""
+"""Pairs of MLPs: that of the cellular paper (64-256-256-784 with a tanh output, and its mirror image), and a small one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky": leaky, "tanh": nn.T
 
 
 class MlpGenerator(FlatGenerator):
+    """The generator of the cellular paper."""
+
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, hidden: Sequence[int] = (256, 256), activation: str = "leaky"
     ) -> None:
@@ -20,7 +22,23 @@ class MlpGenerator(FlatGenerator):
 
 
 class MlpDiscriminator(FlatDiscriminator):
+    """The discriminator of the cellular paper: the hidden layers of the generator in reverse order."""
+
     def __init__(
         self, shape: tuple[int, ...], *, hidden: Sequence[int] = (256, 256), activation: str = "leaky"
     ) -> None:
         super().__init__(stack([math.prod(shape), *reversed(hidden), 1], _ACTIVATIONS[activation]))
+
+
+class SmallGenerator(FlatGenerator):
+    """The generator of the default recipe, for tiny images: two hidden layers, LeakyReLU."""
+
+    def __init__(self, shape: tuple[int, ...], latent: int, *, width: int = 128, batch_norm: bool = False) -> None:
+        super().__init__(shape, stack([latent, width, width, math.prod(shape)], batch_norm=batch_norm))
+
+
+class SmallDiscriminator(FlatDiscriminator):
+    """The discriminator of the default recipe. It has no batch norm, which a gradient penalty does not allow."""
+
+    def __init__(self, shape: tuple[int, ...], *, width: int = 128) -> None:
+        super().__init__(stack([math.prod(shape), width, width, 1]))

@@ -16,7 +16,7 @@ from ganherd.nets.common.bodies import Attention, DiscriminatorWithBody, attenti
 
 
 class UpBlock(nn.Module):
-    """Double the maps. No convolution has a bias: batch norm, at the end of every path, would cancel it."""
+    """A residual block that doubles the maps. Convolutions have no bias, because the next batch norm would cancel it."""
 
     def __init__(self, n_in: int, n_out: int, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class UpBlock(nn.Module):
 
 
 class Up(nn.Module):
-    """From noise to an image in [-1, 1], with the given kind of norm."""
+    """Base class of residual generators, from noise to an image in [-1, 1]; `norm` creates the norms of its blocks."""
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, width: int, attention: bool, norm: Callable[[int], nn.Module]
@@ -52,6 +52,7 @@ class Up(nn.Module):
         init_sngan(self)
 
     def image(self, z: Tensor, *y: Tensor) -> Tensor:
+        """Return images for noise z [B, Z] and labels y [B], if the norms take labels."""
         x = self.first(z).reshape(z.shape[0], *self.begin)  # [B, C, 4, 4]
         for i, block in enumerate(self.blocks):
             x = block(self.attention(x) if i == self.after else x, *y)
@@ -60,6 +61,8 @@ class Up(nn.Module):
 
 
 class ResidualGenerator(Up):
+    """The residual generator with plain batch norm."""
+
     def __init__(self, shape: tuple[int, ...], latent: int, *, width: int = 64, attention: bool = False) -> None:
         super().__init__(shape, latent, width, attention, nn.BatchNorm2d)
 
@@ -68,6 +71,8 @@ class ResidualGenerator(Up):
 
 
 class ResidualDiscriminator(DiscriminatorWithBody):
+    """The residual discriminator: one logit per image."""
+
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.head(self.body(x))  # [B, 1]
         return logits.squeeze(1)  # [B]

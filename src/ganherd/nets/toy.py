@@ -18,6 +18,8 @@ PIECES = 5  # pieces of a maxout unit, as in ALI and PacGAN
 
 
 class ToyGenerator(FlatGenerator):
+    """Four hidden layers with ReLU."""
+
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, width: int = 128, batch_norm: bool = True, init: str = "torch"
     ) -> None:
@@ -27,6 +29,8 @@ class ToyGenerator(FlatGenerator):
 
 
 class ToyDiscriminator(FlatDiscriminator):
+    """Hidden layers with LeakyReLU, ReLU or maxout."""
+
     def __init__(
         self,
         shape: tuple[int, ...],

@@ -12,7 +12,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TypeVar
 
-from ganherd.recipe.schema import Recipe, Section
+from ganherd.recipe.base import Section
+from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import section_of
 from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.user_code import folders_with
@@ -50,7 +51,7 @@ def located(recipe: Recipe, folders: Sequence[Path], packaged: Collection[str]) 
 
 
 def _with(section: S, **values: object) -> S:
-    """Return the section with these values; itself if it has them already."""
+    """Return a copy of the section with these values, or the section itself if it has them already."""
     changed = {key: value for key, value in values.items() if getattr(section, key) != value}
     return section.model_copy(update=changed) if changed else section
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -39,6 +40,7 @@ _UNITS: dict[str, tuple[Literal["steps", "epochs", "seconds"], float]] = {
     **dict.fromkeys(("h", "hour", "hours"), ("seconds", 3600.0)),
 }
 _LONGEST = 1e15  # steps, epochs or seconds: no run is that long, and whole numbers stay exact
+_OF_RUN = re.compile(r"\s*(\d*\.?\d+)\s*run\s*")
 _QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*", re.ASCII)
 
 
@@ -60,8 +62,44 @@ def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], floa
     raise ValueError("must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s, 10m or 2h")
 
 
+def parse_span(text: str) -> tuple[Literal["steps", "epochs", "run"], float]:
+    """Return the unit and the amount of a span; `run` counts in fractions of the whole run.
+
+    Raises:
+        ValueError: Its message states what a span must be.
+
+    >>> parse_span("300steps"), parse_span("0.5epochs"), parse_span("0.1run")
+    (('steps', 300.0), ('epochs', 0.5), ('run', 0.1))
+    """
+    if text == "0":
+        return "steps", 0.0
+    if match := _OF_RUN.fullmatch(text):
+        if 0 < float(match[1]) <= 1:
+            return "run", float(match[1])
+    else:
+        try:
+            kind, amount = parse_budget(text)
+        except ValueError:
+            kind = "seconds"
+        if kind != "seconds":
+            return kind, amount
+    raise ValueError("must be steps, epochs or a fraction of the run, such as 300steps, 0.5epochs or 0.1run")
+
+
+def in_steps(span: str, steps_per_epoch: float, steps: int = 0) -> int:
+    """Return a span as a number of steps, for a run of `steps` steps; "0" is 0 steps.
+
+    >>> in_steps("0.5epochs", 30.0), in_steps("0.1run", 30.0, 200), in_steps("0", 30.0)
+    (15, 20, 0)
+    """
+    if span == "0":
+        return 0
+    kind, amount = parse_span(span)
+    return max(1, round(amount * {"steps": 1, "epochs": steps_per_epoch, "run": steps}[kind]))
+
+
 def portion(text: str, share: float) -> str:
-    """That share of a budget, as a budget.
+    """Return a share of a budget as a budget.
 
     >>> portion("10m", 0.75), portion("1000steps", 0.25), portion("3epochs", 0.5)
     ('450s', '250steps', '1.5epochs')
@@ -91,37 +129,40 @@ def parse_bytes(text: str) -> int:
 
 
 def steps_of(value: Any) -> Any:
-    """Return the number of steps of `50steps`; anything else as it is."""
+    """Return the number of steps in a text such as `50steps`; return anything else unchanged."""
     if isinstance(value, str) and (match := re.fullmatch(r"\s*(\d+)\s*(?:steps?)?\s*", value, re.ASCII)):
         return int(match[1])
     return value
 
 
-def _budget(value: str) -> str:
-    parse_budget(value)
-    return value
+def _accepted_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Return a validator that leaves a text as it is if `parse` accepts it."""
 
+    def check(value: str) -> str:
+        parse(value)
+        return value
 
-def _bytes(value: str) -> str:
-    parse_bytes(value)
-    return value
+    return AfterValidator(check)
 
 
 def _device(value: str) -> str:
+    """Refuse a text that names no device."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value, re.ASCII):
         raise ValueError("must be auto, cpu, cuda or one GPU, such as cuda:1")
     return value
 
 
 def _loss(value: str) -> str:
+    """Refuse the name of a loss that is not registered."""
     if value not in LOSSES:
         raise refuse("", LOSSES.unknown(value, ALSO_CALLED))
     return value
 
 
 Steps = Annotated[int, BeforeValidator(steps_of), Field(ge=0)]
-Budget = Annotated[str, AfterValidator(_budget)]
-Bytes = Annotated[str, AfterValidator(_bytes)]
+Budget = Annotated[str, _accepted_by(parse_budget)]
+Span = Annotated[str, _accepted_by(parse_span)]
+Bytes = Annotated[str, _accepted_by(parse_bytes)]
 Device = Annotated[str, AfterValidator(_device)]
 LossName = Annotated[str, AfterValidator(_loss)]
 Positive = Annotated[float, Field(ge=0)]

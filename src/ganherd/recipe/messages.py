@@ -8,14 +8,13 @@ import typing
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
-from annotated_types import Ge, Gt, Le, Lt
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from ganherd.recipe.extends import InheritedLine
-from ganherd.recipe.schema import Recipe, Section
-from ganherd.recipe.yaml_lines import Lines, Path
+from ganherd.recipe.base import Section
+from ganherd.recipe.schema import Recipe
+from ganherd.recipe.yaml_lines import InheritedLine, Lines, Path
 from ganherd.util.text import did_you_mean, nearest
 
 
@@ -30,7 +29,7 @@ _Place = tuple[int, int, str]
 
 
 def _place(paths: list[Path], lines: Lines) -> _Place:
-    """Return where the last of these keys was set: an option comes after the file, and a later line after an earlier one."""
+    """Return the place where the last of these keys was set. An option comes after the file, a line after earlier lines."""
     places: list[_Place] = []
     for path in paths:
         above = [path[:length] for length in range(len(path), 0, -1)]
@@ -45,7 +44,7 @@ def _place(paths: list[Path], lines: Lines) -> _Place:
 
 
 def _one(details: ErrorDetails, data: Mapping[str, Any], lines: Lines) -> tuple[_Place, int, str]:
-    """Return where a mistake is, how vague its sentence is (of two about one place the first is reported), and the sentence."""
+    """Return the place of a mistake, the rank of its sentence among those about the same place, and the sentence."""
     kind, context = details["type"], details.get("ctx", {})
     path, field = _find(details["loc"])
     key = ".".join(path)
@@ -76,7 +75,10 @@ def _hint(key: str, value: str, field: FieldInfo | None) -> str:
 
 
 def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
-    """Return the known key that a location of pydantic begins with, without its names for the branches of unions."""
+    """Return the known key that a location in an error of pydantic begins with, and its field.
+
+    Locations also contain the names of branches of unions, which are no keys.
+    """
     model: type[Section] | None = Recipe
     path: Path = ()
     field = None
@@ -89,7 +91,7 @@ def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
 
 
 def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> tuple[str, FieldInfo, Any] | None:
-    """Return the key and the value in an entry of a list of mappings, if a location leads there."""
+    """Return key, field and value in an entry of a list of mappings, if the rest of a location leads there."""
     parts = typing.get_args(field.annotation) if field and typing.get_origin(field.annotation) is list else ()
     section = _section(parts[0]) if parts else None
     if section is None or len(rest) < 2 or not isinstance(value, list) or not isinstance(rest[0], int):
@@ -102,7 +104,7 @@ def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> 
 
 
 def _section(annotation: Any) -> type[Section] | None:
-    """Return the section that a key holds, or may hold."""
+    """Return the class of the section that a key of this type holds; None if it holds no section."""
     kinds = [kind for kind in typing.get_args(annotation) if kind is not types.NoneType]
     if typing.get_origin(annotation) is types.UnionType and len(kinds) == 1:
         (annotation,) = kinds
@@ -110,6 +112,7 @@ def _section(annotation: Any) -> type[Section] | None:
 
 
 def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
+    """Yield all keys of a section and of the sections inside it."""
     for name, field in model.known_fields().items():
         yield (*prefix, name)
         if inner := _section(field.annotation):
@@ -166,12 +169,14 @@ def _show(value: Any) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
+    """Return the words that a type allows."""
     if typing.get_origin(annotation) is Literal:
         return list(typing.get_args(annotation))
     return [choice for part in typing.get_args(annotation) for choice in _choices(part)]
 
 
 def _expects(field: FieldInfo | None) -> str:
+    """Return what a key must hold, in words."""
     if field is None:
         return "a mapping of sections"
     return _kind(field.annotation, list(field.metadata))
@@ -183,7 +188,7 @@ def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
     Args:
         or_else: The type is one of several alternatives.
 
-
+    >>> from annotated_types import Ge
     >>> _kind(int | None, [Ge(2)]), _kind(list[typing.Annotated[int, Ge(0)]], [])
     ('a whole number of at least 2, or null', 'a list, each entry a whole number of at least 0')
     >>> _kind(float | list[float], [])
@@ -210,15 +215,7 @@ def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
 
 
 def _limits(limits: list[Any]) -> str:
-    words = []
-    for limit in limits:
-        match limit:
-            case Ge(ge=bound):
-                words.append(f"of at least {bound:g}")
-            case Gt(gt=bound):
-                words.append(f"above {bound:g}")
-            case Le(le=bound):
-                words.append(f"at most {bound:g}")
-            case Lt(lt=bound):
-                words.append(f"below {bound:g}")
+    """Return the limits of a number in words; anything else in the list is no limit."""
+    phrases = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
+    words = [f"{phrases[name]} {getattr(each, name):g}" for each in limits for name in phrases if hasattr(each, name)]
     return " " + " and ".join(words) if words else ""

@@ -1,4 +1,4 @@
-"""Scores by which the weights of mixtures can be chosen: those that follow from one set of samples for any weights."""
+"""The scores by which the weights of a mixture can be chosen. They can be computed for any weights from one set of samples."""
 
 from __future__ import annotations
 
@@ -8,17 +8,20 @@ from ganherd.util.errors import UserError
 from ganherd.util.text import did_you_mean
 
 _OWN = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
-LESS = ("fid", "tvd", "kid", "ifid")  # scores of which lower is better
-MORE = ("classifier_score", "precision", "density", "coverage", "label_accuracy", "modes", "stacked_modes")
-BY = (*LESS, *MORE)
+GOALS = {  # all scores by the goal of their metric
+    "lower is better": ("fid", "tvd", "kid", "ifid"),
+    "higher is better": ("classifier_score", "precision", "coverage", "label_accuracy", "modes", "stacked_modes"),
+    "1 is best": ("density",),
+}
+BY = tuple(name for names in GOALS.values() for name in names)
 FIELDS = ("fid", "tvd", "kid")  # mixture.json has a field for each of these; any other score is `value`
 LISTED = f"{', '.join(BY)} or a function of your own, package.module:function"
 _ALSO = {"histogram": "tvd"}
 _NOT = {  # metrics of `ganherd score` that cannot choose weights, with the reason
     "recall": "its radii depend on all samples, so they change with every weight",
     "prdc": "it is a group of four scores",
-    "diversity": "its best value is 1, so neither lower nor higher is better",
-    "memorisation": "0.05 is chance, so neither lower nor higher is better",
+    "diversity": "it measures pixels within each class, and mixtures are weighed by features",
+    "memorisation": "it compares samples with single images of the training data",
     "inception_score": "it needs a classifier head, which only `ganherd score` accepts",
     "ais": "a likelihood belongs to nets, not to samples",
     **dict.fromkeys(("gam", "gam2", "gam_ii"), "it compares several runs"),
@@ -26,7 +29,7 @@ _NOT = {  # metrics of `ganherd score` that cannot choose weights, with the reas
 
 
 def known_score(name: str) -> str:
-    """Return the name of a score as mixtures use it.
+    """Return the name of a score in the form that mixtures record.
 
     Raises:
         ValueError: The score is unknown, or cannot choose weights.
@@ -47,7 +50,7 @@ def known_score(name: str) -> str:
 
 
 def asked_score(option: str, name: str) -> str:
-    """Return the name of a score that was given as an option; a UserError names the option."""
+    """Return the name of a score that a command-line option gives, or raise a UserError that names the option."""
     try:
         return known_score(name)
     except ValueError as why:
@@ -57,12 +60,3 @@ def asked_score(option: str, name: str) -> str:
 def is_own(name: str) -> bool:
     """Return whether a score is the user's own function, of which lower is better."""
     return ":" in name
-
-
-def more_is_better(name: str) -> bool:
-    """Return whether a higher score is better.
-
-    >>> more_is_better("fid"), more_is_better("coverage"), more_is_better("my_scores:far")
-    (False, True, False)
-    """
-    return name in MORE

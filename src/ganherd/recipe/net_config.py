@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ganherd.recipe.base import Section, refuse
-from ganherd.util.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
     from ganherd.nets.catalog import Role
@@ -117,11 +116,12 @@ class NetsConfig(Section):
         return [(breed.generator, breed.members) for breed in self.breeds] or [(self.generator, members)]
 
     def prior_of(self, member: int) -> Prior:
+        """Return the distribution of a member's noise."""
         return self.prior[member] if isinstance(self.prior, list) else self.prior
 
     @property
     def alike(self) -> bool:
-        """Whether generators are exchangeable: one architecture, one prior."""
+        """Whether a generator can take the place of any other: all have one architecture and one prior."""
         return len(self.breeds) < 2 and (isinstance(self.prior, str) or len(set(self.prior)) == 1)
 
 
@@ -129,22 +129,7 @@ def known(net: NetConfig, role: Role, key: str) -> NetConfig:
     """Return a net with all its settings, defaults included; refuse unknown names and settings."""
     from ganherd.nets import catalog  # here, because building nets needs recipes
 
-    there = catalog.specs(role)
-    if catalog.is_foreign(net.name):
-        return net  # a user's own class is imported only when it is trusted
-    if net.name not in there:
-        raise refuse(key, there.unknown(net.name, among="and your own"))
-    settings = there[net.name].settings
-    for name in net.settings:
-        if name not in settings:
-            hint = did_you_mean(f"{key}.{name}", [f"{key}.{n}" for n in nearest(name, settings)])
-            takes = f" ({role} {net.name} takes {', '.join(settings) or 'none'})"
-            raise refuse(f"{key}.settings.{name}", f"unknown key '{key}.{name}'{takes}{hint}")
-    full = {}
-    for name, setting in settings.items():
-        value = net.settings.get(name, setting.default)
-        try:
-            full[name] = setting.check(value)
-        except ValueError as error:
-            raise refuse(f"{key}.settings.{name}", f"{key}.{name} {error}, not {value!r}") from None
-    return NetConfig(name=net.name, settings=full)
+    try:
+        return NetConfig(name=net.name, settings=catalog.check(role, net.name, net.settings, key))
+    except catalog.WrongNet as error:
+        raise refuse(f"{key}.settings.{error.setting}" if error.setting else key, str(error)) from None

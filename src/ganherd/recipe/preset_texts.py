@@ -47,11 +47,6 @@ def first_line(name: str) -> str:
     return _presets()[name].partition("\n")[0].lstrip("# ").rstrip()
 
 
-def written_text(name: str) -> str:
-    """Return a packaged recipe as it is written, with `extends` if it is not the first of its file."""
-    return _presets()[name]
-
-
 @cache
 def complete_text(name: str) -> str:
     """Return a packaged recipe in full, with its comments and those of the recipe that it extends."""

@@ -18,12 +18,12 @@ from pydantic import ValidationError
 
 from ganherd.recipe import yaml_lines
 from ganherd.recipe.absolute_paths import located
-from ganherd.recipe.extends import inherited, merge
+from ganherd.recipe.base import Section
 from ganherd.recipe.messages import sentence
 from ganherd.recipe.preset_texts import complete_text, first_line, preset_names
-from ganherd.recipe.schema import Recipe, Section
+from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import read_strategy
-from ganherd.recipe.yaml_lines import RecipeData
+from ganherd.recipe.yaml_lines import RecipeData, inherited, merge
 from ganherd.util.errors import UserError
 from ganherd.util.text import did_you_mean
 
@@ -70,7 +70,7 @@ def dump(recipe: Recipe) -> str:
 
 
 def up_to_date(data: RecipeData) -> RecipeData:
-    """Return the plain data of a recipe that an earlier version wrote as this version writes it.
+    """Return the plain data of a recipe of an earlier version in the form of this version.
 
     >>> up_to_date({"strategy": {"name": "gap", "gap": {"every": "3steps"}, "share": {}}})["strategy"]["gap"]["every"]
     '3steps'
@@ -108,7 +108,7 @@ def difference(old: Recipe, new: Recipe) -> list[str]:
 
 
 def differing(old: RecipeData, new: RecipeData) -> list[str]:
-    """Return a line for each key in which two recipes differ, as plain data."""
+    """Return a line for each key in which two recipes differ, which are given as plain data."""
     return [f"{key}: {_show(a)} -> {_show(b)}" for key, a, b in _differences(old, new, "")]
 
 
@@ -141,10 +141,12 @@ class _RecipeData:
 
     @property
     def is_of_a_run(self) -> bool:
+        """Whether it is the recipe.yaml of a run folder."""
         return bool(self.files) and (self.files[0].parent / "run.json").exists()
 
     @property
     def identity(self) -> str:
+        """A text that is the same for the same recipe."""
         return str(self.files[0].resolve()) if self.files else self.name
 
     def at(self, key: str) -> str:
@@ -194,7 +196,7 @@ def _base_of(base: str, own: _RecipeData) -> str | Path:
 
 
 def _read_one(source: RecipeSource) -> _RecipeData:
-    """Return the data of a source as it is written."""
+    """Return the data of a source without merging it with the recipe that it extends."""
     if isinstance(source, Recipe):
         return _RecipeData(source.model_dump(), {}, "recipe", [])
     if isinstance(source, dict):
@@ -225,6 +227,7 @@ def _copy(data: Any) -> Any:
 
 
 def _read_file(source: str | Path) -> str:
+    """Return the text of a recipe file."""
     path = Path(source)
     try:
         if source == "":
@@ -284,8 +287,8 @@ def _override(data: RecipeData, lines: yaml_lines.Lines, text: str) -> None:
     if path[0] == "nets" and len(path) > 2 and path[1] in ("generator", "discriminator"):
         if path[2] not in ("name", "settings"):
             path = (*path[:2], "settings", *path[2:])
-        nets = _mapping(data, "nets")
-        if not isinstance(nets.get(path[1]), dict):  # a setting without a name belongs to the default net
+        nets = _inside(data, "nets", option)
+        if isinstance(nets, dict) and not isinstance(nets.get(path[1]), dict):  # the default net
             nets[path[1]] = {"name": getattr(Recipe().nets, path[1]).name, "settings": {}}
     here: Any = data
     for part in path[:-1]:
@@ -298,29 +301,20 @@ def _override(data: RecipeData, lines: yaml_lines.Lines, text: str) -> None:
 
 
 def _inside(here: Any, key: str, option: str) -> Any:
-    """Return the list or the mapping under a key, or at a position of a list, to set something in."""
-    if isinstance(here, list):
-        place = _entry(here, key, option)
-        if not isinstance(here[place], dict | list):
-            here[place] = {}
-        return here[place]
-    if key in ("generator", "discriminator") and isinstance(here.get(key), str):
-        here[key] = {"name": here[key]}
-    return here[key] if isinstance(here.get(key), list) else _mapping(here, key)
+    """Return the list or mapping under a key, or at a position of a list; other values are replaced by a mapping."""
+    place: Any = _entry(here, key, option) if isinstance(here, list) else key
+    inner = here[place] if isinstance(here, list) else here.get(key)
+    if key in ("generator", "discriminator") and isinstance(inner, str):
+        inner = {"name": inner}
+    here[place] = inner if isinstance(inner, dict | list) else {}
+    return here[place]
 
 
 def _entry(here: list[Any], key: str, option: str) -> int:
+    """Return a position in a list, which an option names."""
     if not key.isdecimal() or int(key) >= len(here):
         raise UserError(f"{option}: the list has the entries 0 to {len(here) - 1}, and {key!r} is not one of them.")
     return int(key)
-
-
-def _mapping(data: RecipeData, key: str) -> RecipeData:
-    """Return the mapping under the key; any other value is replaced by an empty mapping."""
-    if not isinstance(data.get(key), dict):
-        data[key] = {}
-    inner: RecipeData = data[key]
-    return inner
 
 
 def _drop_empty(data: RecipeData) -> None:

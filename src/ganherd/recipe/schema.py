@@ -22,18 +22,11 @@ from ganherd.recipe.base import (
     steps_of,
 )
 from ganherd.recipe.net_config import NetConfig, NetsConfig
-from ganherd.recipe.strategy_config import AnyStrategy, StrategyConfig, read_strategy
+from ganherd.recipe.strategy_config import AnyStrategy, read_strategy
 from ganherd.util.registry import ENGINES
 from ganherd.util.text import did_you_mean
 
-__all__ = [
-    "NetConfig",
-    "Recipe",
-    "Section",
-    "parse_budget",
-    "parse_bytes",
-    "refuse",
-]
+__all__ = ["NetConfig", "Recipe", "parse_budget", "parse_bytes"]
 
 
 class DataConfig(Section):
@@ -102,21 +95,12 @@ class HerdConfig(Section):
 
     @model_validator(mode="after")
     def _one_origin(self) -> HerdConfig:
-        if isinstance(self.members, list) and self.start_from is not None:
-            raise refuse(
-                "herd.start_from herd.members",
-                "herd.start_from and a list of herd.members both set where members start from: leave one out",
-            )
-        if isinstance(self.members, list) and self.first is not None:
-            raise refuse(
-                "herd.first herd.members",
-                "herd.first and a list of herd.members both set where members start from: leave one out",
-            )
-        if isinstance(self.members, list) and self.grow_from is not None:
-            raise refuse(
-                "herd.grow_from herd.members",
-                "herd.grow_from and a list of herd.members both list the members: leave one out",
-            )
+        for key in ("start_from", "first", "grow_from"):
+            if isinstance(self.members, list) and getattr(self, key) is not None:
+                raise refuse(
+                    f"herd.{key} herd.members",
+                    f"herd.{key} and a list of herd.members both set what members start from: leave one out",
+                )
         return self
 
 
@@ -148,7 +132,7 @@ class OptimConfig(Section):
 
 
 class StopConfig(Section):
-    """When a member has converged: its metric, averaged over a window, is hardly better than over the window before."""
+    """When members stop. A member has converged if its metric, averaged over a window of steps, hardly improves any more."""
 
     patience: Steps = 0  # steps of a window (metric differs: at least ten looks); 0: no member stops
     # differs: accuracy with which nearest neighbours separate samples from data (measured by run.watch); gap: difference of the
@@ -182,16 +166,12 @@ class TrainConfig(Section):
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 
     @model_validator(mode="after")
-    def _noise_decays(self) -> TrainConfig:
+    def _updates_fit(self) -> TrainConfig:
         if self.input_noise_decay == "steps" and not self.input_noise_steps:
             raise refuse(
                 "train.input_noise_decay train.input_noise_steps",
                 "train.input_noise_decay steps needs train.input_noise_steps: the number of steps over which it decays",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _one_update_shares(self) -> TrainConfig:
         if self.fakes == "shared" and self.n_critic > 1:
             raise refuse(
                 "train.fakes train.n_critic",
@@ -287,11 +267,6 @@ class RunConfig(Section):
         return value
 
 
-def _default_strategy() -> StrategyConfig:
-    strategy: StrategyConfig = read_strategy({})
-    return strategy
-
-
 class Recipe(Section):
     """A whole recipe."""
 
@@ -304,7 +279,7 @@ class Recipe(Section):
     loss: LossConfig = LossConfig()
     optim: OptimConfig = OptimConfig()
     train: TrainConfig = TrainConfig()
-    strategy: AnyStrategy = Field(default_factory=_default_strategy)
+    strategy: AnyStrategy = Field(default_factory=lambda: read_strategy({}))
     engine: EngineConfig = EngineConfig()
     run: RunConfig = RunConfig()
 
@@ -329,7 +304,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _can_meet(self) -> Recipe:
-        """Members that exchange nets must see data of one kind; the strategy checks the rest."""
+        """Refuse members that exchange nets but see different classes, and whatever the strategy refuses."""
         if self.strategy.settings.exchanges_nets and self.data.partition == "by-class":
             raise refuse(
                 "strategy.name data.partition",
@@ -391,6 +366,6 @@ class Recipe(Section):
 
     @property
     def members(self) -> int | None:
-        """Members of one replica if the recipe decides it; None: the data decides, or one member is enough."""
+        """The number of members of one replica; None if the recipe does not set it: one per class, or 1."""
         settings, bred = self.strategy.settings, sum(breed.members for breed in self.nets.breeds)
         return settings.num_members or self.herd.count or bred or settings.default_members

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
@@ -84,8 +84,13 @@ def read_strategy(value: Any) -> Any:
         return value
     name = value.get("name", DEFAULT)
     if not isinstance(name, str) or name not in STRATEGIES:
-        raise refuse("strategy.name", _unknown(name))
-    others = dict(_others(name, value))
+        names = STRATEGIES.names()
+        raise refuse(
+            "strategy.name",
+            f"strategy.name must be one of {', '.join(names)}, not {name!r}{did_you_mean(str(name), names)}",
+        )
+    sections = {section_of(other): other for other in STRATEGIES}
+    others = {key: other for key, other in sections.items() if key in value and key != section_of(name)}
     for section, other in others.items():
         if getattr(_member(other, STRATEGIES[other]).model_validate({section: value[section]}), section) != (
             STRATEGIES[other].settings()
@@ -106,18 +111,6 @@ def settings_of(recipe: Mapping[str, Any]) -> StrategySettings:
     """
     config: StrategyConfig = read_strategy(dict(recipe.get("strategy") or {}))
     return config.settings
-
-
-def _others(name: str, value: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield the sections of other strategies that are there, each with its strategy."""
-    for other in STRATEGIES:
-        if section_of(other) in value and section_of(other) != section_of(name):
-            yield section_of(other), other
-
-
-def _unknown(name: Any) -> str:
-    names = STRATEGIES.names()
-    return f"strategy.name must be one of {', '.join(names)}, not {name!r}{did_you_mean(str(name), names)}"
 
 
 AnyStrategy = Annotated[SerializeAsAny[StrategyConfig], BeforeValidator(read_strategy)]

@@ -112,13 +112,13 @@ def vouched(recipe: Recipe) -> Iterator[None]:
 
 
 def covers(recipe: Recipe, facts: MixtureFacts) -> bool:
-    """Whether the user's own recipe names every net of a mixture that is not ganherd's."""
+    """Return whether the user's own recipe names every net of a mixture that is not ganherd's."""
     nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
     return {net.name for net in nets if is_foreign(net.name)} <= {net.name for net in recipe.nets.all}
 
 
 def vouches_for(recipe: Recipe, run: Recipe) -> bool:
-    """Whether the user's own recipe names all code that the recipe in a run folder names, and where it lies."""
+    """Return whether the user's own recipe names all code that the recipe in a run folder names, in the same folders."""
     same_networks = recipe.strategy.settings.networks == run.strategy.settings.networks
     return set(modules_of(run)) <= set(modules_of(recipe)) and run.code == recipe.code and same_networks
 

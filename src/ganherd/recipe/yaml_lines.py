@@ -1,4 +1,4 @@
-"""Read YAML into plain data with the line of each key, and write plain data as YAML.
+"""Read YAML into plain data with the line of each key, merge it with the data of a recipe that it extends, and write it.
 
 The data consists of text, numbers, true, false, null, lists and mappings, as with `yaml.safe_load`. Numbers and truth values
 are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and `1:30` is not ninety.
@@ -7,8 +7,7 @@ are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import yaml
@@ -25,6 +24,7 @@ _FLOAT = re.compile(
     r"[-+]?(?:[0-9][0-9_]*\.[0-9_]*|\.[0-9][0-9_]*|[0-9][0-9_]*(?=[eE]))(?:[eE][-+]?[0-9]+)?$|[-+]?\.(?:inf|Inf|INF)$|\.(?:nan|NaN|NAN)$"
 )
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$")
+_NETS = (("nets", "generator"), ("nets", "discriminator"))
 _MOST_VALUES = 20_000  # aliases of aliases can make a short file enormous
 
 
@@ -58,21 +58,25 @@ def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
     >>> read("train:\\n  batch: 32", "a.yaml")
     ({'train': {'batch': 32}}, {('train',): 1, ('train', 'batch'): 2})
     """
-    at = _Where(name, option)
+
+    def at(line: int) -> str:
+        return name if option else f"{name} line {line}"
+
     loader = None
     try:
         loader = _Loader(text)
         node = loader.get_single_node()
-        return _Reader(loader, at).read(node) if node else (None, {})
+        reader = _Reader(loader, at)
+        return reader.value(node, ()) if node else None, reader.lines
     except yaml.reader.ReaderError as error:
         line = text.count("\n", 0, error.position) + 1
-        raise UserError(f"{at.line(line)}: a character that YAML does not allow ({error.character:#x})") from None
+        raise UserError(f"{at(line)}: a character that YAML does not allow ({error.character:#x})") from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = mark.line + 1 if mark else 1
         problem = " ".join((error.problem or error.context or "it cannot be read").split())
         tab = "; indent with spaces, not with tabs" if "\\t" in problem else ""
-        raise UserError(f"{at.line(line)}: this is not YAML: {problem}{tab}") from None
+        raise UserError(f"{at(line)}: this is not YAML: {problem}{tab}") from None
     except RecursionError:
         raise UserError(f"{name} is nested too deeply for a recipe") from None
     finally:
@@ -80,30 +84,20 @@ def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
             loader.dispose()
 
 
-@dataclass(frozen=True)
-class _Where:
-    name: str
-    option: bool
-
-    def line(self, number: int) -> str:
-        return self.name if self.option else f"{self.name} line {number}"
-
-
 class _Reader:
     """Read the nodes of one document, and note the line of each key."""
 
-    def __init__(self, loader: _Loader, at: _Where) -> None:
+    def __init__(self, loader: _Loader, at: Callable[[int], str]) -> None:
         self.loader, self.at, self.lines = loader, at, Lines()
         self.open: set[int] = set()  # nodes being read, to notice one that contains itself
         self.count = 0
 
-    def read(self, node: yaml.Node) -> tuple[Any, Lines]:
-        return self.value(node, ()), self.lines
-
     def wrong(self, node: yaml.Node, problem: str) -> UserError:
-        return UserError(f"{self.at.line(node.start_mark.line + 1)}: {problem}")
+        """Return an error about a node, with its line."""
+        return UserError(f"{self.at(node.start_mark.line + 1)}: {problem}")
 
     def value(self, node: yaml.Node, path: Path) -> Any:
+        """Return the value of a node, which is at this path of keys."""
         self.count += 1
         if id(node) in self.open or self.count > _MOST_VALUES:
             raise self.wrong(node, "its aliases (*name) make it endless; write the values out")
@@ -150,3 +144,49 @@ def write(data: Mapping[str, Any]) -> str:
     "name: 'off'\\nlr: [0.0001, 0.5]\\n"
     """
     return str(yaml.dump(data, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110))
+
+
+class InheritedLine(str):
+    """The file and line in which an extended recipe sets a key, such as `base.yaml line 3`."""
+
+
+def inherited(lines: Lines, name: str) -> Lines:
+    """Return the lines of an extended recipe with its name, for messages about a recipe that extends it."""
+    return {
+        path: InheritedLine(line if isinstance(line, str) else f"{name} line {line}") for path, line in lines.items()
+    }
+
+
+def merge(base: RecipeData, own: RecipeData, lines: Lines, path: Path = ()) -> None:
+    """Write the keys of a recipe into the data of the one that it extends.
+
+    Mappings merge by key, and anything else replaces what was there. null removes a key, so that it has its default. A net that
+    is named replaces the net, and a strategy of another name the strategy.
+
+    Args:
+        base: The data of the extended recipe, which is changed; nets are in their long form.
+        lines: The lines of `base`; those of replaced keys are removed.
+
+    >>> base = {"train": {"batch": 32, "flip": True}}
+    >>> merge(base, {"train": {"batch": 64, "flip": None}}, {})
+    >>> base
+    {'train': {'batch': 64}}
+    """
+    for key, value in own.items():
+        here, before = (*path, key), base.get(key)
+        if isinstance(value, dict) and isinstance(before, dict) and not _replaces(here, before, value):
+            merge(before, value, lines, here)
+            continue
+        for old in [place for place in lines if place[: len(here)] == here]:
+            del lines[old]
+        if value is None and key in base:
+            del base[key]
+        else:
+            base[key] = value
+
+
+def _replaces(path: Path, before: RecipeData, value: RecipeData) -> bool:
+    """Return whether a net or a strategy is replaced as a whole, because another one is named."""
+    if path in _NETS:
+        return "name" in value
+    return path == ("strategy",) and "name" in value and value["name"] != before.get("name", value["name"])

@@ -9,12 +9,15 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from ganherd.recipe.mixture_scores import FIELDS, more_is_better
+from ganherd.metrics.metric_registry import metric_of
+from ganherd.recipe.mixture_scores import FIELDS
 from ganherd.recipe.strategy.cellular_config import CellularConfig
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.report.gather import RunStory
 from ganherd.report.templating import Cell, count, duration, number, percent, render, svg
-from ganherd.runs import profile, staleness
+from ganherd.runs import profile
+from ganherd.runs.run_status import staleness
+from ganherd.runs.status_text import staleness_in_words
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.history import lineage, lineage_picture
 from ganherd.strategies.cellular.history.topology_picture import draw_topology
@@ -63,9 +66,9 @@ def cells(story: RunStory) -> Markup:
 
 def _stale(story: RunStory) -> list[str]:
     """Return what is known about ranks that did not wait for each other."""
-    if not (found := staleness.staleness(story.events)):
+    if not (found := staleness(story.events)):
         return []
-    return [f"Ranks did not wait for each other: {staleness.in_words(found)}. Genes are drawn as if they had."]
+    return [f"Ranks did not wait for each other: {staleness_in_words(found)}. Genes are drawn as if they had."]
 
 
 def _topologies(story: RunStory, wirings: Sequence[tuple[str, Topology]]) -> list[Markup]:
@@ -153,8 +156,8 @@ def _neighbourhoods(story: RunStory) -> JsonObject:
         return {}
     grid, worst = story.grid, float("inf")
     own = [one for one in grid.all if one.replica == 0]
-    sign = -1 if more_is_better(grid.by) else 1
-    own.sort(key=lambda one: worst if (value := grid.judged(one)) is None else sign * value)
+    metric = metric_of(grid.by)
+    own.sort(key=lambda one: worst if (value := grid.judged(one)) is None else metric.cost(value))
     rows = []
     third = "KID" if any(one.kid is not None for one in own) else "" if grid.by in FIELDS else grid.by
     for one in own[:_MOST_LINES]:
@@ -168,8 +171,7 @@ def _neighbourhoods(story: RunStory) -> JsonObject:
         more = [number(one.kid, 5) if third == "KID" else number(one.value)] if third else []
         rows.append([name, number(one.fid), number(one.tvd), *more, mixed])
     seen = f"{number(story.grid.samples)} samples of each generator, seen by {story.grid.network}"
-    wanted = f"{grid.by}, of which {'more' if sign < 0 else 'less'} is better"
-    text = f"Chosen by {wanted}, on {seen}." + (" Of the first replica." if story.replicas > 1 else "")
+    text = f"Chosen by {grid.by} ({metric.goal}), on {seen}." + (" Of the first replica." if story.replicas > 1 else "")
     head = ("cell", "FID", "TVD", *([third] if third else []), "members and their weights")
     right = (1, 2, 3) if third else (1, 2)
     return {"caption": text, "head": head, "rows": rows, "right": right, "more": len(own) - len(rows)}

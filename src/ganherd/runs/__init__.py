@@ -1,1 +1,1 @@
-"""Run folders: where everything lies, checkpoints and records. Reading them imports nothing of training."""
+"""Run folders: their paths, checkpoints and records. Reading them imports nothing of training."""

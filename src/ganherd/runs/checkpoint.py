@@ -61,12 +61,20 @@ def save(
     meta: TrainerState,
     ranks: Ranks | None = None,
 ) -> Path:
-    """Write everything to a hidden folder, sync it to disk, then rename it: a reader sees the whole checkpoint or none.
+    """Write a checkpoint, and return its folder. A reader sees the whole checkpoint or none.
 
-    Each rank writes its own members; the first one renames the folder when all have. `meta` is about the whole herd.
+    Everything is written to a hidden folder and synced to disk, and the folder is then renamed. Each rank writes its own
+    members; the first rank renames the folder when all have done so.
+
+    Args:
+        folder: The folder of all checkpoints of the run.
+        state: Tensors [n, …] of this rank's members.
+        nets: Names and shapes of the tensors of the nets.
+        meta: What the trainer resumes from in addition to tensors, for the whole herd.
+        ranks: Default: all members are in this process.
     """
     ranks = ranks or Ranks.single_process(len(state["set.seed"]))
-    target = folder / f"step-{step:08d}"
+    target = path_of(folder, step)
     aside = folder / f".{target.name}.new"
 
     def begin() -> None:
@@ -114,9 +122,14 @@ def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], mem
 
 
 def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | None = None) -> Checkpoint:
-    """Read and verify a checkpoint, of all members or of some; raises `Damaged`.
+    """Read and verify a checkpoint.
 
-    A kind of net that is not among `nets` is left out, so that discriminators can be read without the generators.
+    Args:
+        nets: Names and shapes of the tensors of the nets. Generators or discriminators that are missing here are not read.
+        members: The members to read; default: all.
+
+    Raises:
+        Damaged: The checkpoint is not what was written.
     """
     meta = read_meta(path)
     names = [name for name in meta.names if name[:2] not in ("g.", "d.") or name[0] in nets]
@@ -125,17 +138,15 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
         match = _FILE.fullmatch(name)
         if not match:
             raise Damaged(f"{path.name} names a file {name!r} that no checkpoint has")
-        first, last = int(match[1]), int(match[2])
+        blocks.append((int(match[1]), int(match[2]), name, digest))
+    parts: list[State] = []
+    for first, last, name, digest in sorted(blocks):
         rows = None if members is None else [m - first for m in members if first <= m <= last]
         if rows == []:
             continue
-        blocks.append((first, rows, name, digest))
-    parts: list[State] = []
-    for _, rows, name, digest in sorted(blocks):
+        check = partial(_check_shapes, nets, last - first + 1)
         try:
-            part = from_named_tensors(
-                nets, tensor_file.read(path / name, digest, partial(_check_shapes, nets, name)), names
-            )
+            part = from_named_tensors(nets, tensor_file.read(path / name, digest, check), names)
         except OSError as error:
             raise Damaged(f"{path.name}/{name} cannot be read: {error.strerror}") from error
         except tensor_file.TensorMismatch as error:
@@ -149,11 +160,8 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
     return Checkpoint(path, meta.step, state, meta)
 
 
-def _check_shapes(nets: Mapping[str, NamedRows], file: str, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not of this file's members, by their declared shapes and types alone."""
-    match = _FILE.fullmatch(file)
-    assert match is not None  # see `load`
-    rows = int(match[2]) - int(match[1]) + 1
+def _check_shapes(nets: Mapping[str, NamedRows], rows: int, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse tensors that are not of this many members of these nets, by their declared shapes and types alone."""
     known, others = 0, 0  # bytes of rows whose shape the nets tell, and of all else
     for name, value in tensors.items():
         of_breed = name.count("/") == 2  # rows of some of the members
@@ -173,7 +181,7 @@ def _check_shapes(nets: Mapping[str, NamedRows], file: str, tensors: Mapping[str
 
 
 def read_meta(path: Path) -> CheckpointMeta:
-    """Read and verify the state.json of a checkpoint; raises `Damaged`."""
+    """Read and verify the state.json of a checkpoint, or raise `Damaged`."""
     try:
         content = read_json(path / "state.json")
         check = content.pop("check")
@@ -193,6 +201,7 @@ def read_meta(path: Path) -> CheckpointMeta:
 
 
 def path_of(folder: Path, step: int) -> Path:
+    """Return the folder of the checkpoint of a step."""
     return folder / f"step-{step:08d}"
 
 
@@ -203,9 +212,12 @@ def newest(
     not_after: int | None = None,
     records: Mapping[str, Path] | None = None,
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the newest whole checkpoint, and a sentence for each newer one that is damaged.
+    """Return the newest checkpoint that is not damaged, and a sentence for each newer one that is.
 
-    `records`: the files of lines that a checkpoint relies on; if lines are missing, the run cannot be resumed from it.
+    Args:
+        members: The members to read; default: all.
+        not_after: Ignore checkpoints of later steps.
+        records: The files of metrics and events. A checkpoint that needs more lines than they have counts as damaged.
     """
     damaged: list[str] = []
     for step in reversed([step for step in steps(folder) if not_after is None or step <= not_after]):
@@ -222,7 +234,10 @@ def newest(
 def newest_of_all(
     folder: Path, nets: Mapping[str, NamedRows], ranks: Ranks, records: Mapping[str, Path]
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the same for the members of each rank: the newest checkpoint that is damaged on no rank."""
+    """Return the newest checkpoint that is damaged on no rank, and a sentence for each that is damaged on some rank.
+
+    Each rank reads its own members. All ranks call this.
+    """
     members = None if ranks.member_comm.world_size == 1 else ranks.local_members
     counted = records if ranks.is_first else {}
     not_after, damaged = None, []
@@ -247,7 +262,12 @@ def _check_records(checkpoint: Checkpoint, records: Mapping[str, Path]) -> None:
 
 
 def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
-    """Remove all but the newest `keep`, those in `also`, and the checkpoints that each of these would roll back to."""
+    """Remove old checkpoints. Those that a remaining one would roll back to stay, too.
+
+    Args:
+        keep: Number of the newest checkpoints that stay.
+        also: Steps of further checkpoints that stay.
+    """
     known = steps(folder)
     retained = {*known[-keep:], *also}
     for step in [step for step in known if step in retained]:
@@ -259,13 +279,13 @@ def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process left behind that was killed while it wrote or removed a checkpoint."""
+    """Remove what is left of checkpoints that a killed process was writing or removing."""
     for left in folder.glob(".step-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:
-    """Rename the folder first, so that a kill leaves no half of it behind."""
+    """Remove a checkpoint. It is renamed first, so that no half of it is left if the process is killed."""
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)
@@ -273,9 +293,11 @@ def _remove(path: Path) -> None:
 
 
 def _check(content: Mapping[str, Any]) -> str:
+    """Return the SHA-256 of the content of state.json."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _write(path: Path, content: bytes) -> None:
+    """Write a file and wait until it is on the disk."""
     path.write_bytes(content)
     force_to_disk(path)

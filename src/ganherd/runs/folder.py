@@ -18,6 +18,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
+_CHECKPOINT, _PART = re.compile(r"step-(\d{8,})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
 _NOT_OURS = ("tensorboard", "wandb")  # folders that ganherd does not write itself; W&B links to its last run
 
 
@@ -79,6 +80,7 @@ class RunFolder:
         return f"ganherd train --resume {shlex.quote(str(self.path))}"
 
     def refuse_existing(self) -> None:
+        """Raise a `UserError` if the folder holds a run already, or anything else."""
         try:
             taken = self.path.exists() and (not self.path.is_dir() or not self._is_free())
         except OSError as error:
@@ -87,12 +89,13 @@ class RunFolder:
             raise UserError(f"{self.path} exists already; choose another --run, or resume it with `{self.again}`.")
 
     def _is_free(self) -> bool:
-        """Return whether it is empty, or holds only what a process left that was killed before it wrote run.json."""
+        """Return whether the folder is empty, or holds only the leftovers of a process that was killed before run.json."""
         names = {path.name for path in self.path.iterdir()}
         return not names or (".lock" in names and all(name in _FIRST or name.startswith(files.NEW) for name in names))
 
     @property
     def recipe(self) -> Recipe:
+        """The recipe of the run."""
         return recipe_file.load(self.recipe_path)
 
     @property
@@ -101,7 +104,7 @@ class RunFolder:
         return self._read_info()[1]
 
     def _read_info(self) -> tuple[JsonObject, RunInfo]:
-        """Return run.json as its file has it, and checked."""
+        """Return the content of run.json as plain data and as a checked record."""
         try:
             content = files.read_json(self.info_path)
         except (OSError, ValueError) as error:
@@ -122,7 +125,7 @@ class RunFolder:
         files.atomic_write(self.info_path, json.dumps(before | changes, indent=1) + "\n")
 
     def metrics(self, most: int | None = None) -> list[MetricsRecord]:
-        """Return the records; with `most`, some that are spread evenly (see `read_some`)."""
+        """Return all records; with `most`, at most twice that many, spread evenly (see `read_some`)."""
         if most is not None:
             return json_lines.read_some(self.metrics_path, MetricsRecord, most)
         return list(json_lines.read_all(self.metrics_path, MetricsRecord))
@@ -164,7 +167,7 @@ def mixture_of(path: str | Path) -> Path:
 
 
 def code_of(path: Path) -> list[str]:
-    """Return the folders of a run's own modules; none for a mixture that lies outside of its run."""
+    """Return the folders of the user's own modules that a run's recipe lists; empty for a mixture outside of a run."""
     folder = RunFolder(path)
     return folder.recipe.code if folder.recipe_path.is_file() and folder.info_path.is_file() else []
 
@@ -176,11 +179,40 @@ def next_path(parent: Path, name: str) -> Path:
     return parent / f"{max(numbers, default=0) + 1:05d}-{name}"
 
 
-_CHECKPOINT = re.compile(r"step-(\d{8,})")
-
-
 def steps(checkpoints: Path) -> list[int]:
     """Return the steps that have a checkpoint in that folder, oldest first."""
     if not checkpoints.is_dir():
         return []
     return sorted(int(m[1]) for p in checkpoints.iterdir() if p.is_dir() and (m := _CHECKPOINT.fullmatch(p.name)))
+
+
+def part_name(part: range) -> str:
+    """Return the name of the folder of a range of members, for a run that several jobs train: 000-009."""
+    return f"{part.start:03d}-{part.stop - 1:03d}"
+
+
+def part_path(whole: RunFolder, part: range) -> Path:
+    """Return the folder of a range of members: RUN/parts/000-009."""
+    return whole.path / "parts" / part_name(part)
+
+
+def parts(whole: RunFolder) -> list[range]:
+    """Return the ranges of members that jobs have begun to train, in order."""
+    names = (_PART.fullmatch(path.name) for path in (whole.path / "parts").glob("*"))
+    return sorted((range(int(match[1]), int(match[2]) + 1) for match in names if match), key=lambda part: part.start)
+
+
+def unfinished(whole: RunFolder) -> list[str]:
+    """Return the ranges of members that are not trained yet, in words."""
+    left, at = [], 0
+    for part in parts(whole):
+        if part.start > at:
+            left.append(f"{at}-{part.start - 1} not begun")
+        own = RunFolder(part_path(whole, part))
+        if not own.info_path.exists() or own.info.state != "finished":  # without it: killed as it began
+            left.append(f"{part.start}-{part.stop - 1} not finished")
+        at = part.stop
+    members = whole.info.members
+    if members is None:
+        raise UserError(f"{whole.info_path} does not say how many members the run has.")
+    return left + ([f"{at}-{members - 1} not begun"] if at < members else [])

@@ -43,7 +43,7 @@ def read_some(path: Path, kind: type[Line], most: int) -> list[Line]:
 
 
 def read_last(path: Path, kind: type[Line], count: int) -> list[Line]:
-    """Return the last `count` lines, of which only as much of the file is read as they take."""
+    """Return the last `count` lines. Only the end of the file is read."""
     if not path.exists():
         return []
     with _opened(path) as handle:
@@ -62,6 +62,7 @@ def read_last(path: Path, kind: type[Line], count: int) -> list[Line]:
 
 
 def _raw(path: Path) -> Iterator[bytes]:
+    """Yield the complete lines of a file, which need not exist."""
     if not path.exists():
         return
     with _opened(path) as handle:

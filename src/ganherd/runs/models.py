@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from ganherd.recipe.base import MOST_THREADS, Device
+from ganherd.util.errors import first_invalid
 from ganherd.util.files import JsonObject
 from ganherd.util.registry import ENGINES
 
@@ -43,19 +44,21 @@ Text = Annotated[str, Field(max_length=1 << 16)]
 
 
 class _Record(BaseModel):
-    """Keys that other versions write are kept as they are."""
+    """Base class of records. Keys that are not fields, which other versions may write, are kept as they are."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, populate_by_name=True)
 
     @classmethod
     def parse(cls, content: object) -> Self:
-        """Return the record, or raise a ValueError that names the first key that ganherd would not have written so."""
+        """Return the checked record.
+
+        Raises:
+            ValueError: The content is not what ganherd writes; the message names the first wrong key.
+        """
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            where = ".".join(str(part)[:40] for part in first["loc"])
-            raise ValueError(f"{where}: {first['msg'].lower()}" if where else first["msg"].lower()) from None
+            raise ValueError(first_invalid(error)) from None
 
     def as_json(self) -> JsonObject:
         """Return the keys that were given, in the order of the model."""
@@ -81,14 +84,14 @@ class EngineRecord(_Record):
 
 
 class BudgetRecord(_Record):
-    """How long the run is: steps, and for a time budget the second by which training has to end."""
+    """The length of the run: its steps, and for a time budget the seconds after which training ends."""
 
     steps: Count
     deadline: Seconds | None = None
 
 
 def _sound_weights(value: Any) -> list[float] | None:
-    """Return the weights of ranks, a spare's are 0; damaged ones become an empty list, so that they are measured again."""
+    """Return the recorded speeds of the ranks (0 for a spare), or an empty list if they are damaged: they are measured again."""
     if value is None:
         return None
     numbers = value if isinstance(value, list) else []
@@ -97,7 +100,7 @@ def _sound_weights(value: Any) -> list[float] | None:
 
 
 class RanksRecord(_Record):
-    """Which rank has which members. An empty record: the run continued in one process."""
+    """The members of each rank. The record is empty if the run was resumed in one process."""
 
     communicator: Text = ""
     hosts: list[Text] = []
@@ -112,27 +115,27 @@ class RanksRecord(_Record):
 
 
 class OriginRecord(_Record):
-    """The run that a member started from; empty: from fresh weights."""
+    """The run that a member started from; empty if it started from fresh weights."""
 
     path: Annotated[Text | None, Field(alias="from")] = None
 
 
 class LookRecord(_Record):
-    """How often the members are looked at. Older runs wrote None until they had measured it."""
+    """Steps between two checks of the members' samples. Older runs wrote None until they had measured it."""
 
     every: Count | None
     first: Count | None = None
 
 
 def _stream_version(value: Any) -> int:
-    """Return the version of the random streams. Only a run without this key is an older one."""
+    """Refuse a version of the random streams that is no whole number. Runs of older versions do not have this key."""
     if type(value) is not int:
         raise ValueError("an unknown version of the random streams")
     return value
 
 
 class RunInfo(_Record):
-    """What run.json says. A key that is missing is None; readers that need it say so."""
+    """The content of run.json. A key that is missing is None; readers that need it report that."""
 
     versions: dict[Text, Text] | None = None
     seed: Count | None = None
@@ -162,7 +165,7 @@ class RunInfo(_Record):
 
 
 class TrainerState(_Record):
-    """What a trainer resumes from in addition to tensors: of a checkpoint on disk, or of a copy in memory."""
+    """What a trainer resumes from in addition to tensors, in a checkpoint on disk or a copy in memory."""
 
     sums: Annotated[list[list[AnyFloat]], BeforeValidator(_named_floats)]  # [4][N] since the last record
     recorded: Count  # the step of the last record
@@ -178,7 +181,7 @@ class TrainerState(_Record):
 
 
 class CheckpointMeta(TrainerState):
-    """What state.json says."""
+    """The content of a checkpoint's state.json."""
 
     step: Count
     members: Members | None = None
@@ -191,7 +194,7 @@ class CheckpointMeta(TrainerState):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JsonLine(Mapping[str, Any]):
-    """One line, as a mapping from keys to what JSON holds, with its step. Long runs have millions: it is no pydantic model."""
+    """A line of a file of records: a mapping with its step. It is no pydantic model, because long runs have millions."""
 
     step: int
     content: Mapping[str, Any]
@@ -262,7 +265,7 @@ class EventRecord(JsonLine):
 
     @property
     def member(self) -> int | None:
-        """The number of the member that it is about, if it is about one."""
+        """The number of the member that the event is about; None if it is about no member."""
         member = self.content.get("member")
         return member if type(member) is int else None
 

@@ -1,7 +1,7 @@
-"""Where the time of an iteration goes, routine by routine, since the last record.
+"""Measure the seconds that each routine of an iteration takes, and add them up over the records of a run.
 
-Seconds of the host's clock. On a GPU the host runs ahead of the device, so work that is queued counts where the host waits
-for it next; every routine here but `mutate` ends with such a wait, and none is added.
+They are seconds of the host's clock. On a GPU the host runs ahead of the device, so queued work counts for the routine in
+which the host next waits for it. Every routine but `mutate` ends with such a wait.
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ TOTAL = "total"
 
 
 def of_run(path: Path) -> dict[str, float]:
-    """Return what `total` returns for a file of records; of runs without running sums every record is read."""
+    """Return the seconds of each routine over a whole run, from its metrics.jsonl.
+
+    Only the last record is read, unless the run was recorded by a version that did not write running sums.
+    """
     last = json_lines.read_last(path, MetricsRecord, 1)
     own = last[0].profile if last else None
     return total(json_lines.read_all(path, MetricsRecord) if own is not None and TOTAL not in own else last)
 
 
 def with_total(line: Mapping[str, Any], before: Mapping[str, float]) -> Mapping[str, Any]:
-    """Return a record with the sums up to it.
+    """Return a record with the running sums of its profile; `before` are the sums up to the previous record.
 
     >>> with_total({"step": 2, "profile": {"update": 1.0}}, {"update": 2.0})["profile"]["total"]["update"]
     3.0
@@ -64,8 +67,11 @@ def _seconds(value: Any) -> float:
 
 
 class Profile:
-    """`update` is the fused steps themselves (with all that changes from batch to batch), `train` what happens between
-    them: records, looks, pictures, checkpoints. All routines together are the whole time."""
+    """Measure the seconds of each routine since the last record; together they are the whole time.
+
+    `update` is the time of the steps themselves, `train` that of everything between them: records, checks, pictures and
+    checkpoints. The strategy measures the others.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -74,6 +80,7 @@ class Profile:
 
     @contextmanager
     def of(self, routine: str) -> Iterator[None]:
+        """Count the time of the block for a routine."""
         began = self._clock()
         try:
             yield
@@ -81,17 +88,17 @@ class Profile:
             self._spent[routine] += self._clock() - began
 
     def leave(self) -> None:
-        """Start counting the time as the loop's."""
+        """Start to count the time for the training loop, at the end of a meeting."""
         self._left = self._clock()
 
     def enter(self) -> None:
-        """Stop counting the time as the loop's."""
+        """Stop to count the time for the training loop, at the beginning of a meeting."""
         if self._left is not None:
             self._spent["train"] += self._clock() - self._left
         self._left = None
 
     def updated(self, seconds: float) -> None:
-        """Move this many seconds of the loop's time to the steps."""
+        """Count this many seconds of the training loop for the steps, as `update`."""
         self._spent["update"] += seconds
         self._spent["train"] -= seconds
 

@@ -1,4 +1,4 @@
-"""Metrics and events as JSON lines, in step with the checkpoints: after a resume no line is there twice and none is missing."""
+"""Write metrics and events as JSON lines. After a resume no line is there twice and none is missing."""
 
 from __future__ import annotations
 
@@ -30,23 +30,26 @@ COSTS = ("cost_train", "cost_held_out")  # of the discriminators, if a recipe se
 
 
 class JsonLinesWriter:
-    """An append-only file of JSON lines that can be cut back to where a checkpoint left it."""
+    """Append JSON lines to a file, which a resumed run first truncates to its length at the checkpoint."""
 
-    def __init__(self, path: Path, keep: int | None = None, sums: bool = False) -> None:
-        """`keep`: how many bytes belong to the checkpoint that is resumed; what follows is cut off and recorded again.
+    def __init__(self, path: Path, length: int | None = None, sums: bool = False) -> None:
+        """Open the file.
 
-        `sums`: every line has the running sums of its profile, so that the last one holds them all.
+        Args:
+            length: Truncate the file to this many bytes; None: append to what is there.
+            sums: Add running sums to the profile of every line, so that the last line has those of the whole run.
         """
         files.unshare(path)
         # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
         self._handle = path.open("ab", buffering=0)
-        self._one = threading.Lock()  # the thread that misses a rank tells it while the loop waits, or does not
-        if keep is not None:
-            self._handle.truncate(keep)
+        self._one = threading.Lock()  # the thread that reports silent ranks writes at any time
+        if length is not None:
+            self._handle.truncate(length)
             self._handle.seek(0, os.SEEK_END)
         self._sums = profile.of_run(path) if sums else None
 
     def write(self, line: Mapping[str, Any]) -> None:
+        """Append one line."""
         if self._sums is not None:
             line = profile.with_total(line, self._sums)
             self._sums = line.get("profile", {}).get(profile.TOTAL, self._sums)
@@ -55,7 +58,7 @@ class JsonLinesWriter:
             while rest:  # a disk that is nearly full takes a part
                 rest = rest[self._handle.write(rest) :]
 
-    def settle(self) -> int:
+    def flush(self) -> int:
         """Sync everything to disk and return the size of the file in bytes."""
         os.fsync(self._handle.fileno())
         return self._handle.tell()
@@ -85,7 +88,7 @@ def plain(value: Any) -> Any:
 
 
 def significant(value: Any) -> Any:
-    """Round all numbers to the digits that are the same on any number of ranks.
+    """Return the value with all floats rounded to the digits that are the same on any number of ranks.
 
     >>> significant({"score": 0.6881349580413751, "each": [1.5, float("nan")], "step": 1234567890123})
     {'score': 0.688134958, 'each': [1.5, nan], 'step': 1234567890123}

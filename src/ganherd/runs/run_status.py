@@ -1,60 +1,54 @@
-"""Where a run stands, read from its folder alone: from another terminal, while it trains or long after."""
+"""Read the state and progress of a run from its folder, while it trains or later."""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from ganherd.comm.liveness import heartbeat
-from ganherd.runs import profile, staleness
-from ganherd.runs.folder import RunFolder
+from ganherd.comm import heartbeat
+from ganherd.comm.heartbeat import Beat
+from ganherd.runs import profile
+from ganherd.runs.folder import RunFolder, unfinished
 from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.models import EngineRecord, EventRecord, MetricsRecord
-from ganherd.runs.part_folders import unfinished
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, is_locked
 
 _HEALTH = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
 _LISTED = 1000  # of them, for programs: the last
-_RECENT = 10  # records, which tell the pace
+_UNPRINTED = ("size", "pid", "ganherd", "torch", "exchange_seconds", "time", "period")  # fields of a heartbeat
+_RECENT = 10  # records from which the rate is computed
 MISSED = ("late", "lost")  # states of a rank that has not been heard from
 _RESTART = 600.0  # seconds that torchrun, and ranks that find each other, may take
-_QUIET = 60.0  # seconds without a word that mean nothing where no lock can be asked for
+_QUIET = 60.0  # seconds without a record after which a run may be dead, on file systems without locks
 
 
 @dataclass(frozen=True)
 class RankStatus:
-    """What a rank of a run reported last."""
+    """The state of a rank by its last heartbeat."""
 
-    rank: int
-    state: str
-    host: str
-    cores: int = 0
-    memory: int = 0
-    gpus: str = ""
-    versions: dict[str, str] = field(default_factory=dict)
-    members: list[int] = field(default_factory=list)
-    step: int = 0
-    rate: float = 0.0
-    heartbeat: float = 0.0  # seconds since then
-    waits: float = 0.0  # seconds that it has been waiting for others
-    bytes_sent: int = 0
-    bytes_received: int = 0
-    step_seconds: float = 0.0
+    beat: Beat
+    state: str  # as the rank wrote it, or `late` or `lost`
+    heartbeat: float = 0.0  # seconds since the beat was written
     slower: float | None = None  # ratio of its time per step to the median of the others; None if it is not known
-    exchanges: int = 0
-    received: int = 0  # bytes of members that came to it, in all exchanges
-    gathered: int = 0  # bytes that an all-gather would have brought
+
+    def as_json(self) -> JsonObject:
+        """Return what `ganherd status --json` prints about the rank."""
+        facts = {name: value for name, value in asdict(self.beat).items() if name not in _UNPRINTED}
+        versions = {"ganherd": self.beat.ganherd, "torch": self.beat.torch}
+        derived = {"state": self.state, "versions": versions, "heartbeat": self.heartbeat, "slower": self.slower}
+        return facts | derived | {"members": list(self.beat.members)}
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """Where a run stands."""
+    """The state and progress of a run."""
 
     run: str
     state: str
@@ -77,7 +71,7 @@ class RunStatus:
     def as_json(self) -> JsonObject:
         """Return what `ganherd status --json` prints."""
         return {each.name: getattr(self, each.name) for each in fields(self)} | {
-            "ranks": [asdict(rank) for rank in self.ranks],
+            "ranks": [rank.as_json() for rank in self.ranks],
             "engine": self.engine.as_json(),
             "alarms": [dict(event) for event in self.alarms],
             "ill": [dict(event) for event in self.ill],
@@ -86,7 +80,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class PartsStatus:
-    """Where a run stands whose members several jobs train."""
+    """The state and progress of a run whose members are trained by several jobs."""
 
     run: str
     parts: list[RunStatus | PartsStatus]
@@ -100,7 +94,7 @@ class PartsStatus:
 
 
 def describe(path: str | Path) -> RunStatus | PartsStatus:
-    """Read where a run stands."""
+    """Return the state and progress of a run."""
     folder = RunFolder.open(path)
     try:
         if folder.info.state == "parts":
@@ -141,16 +135,17 @@ def _describe(folder: RunFolder) -> RunStatus:
 
 
 class _Health:
-    """What the events of a run report of its members' health and of its exchanges, added event by event."""
+    """Collect alarms and the ages of exchanged nets from the events of a run."""
 
     def __init__(self) -> None:
         self.alarms: deque[EventRecord] = deque(maxlen=_LISTED)
         self.earlier = 0  # alarms before these
-        self.exchanges = staleness.Staleness()
+        self.exchanges = Staleness()
         self._lasting: dict[tuple[int | None, str], EventRecord] = {}  # by member and name of the alarm
 
     @classmethod
     def read(cls, folder: RunFolder) -> _Health:
+        """Return what all events of a run report."""
         health = cls()
         for event in read_all(folder.events_path, EventRecord):
             health.exchanges.add(event)
@@ -166,6 +161,7 @@ class _Health:
         return list(self._lasting.values())
 
     def add(self, event: EventRecord) -> None:
+        """Begin or end an alarm."""
         member, key = event.member, (event.member, event.alarm)
         if event.kind in ("nan", "diverged", "alarm"):
             self._lasting[key] = event
@@ -173,6 +169,38 @@ class _Health:
             self._lasting.pop(key, None)
         elif event.kind == "repair":
             self._lasting = {key: value for key, value in self._lasting.items() if key[0] != member}
+
+
+class Staleness:
+    """Collect how old the nets of neighbours were when ranks took them, from the events of an asynchronous exchange."""
+
+    def __init__(self) -> None:
+        self._iterations, self._most, self._mean = 0, 0, 0.0
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Count an event, if it is about an exchange."""
+        if event.get("event") == "exchange":
+            self._iterations += 1
+            self._most = max(self._most, *event["most"])
+            self._mean += max(event["mean"])
+
+    def facts(self) -> dict[str, float]:
+        """Return the largest age, and the mean age at the rank that was furthest ahead; empty if all ranks were in step."""
+        if not self._iterations:
+            return {}
+        return {"iterations": self._iterations, "most": self._most, "mean": round(self._mean / self._iterations, 3)}
+
+
+def staleness(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """Return the facts of `Staleness` about these events.
+
+    >>> staleness([{"event": "exchange", "most": [2, 0], "mean": [1.5, -1.0]}, {"event": "finish"}])
+    {'iterations': 1, 'most': 2, 'mean': 1.5}
+    """
+    total = Staleness()
+    for event in events:
+        total.add(event)
+    return total.facts()
 
 
 def ill(events: Iterable[EventRecord]) -> list[EventRecord]:
@@ -184,7 +212,7 @@ def ill(events: Iterable[EventRecord]) -> list[EventRecord]:
 
 
 def _left(metrics: Sequence[MetricsRecord], step: int, steps: int) -> float | None:
-    """Return the seconds that the rest takes at the pace of the last records.
+    """Return the seconds that the remaining steps take at the rate of the last records; None if that is not known.
 
     >>> _left([MetricsRecord.parse({"step": n, "seconds": s}) for n, s in ((10, 4.0), (30, 8.0))], 35, 50)
     3.0
@@ -196,32 +224,11 @@ def _left(metrics: Sequence[MetricsRecord], step: int, steps: int) -> float | No
 
 
 def _ranks(folder: RunFolder, now: float) -> list[RankStatus]:
-    """Return what the ranks of the run reported last."""
+    """Return the state of each rank, in order."""
     beats = heartbeat.read(folder.path / "ranks")
     step_seconds = {beat.rank: beat.step_seconds for beat in beats if beat.members and beat.step_seconds > 0}
     return [
-        RankStatus(
-            rank=beat.rank,
-            state=beat.health(now),
-            host=beat.host,
-            cores=beat.cores,
-            memory=beat.memory,
-            gpus=beat.gpus,
-            versions={"ganherd": beat.ganherd, "torch": beat.torch},
-            members=list(beat.members),
-            step=beat.step,
-            rate=beat.rate,
-            heartbeat=round(beat.age(now), 1),
-            waits=beat.waits,
-            bytes_sent=beat.bytes_sent,
-            bytes_received=beat.bytes_received,
-            step_seconds=beat.step_seconds,
-            slower=slower(step_seconds, beat.rank),
-            exchanges=beat.exchanges,
-            received=beat.received,
-            gathered=beat.gathered,
-        )
-        for beat in beats
+        RankStatus(beat, beat.health(now), round(beat.age(now), 1), slower(step_seconds, beat.rank)) for beat in beats
     ]
 
 
@@ -236,7 +243,7 @@ def slower(step_seconds: Mapping[int, float], rank: int) -> float | None:
 
 
 def _state(folder: RunFolder, recorded: str, metrics: Sequence[MetricsRecord]) -> str:
-    """Return the state of a run by what run.json says: its process may have ended without changing it."""
+    """Return the state of a run. Its process may have ended without changing the state that run.json has recorded."""
     if recorded not in ("running", "restarting"):
         return recorded
     now, locked = time.time(), is_locked(folder.path / ".lock")
@@ -248,7 +255,7 @@ def _state(folder: RunFolder, recorded: str, metrics: Sequence[MetricsRecord]) -
 
 
 def _is_heard(folder: RunFolder, metrics: Sequence[MetricsRecord], now: float) -> bool:
-    """Return whether a rank gave a sign of life, or a record was written, within the usual time."""
+    """Return whether a heartbeat or a record was written within the usual time."""
     if any(
         beat.state != "finished" and beat.health(now) not in MISSED for beat in heartbeat.read(folder.path / "ranks")
     ):

@@ -1,4 +1,4 @@
-"""What scores.json holds of a score: the keys that each metric writes, with their types.
+"""The keys and types of a score in scores.json.
 
 They are typed dictionaries, because `ganherd score --json` and the Python API hand them out as plain JSON.
 """
@@ -22,14 +22,14 @@ class ScoreInterval(TypedDict):
 
 
 class GroupKid(TypedDict):
-    """KID within the classes, next to the Fréchet distance within the classes."""
+    """The KID within each class, and their mean; a part of the score `ifid`."""
 
     value: float
     per_class: dict[str, float]
 
 
 class ScoreEntry(TypedDict, total=False):
-    """One score with what it was measured with. Every metric gives `value`, `samples` and `network`."""
+    """One score, and what it was measured with. Every metric writes `value`, `samples` and `network`."""
 
     value: float | None
     interval: ScoreInterval

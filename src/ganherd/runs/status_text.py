@@ -1,14 +1,13 @@
-"""Where a run stands, in words: what `ganherd status` prints."""
+"""Write the state and progress of a run as text: what `ganherd status` prints."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from ganherd.runs import staleness
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EventRecord
 from ganherd.runs.run_status import MISSED, PartsStatus, RankStatus, RunStatus
-from ganherd.util.errors import few
+from ganherd.util.errors import counted, few
 from ganherd.util.text import duration, size, words
 
 _SHOWN = 10  # alarms: the last
@@ -21,7 +20,7 @@ _SLOW = 1.5  # ratio of a rank's time per step to the median of the others, from
 
 
 def text(status: RunStatus | PartsStatus) -> str:
-    """Return where a run stands, in lines of text."""
+    """Return the state and progress of a run as lines of text."""
     if isinstance(status, PartsStatus):
         lines = [f"{status.run}: trained in parts, which are joined when all are finished"]
         left = f"members {', '.join(status.left)}" if status.left else "to join them, by any part's command again"
@@ -35,7 +34,7 @@ def text(status: RunStatus | PartsStatus) -> str:
     ]
     lines += _rank_lines(status.ranks) if status.state == "running" else []
     lines += _traffic(status.ranks)
-    lines += [staleness.in_words(status.staleness)] if status.staleness else []
+    lines += [staleness_in_words(status.staleness)] if status.staleness else []
     if status.profile:
         whole = sum(status.profile.values()) or 1.0
         each = sorted(status.profile.items(), key=lambda item: -item[1])
@@ -51,58 +50,72 @@ def text(status: RunStatus | PartsStatus) -> str:
     return "\n".join(lines)
 
 
+def staleness_in_words(ages: Mapping[str, float]) -> str:
+    """Return how old the nets of neighbours were when ranks took them, in words.
+
+    >>> staleness_in_words({"iterations": 40, "most": 2, "mean": 1.25})
+    "neighbours' nets were up to 2 iterations old when they were taken, 1.2 on average by the rank that was furthest ahead"
+    """
+    return (
+        f"neighbours' nets were up to {counted(int(ages['most']), 'iterations')} old when they were taken, "
+        f"{ages['mean']:.1f} on average by the rank that was furthest ahead"
+    )
+
+
 def _rank_lines(ranks: Sequence[RankStatus]) -> list[str]:
-    """Return a line for each rank, and which of them are slow or not heard from."""
+    """Return a line for each rank, and lines that name the ranks that are slow or silent."""
     lines = [_rank_line(rank) for rank in ranks]
-    if missed := [f"rank {rank.rank} on {rank.host}" for rank in ranks if rank.state in MISSED]:
+    names = {rank: f"rank {rank.beat.rank} on {rank.beat.host}" for rank in ranks}
+    if missed := [names[rank] for rank in ranks if rank.state in MISSED]:
         lines.append(f"not heard from: {', '.join(missed)}")
-    slow = [(rank, rank.slower) for rank in ranks if rank.slower is not None and rank.slower >= _SLOW]
-    late = [f"rank {rank.rank} on {rank.host}, which is late by a factor of {factor:.1f}" for rank, factor in slow]
+    slow = [(names[rank], rank.slower) for rank in ranks if rank.slower is not None and rank.slower >= _SLOW]
+    late = [f"{name}, which is late by a factor of {factor:.1f}" for name, factor in slow]
     return lines + ([f"the others wait for: {', '.join(late)}"] if late else [])
 
 
 def _rank_line(rank: RankStatus) -> str:
     """Return the status of a rank in words.
 
-    >>> _rank_line(RankStatus(1, "processing", "n7", cores=8, members=[3, 4, 5], step=1200, rate=31.4, heartbeat=2.0,
-    ...                       bytes_sent=2048))
+    >>> from ganherd.comm.heartbeat import Beat
+    >>> beat = Beat(1, 2, "processing", "n7", 1, cores=8, members=(3, 4, 5), step=1200, rate=31.4, bytes_sent=2048)
+    >>> _rank_line(RankStatus(beat, "processing", 2.0))
     'rank 1 on n7 (8 cores): processing, members 3–5, step 1,200, 31 member-steps/s, heard from 2 s ago, 2.0 KiB sent, 0 B received'
-    >>> _rank_line(RankStatus(0, "processing", "n7", heartbeat=2.0, waits=12.0))
+    >>> _rank_line(RankStatus(Beat(0, 1, "processing", "n7", 1, waits=12.0), "processing", 2.0))
     'rank 0 on n7: processing, heard from 2 s ago, has been waiting for others for 12 s, 0 B sent, 0 B received'
     """
-    parts = [rank.state]
-    if own := rank.members:
-        in_a_row = own == list(range(own[0], own[-1] + 1))
+    beat, parts = rank.beat, [rank.state]
+    if own := beat.members:
+        in_a_row = own == tuple(range(own[0], own[-1] + 1))
         which = f"{own[0]}–{own[-1]}" if in_a_row and len(own) > 1 else ", ".join(map(str, own))
-        parts += [f"member{'s' * (len(own) > 1)} {which}", f"step {rank.step:,}"]
-        parts += [f"{rank.rate:,.0f} member-steps/s"]
+        parts += [f"member{'s' * (len(own) > 1)} {which}", f"step {beat.step:,}"]
+        parts += [f"{beat.rate:,.0f} member-steps/s"]
     parts += [f"heard from {duration(rank.heartbeat)} ago"]
-    parts += [f"has been waiting for others for {duration(rank.waits)}"] if rank.waits > 1 else []
-    parts += [f"{size(rank.bytes_sent)} sent", f"{size(rank.bytes_received)} received"]
-    has = [f"{rank.cores} core{'s' * (rank.cores != 1)}"] if rank.cores else []
-    has += [size(rank.memory)] if rank.memory else []
-    has += [rank.gpus] if rank.gpus else []
-    where = f"{rank.host} ({', '.join(has)})" if has else rank.host
-    return f"rank {rank.rank} on {where}: {', '.join(parts)}"
+    parts += [f"has been waiting for others for {duration(beat.waits)}"] if beat.waits > 1 else []
+    parts += [f"{size(beat.bytes_sent)} sent", f"{size(beat.bytes_received)} received"]
+    has = [counted(beat.cores, "cores")] if beat.cores else []
+    has += [size(beat.memory)] if beat.memory else []
+    has += [beat.gpus] if beat.gpus else []
+    where = f"{beat.host} ({', '.join(has)})" if has else beat.host
+    return f"rank {beat.rank} on {where}: {', '.join(parts)}"
 
 
 def _traffic(ranks: Sequence[RankStatus]) -> list[str]:
-    """Return what an exchange cost the rank that received most; nothing if no members travelled.
+    """Return a line with the bytes that an exchange brought to the rank that received most; none without exchanges.
 
-    >>> _traffic([RankStatus(0, "processing", "n7", exchanges=10, received=81920, gathered=122880)])
+    >>> from ganherd.comm.heartbeat import Beat
+    >>> _traffic([RankStatus(Beat(0, 1, "processing", "n7", 1, exchanges=10, received=81920, gathered=122880), "processing")])
     ['10 exchanges: 8.0 KiB came to a rank each time; an all-gather would have brought 12.0 KiB']
     """
-    met = [rank for rank in ranks if rank.exchanges and rank.received]
+    met = [rank.beat for rank in ranks if rank.beat.exchanges and rank.beat.received]
     if not met:
         return []
-    most = max(met, key=lambda rank: rank.received / rank.exchanges)
-    times = most.exchanges
-    each = f"{times:,} exchange{'s' * (times != 1)}: {size(most.received / times)} came to a rank each time"
-    return [f"{each}; an all-gather would have brought {size(most.gathered / times)}"]
+    most = max(met, key=lambda beat: beat.received / beat.exchanges)
+    each = f"{counted(most.exchanges, 'exchanges')}: {size(most.received / most.exchanges)} came to a rank each time"
+    return [f"{each}; an all-gather would have brought {size(most.gathered / most.exchanges)}"]
 
 
 def _in_words(event: EventRecord) -> str:
-    """Return an event of a member's health in words.
+    """Return an event about the health of a member as words.
 
     >>> _in_words(EventRecord.parse({"step": 3, "event": "calm", "what": "dead_critic"}))
     'dead critic is over'

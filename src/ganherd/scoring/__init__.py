@@ -54,10 +54,16 @@ def score(
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
     annealing: Annealing = Annealing(),
 ) -> Scores:
-    """Return each score by the name of its metric (see `ScoreEntry`); `skipped`: for metrics that were left out, why.
+    """Return each score by the name of its metric (see `ScoreEntry`), and under `skipped` why metrics were left out.
 
     Args:
+        mixture: The mixture, or a set of samples with its interface.
+        dataset: The data to compare it with.
         metrics: Names of metrics; None: those that `ganherd train` measures at its end.
+        samples: The number of samples.
+        seed: The seed of the samples.
+        replica: The replica that is scored.
+        progress: Receives lines about the progress.
         reference: Real features and their network; None: the cheap ones, of the data's own classifier or of pixels.
         per: "class", "member" or "neighbourhood": give the values of each, too.
         neighbourhoods: The members of each neighbourhood, if they are not those of the mixture's grid.
@@ -88,7 +94,7 @@ def score(
             "network": entry.pop("network"),
             "seed": seed,
             "replica": replica,
-            "resizing": "none",  # unless the metric says otherwise
+            "resizing": "none",  # the metric may replace it
         }
         out[name] = first | entry
     if skipped:
@@ -105,17 +111,16 @@ def score_seeds(
     progress: Progress | None = None,
     *,
     reference: RealFeatures | None = None,
-    per: str | None = None,
-    neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
-    annealing: Annealing = Annealing(),
+    **settings: Any,
 ) -> Scores:
-    """Return the scores of all replicas: with several, each value is their mean, with the values of the seeds."""
-    if reference is None:
-        from ganherd.features.real_features import RealFeatures
+    """Return the scores of all replicas: with several, each value is their mean, with the values of the seeds.
 
-        reference = RealFeatures(dataset, progress=progress)  # one for all replicas
+    The arguments are those of `score`.
+    """
+    from ganherd.features.real_features import RealFeatures
+
+    settings["reference"] = reference or RealFeatures(dataset, progress=progress)  # one for all replicas
     mixture = _on_best_device(mixture)
-    settings: Any = {"reference": reference, "per": per, "neighbourhoods": neighbourhoods, "annealing": annealing}
     each = []
     for r in range(mixture.replicas):
         if progress and mixture.replicas > 1:
@@ -149,7 +154,7 @@ def _missing(metric: Metric, material: ScoringContext) -> str:
     if metric.needs_asking and not material.has_labels and not material.has_generators:
         return "the samples carry none of the data's labels"
     if metric.needs_asking and not material.has_labels:
-        return "the members stand for no class, so no label can be asked for"
+        return "no member generates a single class, so no label can be asked for"
     if metric.needs_generators and not material.has_generators:
         return "there are only samples here, and no generators"
     return ""

@@ -1,4 +1,4 @@
-"""Scores of mixtures of some generators, on samples that a network looked at once, and how sure their difference is."""
+"""Score mixtures of some generators on samples whose features are computed once, and compare two of these mixtures."""
 
 from __future__ import annotations
 
@@ -11,16 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.features.extract import best_device
+from ganherd.features.extract import Moments, best_device
 from ganherd.features.material import DrawnSamples
-from ganherd.features.moments import Moments
+from ganherd.metrics.metric_registry import metric_of
 from ganherd.metrics.statistics import intervals
-from ganherd.recipe.mixture_scores import more_is_better
+from ganherd.metrics.statistics.verdict import Verdict, verdict
 from ganherd.runs.score_entry import ScoreInterval
 from ganherd.strategies.mixing import objectives
-from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, VariationScore, scored_on, summarise
 from ganherd.strategies.mixing.objectives import SampledGenerator
-from ganherd.strategies.mixing.reweighted import Oriented
+from ganherd.strategies.mixing.scorers import MixtureScorer, class_shares, scored_on, summarise
 
 if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures
@@ -31,96 +30,104 @@ MINIMUM = 5 * GROUPS  # with fewer samples of every generator there is no interv
 
 
 @dataclass(frozen=True)
-class GeneratorSamples:
-    """Samples of some generators, as many of each, and what a network sees in them."""
+class ScoreChange:
+    """One score of the run's own mixture and of an ensemble, on the same samples."""
 
-    each: Sequence[DrawnSamples]
-    features: Sequence[Tensor]  # [n, d] of each generator
-    logits: Sequence[Tensor | None]
-
-    def without(self, group: int) -> GeneratorSamples:
-        """Return the same without every GROUPS-th sample, counted from `group`."""
-        keep = np.arange(len(self.each[0].x)) % GROUPS != group
-        rows = torch.from_numpy(np.flatnonzero(keep))
-        return GeneratorSamples(
-            [DrawnSamples(one.x[keep], one.y[keep], one.member[keep]) for one in self.each],
-            [x[rows.to(x.device)] for x in self.features],
-            [None if x is None else x[rows.to(x.device)] for x in self.logits],
-        )
+    before: float
+    after: float
+    interval: ScoreInterval | None  # of `after` minus `before`; None: too few samples, or no difference
+    verdict: Verdict  # whether `after` is better, by the interval of how much nearer it is to the metric's goal
 
 
-def look_at(
-    mixture: Mixture, reference: RealFeatures, each: Sequence[DrawnSamples], by: str, trust_code: bool
-) -> GeneratorSamples:
-    n, together = len(each[0].x), np.concatenate([one.x for one in each])
-    no_member = np.full(len(together), -1, np.int64)
-    fake, real = reference.of(DrawnSamples(together, no_member, no_member)), reference.real
-    classes = 0 if real.logits is None else real.logits.shape[1]
-    if by in objectives.CLASSES and not classes:
-        raise objectives.no_classes(f"--by {by}", reference.network.name)
-    objectives.refuse(f"--by {by}", by, reference.dataset, n, mixture.takes_label, trust_code, classes)
-    logits: Sequence[Tensor | None] = [None] * len(each) if fake.logits is None else fake.logits.split(n)
-    return GeneratorSamples(each, fake.x.split(n), logits)
+@dataclass(frozen=True)
+class EnsembleScorer:
+    """Score mixtures of the generators of a run: by FID, by TVD if the network predicts classes, and by one more score."""
 
+    mixture: Mixture
+    reference: RealFeatures
+    by: str  # the score of the search
+    trust_code: bool
 
-def scores_of(
-    mixture: Mixture, reference: RealFeatures, look: GeneratorSamples, by: str, trust_code: bool
-) -> dict[str, MixtureScorer]:
-    """How mixtures of these generators are scored, less being better: fid, tvd where the network tells classes, and what is
-    searched by."""
-    real, where = reference.real, _where(look.features[0].shape[1])
-    classes = 0 if real.logits is None else real.logits.shape[1]
-    predicted = [x.argmax(1).cpu() for x in look.logits if x is not None] or None
-    summary = summarise([x.to(where) for x in look.features], predicted, classes)
-    scorers: dict[str, MixtureScorer] = {
-        "fid": FrechetScore(summary, Moments(real.moments.mean.to(where), real.moments.cov.to(where)))
-    }
-    if real.logits is not None:
-        seen = torch.bincount(real.logits.argmax(1).cpu(), minlength=classes).double()
-        scorers["tvd"] = VariationScore(summary, seen / seen.sum())
-    if aim := objectives.find(by, reference, len(look.each[0].x), _where, trust_code):
-        labels = [
-            torch.from_numpy(one.y).to(look.features[0].device) if mixture.takes_label else None for one in look.each
+    def extract(self, drawn: Sequence[DrawnSamples]) -> list[SampledGenerator]:
+        """Return the samples of each generator, equally many, with their features and logits.
+
+        Raises:
+            UserError: The score `by` cannot be computed for them.
+        """
+        n, x = len(drawn[0].x), np.concatenate([one.x for one in drawn])
+        no_member = np.full(len(x), -1, np.int64)
+        fake, real = self.reference.of(DrawnSamples(x, no_member, no_member)), self.reference.real
+        known = 0 if real.logits is None else real.logits.shape[1], self.reference.network.name
+        takes_label, data = self.mixture.takes_label, self.reference.dataset
+        objectives.refuse(f"--by {self.by}", self.by, data, n, takes_label, self.trust_code, *known)
+        logits: Sequence[Tensor | None] = [None] * len(drawn) if fake.logits is None else fake.logits.split(n)
+        labels = [torch.from_numpy(one.y).to(fake.x.device) if takes_label else None for one in drawn]
+        return [
+            SampledGenerator(torch.from_numpy(one.x), *seen)
+            for one, *seen in zip(drawn, fake.x.split(n), logits, labels, strict=True)
         ]
-        seen_by = zip(look.each, look.features, look.logits, labels, strict=True)
-        parts = [aim.measure(SampledGenerator(torch.from_numpy(one.x), x, logits, y)) for one, x, logits, y in seen_by]
-        stacked = {name: torch.stack([part[name] for part in parts]) for name in parts[0]}
-        scorers[by] = Oriented(aim.score(stacked), torch.zeros(len(look.each), dtype=torch.bool), more_is_better(by))
-    return scorers
+
+    def scorers(self, each: Sequence[SampledGenerator]) -> dict[str, MixtureScorer]:
+        """Return the scores of mixtures of these generators, on these samples."""
+        real = self.reference.real
+        where, shares, classes = _where(real.dimension), None, None
+        if real.logits is not None:
+            logits = [real.logits, *(one.logits for one in each if one.logits is not None)]
+            shares, *of_each = class_shares([x.argmax(1).cpu() for x in logits], real.logits.shape[1])
+            classes = torch.stack(of_each)
+        objective = objectives.find(self.by, self.reference, len(each[0].x), _where, self.trust_code)
+        measured = objective.measure_all(each) if objective else None
+        summary = summarise([one.features.to(where) for one in each], classes, measured)
+        moments = Moments(real.moments.mean.to(where), real.moments.cov.to(where))
+        return objectives.scorers(summary, moments, shares, self.by, objective)
+
+    def changes(
+        self, each: Sequence[SampledGenerator], whole: dict[str, MixtureScorer], both: tuple[Tensor, Tensor]
+    ) -> dict[str, ScoreChange]:
+        """Compare two mixtures by each score.
+
+        Intervals are those of a jackknife: differences are measured without each of some groups of samples.
+
+        Args:
+            each: Samples of each generator.
+            whole: The scores on all these samples.
+            both: The weights of the two mixtures.
+        """
+        n = len(each[0].x)
+        groups = range(GROUPS if n >= MINIMUM else 0)
+        rows = [torch.from_numpy(np.flatnonzero(np.arange(n) % GROUPS != group)) for group in groups]
+        without = [self.scorers([one.rows(some) for one in each]) for some in rows]
+        changes = {}
+        for name, score in whole.items():
+            before, after = (value_of(score, weights) for weights in both)
+            parts = [(value_of(one[name], both[0]), value_of(one[name], both[1])) for one in without]
+            changes[name] = change_of(name, before, after, parts)
+        return changes
 
 
-def intervals_of(
-    mixture: Mixture,
-    reference: RealFeatures,
-    look: GeneratorSamples,
-    whole: dict[str, MixtureScorer],
-    by: str,
-    trust_code: bool,
-    both: tuple[Tensor, Tensor],
-) -> dict[str, ScoreInterval | None]:
-    """Return for each score the interval of how much the second mixture has more than the first, over the samples.
-
-    It is a jackknife: the difference is measured without each of some groups of samples.
+def change_of(name: str, before: float, after: float, without: Sequence[tuple[float, float]]) -> ScoreChange:
+    """Return the change of a score between two mixtures.
 
     Args:
-        whole: the scores on all samples of `look`.
+        name: The score.
+        before: Its value for the first mixture, on all samples.
+        after: Its value for the second.
+        without: Both values without each of some groups of samples; empty: there is no interval.
     """
-    if len(look.each[0].x) < MINIMUM:
-        return dict.fromkeys(whole)
-    without = [scores_of(mixture, reference, look.without(group), by, trust_code) for group in range(GROUPS)]
-    out: dict[str, ScoreInterval | None] = {}
-    for name, score in whole.items():
-        value = value_of(name, score, both[1]) - value_of(name, score, both[0])
-        each = [value_of(name, one[name], both[1]) - value_of(name, one[name], both[0]) for one in without]
-        out[name] = intervals.jackknife(value, each)
-    return out
+    merit = metric_of(name).merit
+    if not without:
+        return ScoreChange(before, after, None, "undecided")
+    interval = intervals.jackknife(after - before, [b - a for a, b in without])
+    gain = intervals.jackknife(merit(after) - merit(before), [merit(b) - merit(a) for a, b in without])
+    return ScoreChange(before, after, interval, verdict(gain))
 
 
 def _where(features: int) -> torch.device:
+    """Return the device to score mixtures on with this many features."""
     return scored_on(features, best_device())
 
 
-def value_of(name: str, score: MixtureScorer, weights: Tensor) -> float:
-    """The score itself."""
+def value_of(score: MixtureScorer, weights: Tensor) -> float:
+    """Return the score of one mixture; NaN if it is not finite."""
     value = float(score(weights[None], torch.arange(len(weights))[None])[0])
-    return math.nan if not math.isfinite(value) else -value if more_is_better(name) else value
+    return value if math.isfinite(value) else math.nan

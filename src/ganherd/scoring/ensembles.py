@@ -1,4 +1,4 @@
-"""The best few generators of a finished run, wherever they live: searched on features computed once, kept as a mixture."""
+"""Search the few generators of a finished run that are best together, and save them as a mixture."""
 
 from __future__ import annotations
 
@@ -13,19 +13,17 @@ import torch
 
 from ganherd.features.extract import best_device
 from ganherd.features.material import DrawnSamples, MetricSkipped
-from ganherd.metrics.statistics.verdict import Verdict, verdict
-from ganherd.recipe.mixture_scores import asked_score, more_is_better
-from ganherd.runs.score_entry import ScoreInterval
-from ganherd.scoring.ensemble_scores import intervals_of, look_at, scores_of, value_of
+from ganherd.metrics.metric_registry import metric_of
+from ganherd.recipe.mixture_scores import asked_score
+from ganherd.scoring.ensemble_scores import EnsembleScorer, ScoreChange, value_of
 from ganherd.strategies.mixing import objectives, subset_search
-from ganherd.strategies.mixing.mixing import MixtureScorer
+from ganherd.strategies.mixing.scorers import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.meter import Progress, timed
 
 if TYPE_CHECKING:
-    from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
 FOLDER = "mixture-ensemble"
@@ -34,52 +32,52 @@ ADVICE = {
     "worse": "The ensemble is worse than the run's own mixture by {by}: sample the run as it is.",
     "undecided": "Whether the ensemble is better than the run's own mixture by {by} is undecided: more samples (-n) may decide it.",
 }
-_GENERATIONS, _SIGMA = 5000, 0.01  # of the ES on a neighbourhood's weights, as the cellular papers at the end of a run
+_GENERATIONS, _SIGMA = (
+    5000,
+    0.01,
+)  # of the ES on the weights of a neighbourhood, as at the end of a run in the cellular papers
 
 
 @dataclass(frozen=True)
 class ChosenGenerators:
-    """The ensemble of one replica. The search saw one set of samples; `before` and `after` are measured on another."""
+    """The ensemble of one replica. The search saw one set of samples; `changes` are measured on another."""
 
     seed: int
-    members: tuple[int, ...]  # as the search picked them
+    members: tuple[int, ...]  # in the order of the search
     weights: tuple[float, ...]
-    # of the run's own mixture: fid, tvd where the network tells classes, what was asked for
-    before: Mapping[str, float]
-    after: Mapping[str, float]
-    intervals: Mapping[str, ScoreInterval | None]  # of `after` minus `before`
-    searched: tuple[float, float]  # what the search saw of both
-    tried: int  # mixtures
-
-    def verdict(self, name: str) -> Verdict:
-        """Return whether the ensemble is better than the run's own mixture, on fresh samples."""
-        ends = self.intervals[name]
-        if ends is None or more_is_better(name):
-            return verdict(ends)
-        return verdict((-ends["high"], -ends["low"]))
+    changes: Mapping[str, ScoreChange]  # fid, tvd if the network predicts classes, and the score of the search
+    searched: tuple[float, float]  # the scores of both mixtures on the samples of the search
+    tried: int  # number of mixtures
 
     def facts(self) -> JsonObject:
         """Return what `--json` prints."""
         chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
-        scores = {"before": dict(self.before), "after": dict(self.after), "searched": list(self.searched)}
-        scores["intervals"] = dict(self.intervals)
-        scores["verdicts"] = {name: self.verdict(name) for name in self.before}
-        return {"seed": self.seed, "members": chosen, **scores, "tried": self.tried}
+        return {
+            "seed": self.seed,
+            "members": chosen,
+            "before": {name: change.before for name, change in self.changes.items()},
+            "after": {name: change.after for name, change in self.changes.items()},
+            "searched": list(self.searched),
+            "intervals": {name: change.interval for name, change in self.changes.items()},
+            "verdicts": {name: change.verdict for name, change in self.changes.items()},
+            "tried": self.tried,
+        }
 
 
 @dataclass(frozen=True)
 class EnsembleResult:
-    """What came of a search, and where it lies."""
+    """The ensembles of all replicas, and the folder of their mixture."""
 
     folder: Path
     by: str
     search: Search
     network: str
-    samples: int  # of each generator, twice
+    samples: int  # of each generator, for the search and again for the comparison
     generators: int
     each: tuple[ChosenGenerators, ...]  # of every replica
 
     def facts(self) -> JsonObject:
+        """Return what `--json` prints."""
         own = {"mixture": str(self.folder), "by": self.by, "search": self.search, "network": self.network}
         rows = [one.facts() for one in self.each]
         return {**own, "samples": self.samples, "generators": self.generators, "ensembles": rows}
@@ -88,23 +86,25 @@ class EnsembleResult:
         head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
         lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
         for one in self.each:
-            changes = [f"{_change(name, one.before[name], one.after[name])}{_judged(name, one)}" for name in one.before]
+            changes = [_judged(name, change) for name, change in one.changes.items()]
             saw = f"the search saw {_change(self.by, *one.searched)} in {one.tried:,} mixtures"
             lines += ["", f"seed {one.seed}: {', '.join(changes)} on fresh samples; {saw}", "member  weight"]
             lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
-            lines += ADVICE.get(one.verdict(self.by), "").format(by=self.by).splitlines()
+            lines += ADVICE.get(one.changes[self.by].verdict, "").format(by=self.by).splitlines()
         return "\n".join([*lines, "", str(self.folder)])
 
 
 def _change(name: str, before: float, after: float) -> str:
+    """Return a score before and after, in words."""
     digits = 5 if name == "kid" else 3
     return f"{name} {before:.{digits}f} → {after:.{digits}f}"
 
 
-def _judged(name: str, one: ChosenGenerators) -> str:
-    ends, digits = one.intervals[name], 5 if name == "kid" else 3
+def _judged(name: str, change: ScoreChange) -> str:
+    """Return a score before and after, with the verdict and the interval of the difference."""
+    ends, digits = change.interval, 5 if name == "kid" else 3
     span = f", difference {ends['low']:+.{digits}f} to {ends['high']:+.{digits}f}" if ends else ""
-    return f" ({one.verdict(name)}{span})"
+    return f"{_change(name, change.before, change.after)} ({change.verdict}{span})"
 
 
 def find(
@@ -119,10 +119,22 @@ def find(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> EnsembleResult:
-    """Search ensembles of at most `size` generators, in each replica its own, and write the mixture into the run.
+    """Search an ensemble for each replica of a run, and write the mixture of these into the run's folder.
 
-    `by`: a score of `recipe_scores`, or a function of your own as package.module:function. `neighbourhoods`: those of a grid
-    as they are, whatever their size; their weights evolve, and the best is taken.
+    Args:
+        run: The run folder.
+        size: The largest number of generators in an ensemble.
+        by: A score of `recipe.mixture_scores`, or a function of your own as package.module:function.
+        search: `greedy`, `evolutionary`, or `neighbourhoods`, which evolves the weights of each neighbourhood of a grid and
+            takes the best one, whatever its size.
+        samples: The number of samples of each generator.
+        seed: The seed of the samples and of the search.
+        network: The network of the features; None: that of the run's recorded scores, or the best one here.
+        trust_code: Whether the user's nets and functions may be loaded.
+        progress: Receives lines about the progress.
+
+    Raises:
+        UserError: The run has no ensembles, or the score cannot be computed for it.
     """
     from ganherd.data.dataset import load
     from ganherd.mixture import mixture
@@ -135,7 +147,9 @@ def find(
     folder = RunFolder.open(run)
     loaded = mixture.load(run, trust_code)
     if (loaded.label_of >= 0).any():
-        raise UserError("the members of this run stand for classes, which an ensemble would lose: sample it as it is.")
+        raise UserError(
+            "each member of this run generates one class, which an ensemble would lose: sample it as it is."
+        )
     data = load(folder.recipe.data)
     objectives.refuse(f"--by {by}", by, data, samples, loaded.takes_label, trust_code)
     default = recorded_network(folder.scores_path, data)
@@ -145,11 +159,9 @@ def find(
     except MetricSkipped as why:
         raise UserError(f"--network {network}: {why}.") from why
     target = Path(folder.path) / FOLDER
-    on_device = loaded.to(best_device())
-    each = tuple(
-        _of_replica(on_device, r, reference, size, by, search, samples, seed, trust_code, progress)
-        for r in range(loaded.replicas)
-    )
+    scorer = EnsembleScorer(loaded.to(best_device()), reference, by, trust_code)
+    replicas = range(loaded.replicas)
+    each = tuple(_of_replica(scorer, r, size, search, samples, seed, progress) for r in replicas)
     weights = np.zeros((loaded.replicas, loaded.members))
     for row, one in zip(weights, each, strict=True):
         row[list(one.members)] = one.weights
@@ -162,36 +174,34 @@ def find(
 
 
 def _of_replica(
-    mixture: Mixture,
+    scorer: EnsembleScorer,
     replica: int,
-    reference: RealFeatures,
     size: int,
-    by: str,
     search: Search,
     samples: int,
     seed: int,
-    trust_code: bool,
     progress: Progress | None,
 ) -> ChosenGenerators:
+    """Search the ensemble of one replica, and compare it with the mixture of the run on other samples."""
+    mixture, by = scorer.mixture, scorer.by
     sets = [_drawn(mixture, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
-    able = sorted(set(sets[0]) & set(sets[1]))  # a generator with non-finite weights cannot be a partner
+    able = sorted(set(sets[0]) & set(sets[1]))  # generators with finite samples
     if not able:
-        raise UserError(
-            f"no generator of seed {mixture.seeds[replica]} makes samples that are numbers: train it again."
-        )
-    looks = [look_at(mixture, reference, [one[m] for m in able], by, trust_code) for one in sets]
-    seen, fresh = (scores_of(mixture, reference, look, by, trust_code) for look in looks)
+        raise UserError(f"no generator of seed {mixture.seeds[replica]} makes finite samples: train it again.")
+    looks = [scorer.extract([one[m] for m in able]) for one in sets]
+    seen, fresh = (scorer.scorers(look) for look in looks)
     if progress:
         progress(f"{search} search by {by}")
-    best = _searched(mixture, replica, able, seen[by], search, size, seed)
+    cost = metric_of(by).cost
+    best = _searched(mixture, replica, able, lambda weights, table: cost(seen[by](weights, table)), search, size, seed)
     if not math.isfinite(best.score):
         raise UserError(
-            f"--by {by}: it is no finite number for any mixture of seed {mixture.seeds[replica]}; choose another."
+            f"--by {by}: the score is not finite for any mixture of seed {mixture.seeds[replica]}; choose another."
         )
     own = mixture.weights_of(replica)[able]
     if not own.sum() > 0:
         raise UserError(
-            f"the mixture of seed {mixture.seeds[replica]} is of generators that are no numbers: train it again."
+            f"the mixture of seed {mixture.seeds[replica]} has only generators that are not finite: train it again."
         )
     old, new = torch.from_numpy(own / own.sum()), best.weights
     picked = [number for number in best.picked if float(new[number]) > 0]
@@ -199,10 +209,8 @@ def _of_replica(
         mixture.seeds[replica],
         tuple(able[number] for number in picked),
         tuple(float(new[number]) for number in picked),
-        {name: value_of(name, score, old) for name, score in fresh.items()},
-        {name: value_of(name, score, new) for name, score in fresh.items()},
-        intervals_of(mixture, reference, looks[1], fresh, by, trust_code, (old, new)),
-        (value_of(by, seen[by], old), value_of(by, seen[by], new)),
+        scorer.changes(looks[1], fresh, (old, new)),
+        (value_of(seen[by], old), value_of(seen[by], new)),
         best.evaluations,
     )
 
@@ -210,6 +218,7 @@ def _of_replica(
 def _searched(
     mixture: Mixture, replica: int, able: list[int], score: MixtureScorer, search: Search, size: int, seed: int
 ) -> GeneratorSubset:
+    """Return the result of a search among the generators `able`."""
     if search == "greedy":
         return subset_search.greedy(score, len(able), size)
     if search == "evolutionary":
@@ -232,5 +241,5 @@ def _drawn(
         except UserError:  # not finite
             continue
         if np.isfinite(drawn.x).all():
-            samples_of[member] = DrawnSamples(drawn.x, drawn.y, drawn.member)
+            samples_of[member] = drawn
     return samples_of

@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from ganherd.viz.pictures import Picture
 
 FOLDER, ABOUT = "pictures", "about.json"
-MAPPED = 1000  # samples on a t-SNE map, and as many of the data: more take minutes and show no more
-PANELS = 8  # of a coverage picture: the mixture and its first members
+MAPPED = 1000  # samples on a t-SNE map, and as many real rows; more would take minutes
+PANELS = 8  # panels of a coverage picture: the mixture and its first members
 POINTS = 2500
 NAMES = ("map", "map-classes", "classes", "coverage", "neighbours")
-LARGEST = 8 << 20  # bytes of a picture that a report takes in
+LARGEST = 8 << 20  # bytes of a picture that a report accepts
 
 
 @dataclass(frozen=True)
 class GalleryPicture:
-    """One picture as a page needs it."""
+    """One picture with its caption."""
 
     name: str
     caption: str
@@ -53,7 +53,17 @@ def make(
     progress: Progress | None = None,
     again: bool = False,
 ) -> list[Path]:
-    """Draws what fits the data into RUN/pictures, unless it is there already for this mixture; the files it wrote."""
+    """Draw the pictures that fit the data into RUN/pictures, unless those of this mixture are there, and return the new files.
+
+    Args:
+        run: The run folder.
+        mixture: The mixture.
+        dataset: Its data.
+        reference: Features of the data; None: those of the network that is cheap everywhere.
+        seed: The seed of the samples.
+        progress: Receives lines about the progress.
+        again: Draw pictures that are there already, too.
+    """
     from ganherd.viz.pictures import save
 
     folder = Path(run) / FOLDER
@@ -73,7 +83,7 @@ def make(
                 written.append(folder / f"{name}{ending}")
         for name in NAMES:
             for ending in (".png", ".svg") if name not in captions else ():
-                (folder / f"{name}{ending}").unlink(missing_ok=True)  # of an earlier mixture
+                (folder / f"{name}{ending}").unlink(missing_ok=True)  # a picture of an earlier mixture
 
         atomic_write(folder / ABOUT, json.dumps({"of": key, "captions": captions}, indent=1) + "\n")
         tell(f"pictures: {folder}")
@@ -81,7 +91,10 @@ def make(
 
 
 def read(run: Path, step: int | None) -> list[GalleryPicture]:
-    """The pictures of the mixture of this step, in order; of an older one none. A run may come from a stranger."""
+    """Return the pictures of the mixture of this step; none if they are of another step.
+
+    Files are checked before they are read, because a run folder may come from other people.
+    """
     folder = Path(run) / FOLDER
     about = _about(folder)
     captions = about.get("captions")
@@ -99,6 +112,7 @@ def read(run: Path, step: int | None) -> list[GalleryPicture]:
 
 
 def _about(folder: Path) -> JsonObject:
+    """Return the content of about.json; empty if it is missing or damaged."""
     try:
         content = files.read_json(folder / ABOUT)
     except (OSError, ValueError):
@@ -116,8 +130,7 @@ def _drawn(
     else:
         n = min(MAPPED, len(dataset.x))
         tell(f"pictures: drawing {n:,} samples")
-        sample = mixture.sample(n, seed=seed)
-        drawn = DrawnSamples(np.asarray(sample.x), np.asarray(sample.y), np.asarray(sample.member))
+        drawn = mixture.sample(n, seed=seed)
         ways = [
             lambda: _maps(drawn, dataset, reference, seed, tell),
             lambda: _neighbours(drawn, dataset, seed, tell),
@@ -132,7 +145,7 @@ def _drawn(
 def _maps(
     drawn: DrawnSamples, dataset: Dataset, reference: RealFeatures | None, seed: int, tell: Progress
 ) -> Iterator[tuple[str, str, Picture]]:
-    """t-SNE of data and samples in the features of the network, and the classes seen in the samples."""
+    """Yield t-SNE maps of data and samples by their features, and the classes that the network predicts for the samples."""
     from ganherd.features.real_features import RealFeatures
     from ganherd.scoring import maps
 
@@ -168,7 +181,7 @@ def _maps(
 
 
 def _quick(reference: RealFeatures) -> bool:
-    """Whether its network is here, and no heavy one on a CPU: that takes minutes, for a picture."""
+    """Return whether the network is available and fast here; a heavy one takes minutes on a CPU."""
     import torch
 
     try:
@@ -178,6 +191,7 @@ def _quick(reference: RealFeatures) -> bool:
 
 
 def _coverage(mixture: Mixture, dataset: Dataset, seed: int, tell: Progress) -> Iterator[tuple[str, str, Picture]]:
+    """Yield the picture of the modes that the mixture and its members capture."""
     from ganherd.metrics.modes import modes_of
     from ganherd.scoring import maps
 
@@ -196,6 +210,7 @@ def _coverage(mixture: Mixture, dataset: Dataset, seed: int, tell: Progress) -> 
 
 
 def _neighbours(drawn: DrawnSamples, dataset: Dataset, seed: int, tell: Progress) -> Iterator[tuple[str, str, Picture]]:
+    """Yield the picture of the samples that look most like copies of training images."""
     from ganherd.metrics.memorisation import draw_neighbours, nearest
 
     if len(dataset.x) < 2:

@@ -1,9 +1,9 @@
 """The judges of GAM-II: the discriminators of a run's last whole checkpoint.
 
-In evaluation mode, all but batch norm. That takes its statistics from what it looks at, which is always one set alone, real
-rows or the samples of one generator, as in training: there it never saw both in a batch. Its running statistics are of
-both, of weights that moved, and where discriminators swap without their buffers, of another net; by these, or by ones taken
-anew from real rows or from both, trained judges call all their real images fake or most of their own fakes real.
+Judges are in evaluation mode, except for batch norm, which uses the statistics of its input. As in training, its input is
+always one set: real rows, or the samples of one generator. Its running statistics would not do. They mix both sets and
+weights that moved, and after a swap without buffers they are those of another net; with them, trained judges call all real
+images fake, or most fakes of their own generator real.
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ from ganherd.util.errors import UserError, first_line
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
 
-_BLOCK = 1000  # rows that a judge looks at together; batch norm's answers are the same from 50 to 1,000
+_BLOCK = 1000  # rows in one call of a judge; with batch norm, results hardly differ between 50 and 1,000
 
 
 def norms_of(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
+    """Return the batch norms of a net."""
     return [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._BatchNorm)]
 
 
@@ -39,7 +40,7 @@ def norms_of(module: nn.Module) -> list[nn.modules.batchnorm._BatchNorm]:
 class Judges:
     """The discriminators of one run."""
 
-    module: nn.Module  # as it trains
+    module: nn.Module  # in training mode
     params: dict[str, Tensor]  # [N, …]
     buffers: dict[str, Tensor]  # [N, …]
     losses: list[str]  # [N] what each was trained with
@@ -49,17 +50,18 @@ class Judges:
 
     @property
     def normed(self) -> bool:
-        """Whether they have batch norm."""
+        """Return whether the judges have batch norm."""
         return bool(norms_of(self.module))
 
     def logits(self, member: int, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """float64 [n] of rows of one set, in the data's own units."""
+        """Return the logits of a judge for rows of one set, in the units of the data, float64 [n]."""
         if self.normed and len(x) < 2:
             raise UserError("judges with batch norm look at two samples at least: give a larger -n.")
         like, judge = next(iter(self.params.values())), self._judge(member)
         out = []
         with torch.no_grad():
-            for rows in np.array_split(np.arange(len(x)), -(-len(x) // _BLOCK)):  # alike in size, so that none is tiny
+            # Of equal size, so that no block is tiny
+            for rows in np.array_split(np.arange(len(x)), -(-len(x) // _BLOCK)):
                 part = torch.from_numpy(np.ascontiguousarray(x[rows])).to(like)
                 given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
                 if takes_label(self.module):
@@ -74,7 +76,7 @@ class Judges:
         )
         for norm in norms_of(judge):
             norm.train()
-            norm.track_running_stats = False  # it keeps none of what it sees
+            norm.track_running_stats = False  # use the statistics of the batch, and store none
         return judge
 
 
@@ -89,10 +91,13 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
     except (ValueError, TypeError, RuntimeError, MemoryError) as error:
         raise UserError(f"the discriminator that {folder.path} names cannot be built: {first_line(error)}.") from error
     net = Blueprint(d)
-    newest, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # the generators are not asked for
-    del damaged  # an older whole one judges as well; its step is reported
+    newest, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # without the generators
+    del damaged  # an older checkpoint is used then, and its step is reported
     size = len(newest.state["d.params"])
-    offset, scale = (127.5, 127.5) if len(shape) == 3 else _units(recipe)
+    offset, scale = 127.5, 127.5
+    if len(shape) != 3:  # points are scaled by the training data
+        data = dataset.load(recipe.data)
+        offset, scale = data.offset, data.scale
     device = best_device()
     params = net.views(newest.state["d.params"])
     return Judges(
@@ -107,12 +112,7 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
 
 
 def _losses(recipe: Recipe, size: int) -> list[str]:
+    """Return the loss that each of N discriminators was trained with."""
     chosen = recipe.loss.name
     each = list(chosen) if isinstance(chosen, list) else [chosen]
     return [each[i % len(each)] for i in range(size)]
-
-
-def _units(recipe: Recipe) -> tuple[float, float]:
-    """Points are scaled by the training data, which the recipe names."""
-    data = dataset.load(recipe.data)
-    return data.offset, data.scale

@@ -1,4 +1,4 @@
-"""GAM-II of runs: their discriminators judge the generators of the others' mixtures.
+"""GAM-II of runs: the discriminators of each run judge the generators of the others.
 
 Nothing of a run is executed: recipes and checkpoints are data, and nets that are not ganherd's are built only if trusted.
 """
@@ -32,10 +32,10 @@ NORMED = f"{MODE}, batch norm by the statistics of what they look at, real data 
 
 @dataclass(frozen=True)
 class Contest:
-    """All runs against each other; print it for the table."""
+    """The result of GAM-II of all runs; its text is the table."""
 
     players: list[gam.Player]
-    verdict: gam.Verdict
+    verdict: gam.Gam2Scores
     real_errors: np.ndarray  # [J]
     thresholds: list[tuple[float, str]]  # [J]
     samples: int
@@ -48,34 +48,25 @@ class Contest:
     def __str__(self) -> str:
         text = gam_table.table(self.players, self.verdict, self.real_errors, self.samples, self.held_out)
         rules = ", ".join(dict.fromkeys(words for _, words in self.thresholds))
-        return "\n".join(
-            [
-                text,
-                f"judged by {self.judged_by}; called real above: {rules}; seed {self.seed}",
-                f"judges in {self.mode}",
-                *self.notes,
-            ]
-        )
+        how = f"judged by {self.judged_by}; called real above: {rules}; seed {self.seed}"
+        return "\n".join([text, how, f"judges in {self.mode}", *self.notes])
 
     def summary(self) -> list[gam_table.GamRow]:
-        """The rows of its table: by kind and run."""
+        """Return the rows of the table, by kind and run."""
         return gam_table.summary(self.players, self.verdict, self.real_errors, self.samples)
 
     @property
     def groups(self) -> list[str]:
-        """The runs by name, in the order in which they were given."""
+        """Return the names of the runs, in the order in which they were given."""
         return list(dict.fromkeys(player.group for player in self.players))
 
     def entry(self, group: str) -> ScoreEntry:
-        """What scores.json keeps of GAM-II of one of the runs."""
+        """Return what scores.json holds of GAM-II of one of the runs."""
         scores = gam.entry(self.players, self.verdict, group, self.real_errors, self.samples)
         rows = [i for i, player in enumerate(self.players) if player.group == group]
         judging = np.atleast_1d(self.verdict.allowed[:, rows].any(1))  # the judges of this run's generators
-        weak = [
-            why
-            for why, mine in zip(gam.weak_judges(self.real_errors, self.verdict), judging, strict=True)
-            if why and mine
-        ]
+        judges = zip(gam.weak_judges(self.real_errors, self.verdict), judging, strict=True)
+        weak = [why for why, mine in judges if why and mine]
         return {
             **self._facts(scores.pop("value")),
             **scores,
@@ -87,27 +78,26 @@ class Contest:
         }
 
     def battles(self, group: str) -> ScoreEntry:
-        """What it keeps of GAM: the battles of its generators against those of the other runs."""
+        """Return what scores.json holds of GAM of one of the runs: its battles against generators of the others."""
         standing = gam.standings(self.verdict.errors, self.real_errors, self.players, self.samples)[group]
         fought = standing["won"] + standing["tied"] + standing["lost"]
         ties = "most battles are ties: the judges' errors on real data are not alike"
-        few = "nobody to battle with: name another run with members of the same classes"
+        few = "there is no other generator to battle with: name another run with members of the same classes"
         words = few if not fought else ties if standing["tied"] > fought / 2 else ""
         return {**self._facts(standing.pop("value")), **standing, "tie": gam.TIE, **self._warning(words)}
 
     def _facts(self, value: float | None) -> ScoreEntry:
-        network = f"discriminators of {', '.join(self.groups)}"
-        return {
-            "value": value,
-            "samples": self.samples,
-            "network": network,
+        """Return the fields that all entries have."""
+        facts: ScoreEntry = {"value": value, "samples": self.samples}
+        return facts | {
+            "network": f"discriminators of {', '.join(self.groups)}",
             "seed": self.seed,
             "held_out": self.held_out,
         }
 
     def _warning(self, words: str) -> ScoreEntry:
-        if not words and self.samples < gam.SAMPLES:
-            words = f"of {self.samples:,} samples an error rate is known to ± {0.5 / self.samples**0.5:.3f}; take {gam.SAMPLES:,}"
+        """Return a warning as an entry: these words, or one about too few samples."""
+        words = words or _few_samples(self.samples)
         return {"warning": words} if words else {}
 
 
@@ -115,15 +105,27 @@ def contest(
     runs: Sequence[str | Path],
     samples: int = gam.SAMPLES,
     seed: int = 0,
-    other_runs: bool | None = None,
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> Contest:
-    """GAM-II of every generator of the runs. With several runs a generator is judged by those of the others, as in the
-    paper's tables (`other_runs`); with one run, by those of the same run that it did not meet."""
+    """Judge every generator of the runs by GAM-II.
+
+    With several runs, a generator is judged by the discriminators of the other runs, as in the tables of the paper. With one
+    run, it is judged by those of the same run that it did not meet.
+
+    Args:
+        runs: The run folders.
+        samples: The number of samples of each generator.
+        seed: The seed of the samples.
+        trust_code: Whether the user's nets may be built.
+        progress: Receives lines about the progress.
+
+    Raises:
+        UserError: The runs cannot be compared, or no discriminator may judge.
+    """
     if len({Path(run).resolve() for run in runs}) != len(runs) or not runs:
         raise UserError("GAM-II needs runs that are all different, and at least one.")
-    other_runs = len(runs) > 1 if other_runs is None else other_runs
+    other_runs = len(runs) > 1
     recipes = [RunFolder.open(run).recipe for run in runs]
     herds = [mixtures.load(run, trust_code).to(best_device()) for run in runs]
     data = [dataset.load(recipe.data) for recipe in recipes]
@@ -133,7 +135,9 @@ def contest(
             raise UserError(f"{name} and {names[0]} were trained on data of different shape or labels: compare alike.")
     held, held_y = data[0].x_test, data[0].y_test
     if not len(held):
-        raise UserError(f"judges are tried on held-out real data, and {data[0].name} has none: set data.holdout.")
+        raise UserError(
+            f"judges are tried on held-out real data, which {data[0].name} does not have: set data.holdout."
+        )
     tell = progress or (lambda line: None)
     judges = [load_judges(run, herds[0].shape, len(data[0].labels), trust_code) for run in runs]
     kin = _kin(runs, names)
@@ -141,11 +145,9 @@ def contest(
     met = gam.met_matrix(players, other_runs, swaps)
     if met.all():
         of_classes = len({player.label for player in players}) > 1 and not any(swaps)
-        why = (
-            "stand for a class each, and no other judge of it is there"
-            if of_classes
-            else "have met all its discriminators"
-        )
+        why = "have met all its discriminators"
+        if of_classes:
+            why = "generate one class each, and there is no other judge of that class"
         raise UserError(f"the generators of {names[0]} {why}: name another run to judge them.")
     fakes = []  # the samples of each generator, drawn once
     tell(f"drawing {samples:,} samples of each of {len(seats):,} generators")
@@ -177,10 +179,8 @@ def contest(
     for name, judge, herd in zip(names, judges, herds, strict=True):
         if judge.step != herd.step:
             notes.append(f"{name}: judges of step {judge.step:,}, generators of step {herd.step:,}")
-    if samples < gam.SAMPLES:
-        notes.append(
-            f"with {samples:,} samples an error rate is known to ± {0.5 / samples**0.5:.3f}; take {gam.SAMPLES:,}"
-        )
+    if few := _few_samples(samples):
+        notes.append(few)
     if any(one.digest != data[0].digest for one in data[1:]):
         notes.append(f"the runs' data differ in content; real errors are on the held-out rows of {names[0]}")
     words = "the discriminators of the other runs" if other_runs else "the discriminators that a generator did not meet"
@@ -188,8 +188,15 @@ def contest(
     return Contest(players, verdict, real_errors, thresholds, samples, len(held), seed, words, mode, tuple(notes))
 
 
+def _few_samples(samples: int) -> str:
+    """Return a sentence about the precision of error rates if there are few samples; otherwise ""."""
+    if samples >= gam.SAMPLES:
+        return ""
+    return f"with {samples:,} samples an error rate is known to ± {0.5 / samples**0.5:.3f}; take {gam.SAMPLES:,}"
+
+
 def _kin(runs: Sequence[str | Path], names: Sequence[str]) -> dict[str, frozenset[str]]:
-    """For each run those of the others that have members in common with it, by where they began."""
+    """Return for each run those of the others that have a common origin with it, so that their nets may have met."""
     families = [_family(Path(run)) for run in runs]
     return {
         name: frozenset(other for other, theirs in zip(names, families, strict=True) if other != name and own & theirs)
@@ -198,14 +205,14 @@ def _kin(runs: Sequence[str | Path], names: Sequence[str]) -> dict[str, frozense
 
 
 def _family(run: Path) -> set[Path]:
-    """The run, all that its members began with, and what those began with."""
+    """Return the run, the runs that its members began with, and the origins of these."""
     out, ask = set[Path](), [run.resolve()]
     while ask:
         path = ask.pop()
         if path in out:
             continue
         out.add(path)
-        with suppress(UserError):  # it may be gone by now
+        with suppress(UserError):  # its folder may have been removed
             ask += [Path(one.path).resolve() for one in RunFolder.open(path).info.origins or () if one.path]
     return out
 
@@ -217,7 +224,7 @@ def _seat(
     recipes: Sequence[Recipe],
     kin: Mapping[str, frozenset[str]],
 ) -> tuple[list[gam.Player], list[bool], list[tuple[int, int, int]]]:
-    """Everybody in a row: who it is, whether its herd meets, and where it is found (run, replica, member)."""
+    """Return for every generator its player, whether the nets of its herd are exchanged, and its place (run, replica, member)."""
     players, swaps, seats = [], [], []
     mixed = any(len(one.breeds) > 1 for one in herds)
     for run, (name, one, judge, recipe) in enumerate(zip(names, herds, judges, recipes, strict=True)):
@@ -234,6 +241,6 @@ def _seat(
 
 
 def _names(runs: Sequence[str | Path]) -> list[str]:
-    """The folders' names, or their paths where two have the same name."""
+    """Return the names of the folders, or their paths if two have the same name."""
     short = [Path(run).resolve().name for run in runs]
     return short if len(set(short)) == len(short) else [str(run) for run in runs]

@@ -1,15 +1,14 @@
-"""Maps that a person can look at: t-SNE of data and samples, class histograms side by side, coverage of known modes."""
+"""Draw samples and data: t-SNE maps, class histograms side by side, and the coverage of known modes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ganherd.metrics.modes import THIN, WITHIN, Coverage, Modes, assign, coverage
+from ganherd.metrics.modes import POINTS, THIN, WITHIN, Coverage, Modes, assign, coverage
 from ganherd.util.errors import UserError
 from ganherd.viz import pictures
 from ganherd.viz.pictures import DATA, GENERATED, INK
@@ -18,21 +17,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# the data grey, then what is compared with it; they differ in lightness, too
+# the data in grey, then the groups that are compared with it; colours differ in lightness, too
 COLOURS = (DATA, GENERATED, "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c")
 FAR, MISSED = "#e08a1e", "#e5484d"
-MOST = 1000  # rows of each group in a t-SNE map: more take minutes and show no more
+MOST = 1000  # rows of each group in a t-SNE map; more would take minutes
 PERPLEXITY = 30.0
 _PER_ROW = 4  # panels
 _TSNE = "t-SNE: neighbours are near; distances far apart and axes mean nothing"
 
 
-def embed(
-    groups: Mapping[str, np.ndarray], seed: int = 0, most: int = MOST, perplexity: float = PERPLEXITY
-) -> dict[str, np.ndarray]:
-    """One t-SNE map of all groups together: float [n, 2] of the rows of each (at most `most`, drawn by the seed).
+def embed(groups: Mapping[str, np.ndarray], seed: int = 0, most: int = MOST) -> dict[str, np.ndarray]:
+    """Return one t-SNE map of all groups together: float [n, 2] for the rows of each, at most `most`, drawn by the seed.
 
-    Rows are flattened; beyond 50 numbers the first 50 principal components of all rows are taken, as is usual.
+    Rows are flattened. Of rows with more than 50 numbers the first 50 principal components are taken.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -47,7 +44,7 @@ def embed(
         raise UserError(f"a t-SNE map needs at least 5 rows in all, not {len(flat)}.")
     if min(flat.shape) > 50:
         flat = PCA(50, svd_solver="randomized", random_state=seed).fit_transform(flat)
-    perplexity = min(perplexity, (len(flat) - 1) / 3)
+    perplexity = min(PERPLEXITY, (len(flat) - 1) / 3)
     flat = flat / max(float(flat.std()), 1e-12)  # t-SNE's first steps depend on the scale
     points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(flat)
     edges = np.cumsum([len(rows) for rows in subsets.values()])[:-1]
@@ -55,24 +52,27 @@ def embed(
 
 
 def _some(rows: np.ndarray, seed: int, most: int) -> np.ndarray:
+    """Return at most this many of the rows, drawn by the seed."""
     if len(rows) <= most:
         return rows
     return rows[np.sort(np.random.default_rng([seed, 0x75E]).permutation(len(rows))[:most])]
 
 
 def draw_map(points: Mapping[str, np.ndarray], title: str = "", together: bool = True) -> Figure:
-    """Groups of a t-SNE map [n, 2], the first (the data) grey below the others; with several to compare, a panel each
-    in addition to the data, unless `together`."""
+    """Draw the groups of a t-SNE map [n, 2]: the first, the data, in grey below the others.
+
+    Args:
+        points: The points of each group.
+        title: The title of the figure.
+        together: Draw all groups in one panel, instead of one panel for each with the data.
+    """
     names = list(points)
     if not names:
         raise UserError("a map needs at least one group.")
     others = names[1:]
     panels = [others] if together or len(others) < 2 else [[name] for name in others]
     colour = dict(zip(names, [COLOURS[i % len(COLOURS)] for i in range(len(names))], strict=True))
-    everything = np.concatenate(list(points.values()))
-    low, high = everything.min(0), everything.max(0)
-    margin = 0.05 * np.maximum(high - low, 1e-9)
-    figure, axes = pictures.new_figure(4.8 * len(panels) + 0.2, 5.0, columns=len(panels))
+    figure, axes = _map_panels(points, len(panels), 4.8, 5.0, title)
     for a, shown in zip(axes, panels, strict=True):
         for name in [names[0], *shown]:
             below = name == names[0]
@@ -87,32 +87,44 @@ def draw_map(points: Mapping[str, np.ndarray], title: str = "", together: bool =
                 rasterized=True,
                 label=f"{name} ({len(at):,})",
             )
-        _frame(a)
-        a.set_xlim(low[0] - margin[0], high[0] + margin[0])
-        a.set_ylim(low[1] - margin[1], high[1] + margin[1])
         a.legend(
             frameon=False, labelcolor=INK, markerscale=2, fontsize=9, ncols=3, loc="lower left", bbox_to_anchor=(-0.01, 1),
             borderaxespad=0.2, columnspacing=1.2, handletextpad=0.2,
         )  # fmt: skip
+    return figure
+
+
+def _map_panels(
+    points: Mapping[str, np.ndarray], panels: int, width: float, height: float, title: str
+) -> tuple[Figure, list[Axes]]:
+    """Return a figure with empty panels side by side, which all show the whole map."""
+    everything = np.concatenate(list(points.values()))
+    low, high = everything.min(0), everything.max(0)
+    margin = 0.05 * np.maximum(high - low, 1e-9)
+    figure, axes = pictures.new_figure(width * panels + 0.2, height, columns=panels)
+    for a in axes:
+        a.set(xticks=[], yticks=[])
+        a.grid(False)
+        a.spines[:].set_visible(True)
+        a.spines[:].set_color(INK)
+        a.spines[:].set_alpha(0.2)
+        a.set_xlim(low[0] - margin[0], high[0] + margin[0])
+        a.set_ylim(low[1] - margin[1], high[1] + margin[1])
     _title(figure, title)
     figure.supxlabel(_TSNE, color=INK, fontsize=8)
-    return figure
+    return figure, axes
 
 
 def draw_class_map(
     points: Mapping[str, np.ndarray], classes: Mapping[str, np.ndarray], labels: Sequence[str], title: str = ""
 ) -> Figure:
-    """The same map with a panel for each group, coloured by class (-1: grey), the classes' names where they lie."""
+    """Draw a t-SNE map with a panel for each group, coloured by class (-1: grey) and with the names of the classes."""
     from matplotlib import colormaps
 
-    names = list(points)
     colours = colormaps["tab20" if len(labels) > 10 else "tab10"]
-    everything = np.concatenate(list(points.values()))
-    low, high = everything.min(0), everything.max(0)
-    margin = 0.05 * np.maximum(high - low, 1e-9)
-    figure, axes = pictures.new_figure(4.6 * len(names) + 0.2, 4.9, columns=len(names))
-    for a, name in zip(axes, names, strict=True):
-        at, y = points[name], np.asarray(classes[name])
+    figure, axes = _map_panels(points, len(points), 4.6, 4.9, title)
+    for a, (name, at) in zip(axes, points.items(), strict=True):
+        y = np.asarray(classes[name])
         if len(y) != len(at):
             raise UserError(f"{name} has {len(at):,} points on the map and {len(y):,} classes.")
         paint = [colours(int(k) % colours.N) if k >= 0 else DATA for k in y]
@@ -122,19 +134,14 @@ def draw_class_map(
                 middle = np.median(at[y == k], 0)
                 box = {"boxstyle": "round,pad=0.15", "fc": "white", "ec": "none", "alpha": 0.75}
                 a.text(middle[0], middle[1], labels[k], ha="center", va="center", fontsize=9, color="black", bbox=box)
-        _frame(a)
-        a.set_xlim(low[0] - margin[0], high[0] + margin[0])
-        a.set_ylim(low[1] - margin[1], high[1] + margin[1])
         a.set_title(f"{name} ({len(at):,})", color=INK, fontsize=10, loc="left")
-    _title(figure, title)
-    figure.supxlabel(_TSNE, color=INK, fontsize=8)
     return figure
 
 
 def draw_histograms(
     shares: Mapping[str, np.ndarray], labels: Sequence[str], expected: np.ndarray | None = None, title: str = ""
 ) -> Figure:
-    """Shares of the classes [classes] of each group as bars side by side, a mark where each class should end."""
+    """Draw the shares of the classes [classes] of each group as bars side by side, and the expected shares as marks."""
     names, classes = list(shares), len(labels)
     if not names or any(len(values) != classes for values in shares.values()):
         raise UserError(f"a class histogram needs groups with one share for each of the {classes} classes.")
@@ -160,23 +167,26 @@ def draw_histograms(
     return figure
 
 
-def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes, title: str = "", most: int = 2500) -> Figure:
-    """Samples [n, 2] over known modes, a panel for each group: blue within 3 std of a mode, orange beyond; a circle for
-    each mode, red and crossed where no sample of high quality found it, orange where few did."""
+def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes) -> Figure:
+    """Draw samples [n, 2] over known modes, a panel for each group.
+
+    Samples within 3 standard deviations of a mode are blue, others orange. Each mode is a circle: red and crossed if no
+    sample of high quality captured it, orange if few did.
+    """
     if not groups or modes.means.shape[1] != 2:
         raise UserError("a coverage picture needs samples and modes in the plane.")
     rows = math.ceil(len(groups) / _PER_ROW)
     columns = math.ceil(len(groups) / rows)
     figure, grid = _grid(columns, rows)
     for a, (name, x) in zip(grid, groups.items(), strict=False):
-        _draw_covered(a, np.asarray(x), modes, most)
+        _draw_covered(a, np.asarray(x), modes)
         covered = coverage(x, modes)
         a.set_title(f"{name}:\n{_words(covered)}", color=INK, fontsize=9, loc="left")
     for a in grid[len(groups) :]:
         a.set_visible(False)
     if (engine := figure.get_layout_engine()) is not None:
         engine.set(h_pad=0.1)  # type: ignore[call-arg]  # room between a panel's last line and the next one's title
-    _title(figure, title or modes.about)
+    _title(figure, modes.about)
     words = (
         f"points: blue within {WITHIN:g} std of a mode (its circle), orange beyond",
         "circles: red with a cross for a lost mode,",
@@ -187,7 +197,8 @@ def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes, title: str = "
     return figure
 
 
-def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
+def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes) -> None:
+    """Draw one panel of a coverage picture."""
     from matplotlib.collections import PatchCollection
     from matplotlib.patches import Ellipse
 
@@ -197,14 +208,14 @@ def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
     kind = np.where(seen, np.where(covered.represented, 2, 1), 0)
     low, high = modes.means.min(0), modes.means.max(0)
     centre, half = (low + high) / 2, 0.62 * float((high - low).max())
-    # a circle too small to see is drawn as large as one can be seen
+    # circles have at least a visible size
     sizes = np.maximum(2 * WITHIN * modes.stds, 0.055 * half)
     for number, colour in enumerate((MISSED, FAR, INK)):
         some = kind == number
         shapes = [Ellipse((m[0], m[1]), w, h) for m, (w, h) in zip(modes.means[some], sizes[some], strict=True)]
         width = 0.9 if colour == INK else 1.6
         axes.add_collection(PatchCollection(shapes, facecolor="none", edgecolor=colour, lw=width, alpha=0.75))
-    shown = slice(None, most)
+    shown = slice(None, POINTS)
     for mask, colour, size in ((~good, FAR, 7), (good, GENERATED, 6)):
         at = x[shown][mask[shown]]
         axes.scatter(at[:, 0], at[:, 1], s=size, c=colour, alpha=0.55, linewidths=0, rasterized=True)
@@ -219,19 +230,14 @@ def _draw_covered(axes: Axes, x: np.ndarray, modes: Modes, most: int) -> None:
 
 
 def _words(covered: Coverage) -> str:
+    """Return a coverage in words."""
     thin = covered.captured - int(covered.represented.sum())
     few = f" ({thin} barely)" if thin else ""
     return f"{covered.captured} of {covered.modes} modes{few}, {100 * covered.high_quality:.1f} % high quality"
 
 
-def write(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
-    """Write the figure as NAME.png and NAME.svg; return their paths."""
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    return pictures.save(figure, folder / f"{name}.png"), pictures.save(figure, folder / f"{name}.svg")
-
-
 def _grid(columns: int, rows: int) -> tuple[Figure, list[Axes]]:
+    """Return a figure with panels in rows and columns."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(3.9 * columns + 0.2, 4.0 * rows + 0.6), layout="constrained")
@@ -243,14 +249,7 @@ def _grid(columns: int, rows: int) -> tuple[Figure, list[Axes]]:
     return figure, axes
 
 
-def _frame(axes: Axes) -> None:
-    axes.set(xticks=[], yticks=[])
-    axes.grid(False)
-    axes.spines[:].set_visible(True)
-    axes.spines[:].set_color(INK)
-    axes.spines[:].set_alpha(0.2)
-
-
 def _title(figure: Figure, title: str) -> None:
+    """Set the title of a figure, if there is one."""
     if title:
         figure.suptitle(title, color=INK, fontsize=11, x=0.01, ha="left")

@@ -1,4 +1,4 @@
-"""Scores of a run: its mixture against the data that its recipe names, kept in the run's folder."""
+"""Score a run against the data of its recipe, and store the scores in its folder."""
 
 from __future__ import annotations
 
@@ -33,14 +33,20 @@ def score_run(
     per: str | None = None,
     annealing: Annealing = Annealing(),
 ) -> Scores:
-    """Measure and return the scores; scores.json keeps them, together with those of other metrics.
+    """Measure and return scores of a run, and store them in its scores.json next to those of other metrics.
 
     Args:
+        run: The run folder.
+        metrics: Names of metrics; None: all that are usual for the data, together with the pictures.
+        samples: The number of samples; None: see `default_samples`. If AIS is the only metric, the number of its images.
+        seed: The seed of the samples.
+        trust_code: Whether the user's nets may be built.
+        progress: Receives lines about the progress.
         network: inception, classifier, lipizzaner-mnist, pixels, the path of a .pt or .npz, or your own
             `package.module:Class`; your own class or TorchScript needs `trust_code`. None: that of the run's recorded scores.
-        head: a classifier for inception.
-        per: "class", "member" or "neighbourhood", of a grid's cells.
-        annealing: what AIS is made with; `samples` are its images if it is the only metric.
+        head: A classifier for inception.
+        per: "class", "member" or "neighbourhood": score each of these, too.
+        annealing: Settings of AIS.
     """
     from ganherd.data.dataset import load
     from ganherd.runs.folder import RunFolder
@@ -50,7 +56,7 @@ def score_run(
     folder = RunFolder.open(run)
     from ganherd.mixture import mixture
 
-    loaded = mixture.load(run, trust_code)  # first, so that code without trust is refused before data is read
+    loaded = mixture.load(run, trust_code)  # first, so that untrusted code is refused before data is read
     data = load(folder.recipe.data)
     names = known_metrics(metrics, "score", data)
     if names == ["ais"] and annealing.points is None:
@@ -62,7 +68,7 @@ def score_run(
         loaded, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing
     )
     keep(run, scores, names)
-    if metrics is None:  # all that is usual: its pictures too
+    if metrics is None:  # the usual metrics come with the pictures
         from ganherd.scoring import gallery
 
         gallery.make(folder.path, loaded, data, reference, seed, progress)
@@ -70,7 +76,7 @@ def score_run(
 
 
 def keep(run: str | Path, scores: Scores, names: Sequence[str] = ()) -> None:
-    """Write scores into the run's scores.json; they replace those of the same names, the others stay."""
+    """Write scores into the scores.json of a run, in place of those of the same names; others stay."""
     from ganherd.runs.folder import RunFolder
     from ganherd.runs.records import plain
 
@@ -98,12 +104,14 @@ def default_samples(data: Dataset, network: str | None) -> int:
 
 
 def recorded_network(scores: Path, data: Dataset) -> str | None:
-    """Return the network that a run's feature scores were measured with, so that all its scores compare; None if there are
-    none, or if that network is not ganherd's own, not here, or not for this data."""
+    """Return the network of the recorded feature scores of a run, so that all its scores can be compared.
+
+    It is None if there are none, or if that network is not ganherd's own, not available, or not for this data.
+    """
     from ganherd.features import networks
 
     entries = _read(scores)
-    for entry in (entries.get("fid"), *entries.values()):  # FID is what runs are compared by
+    for entry in (entries.get("fid"), *entries.values()):  # FID first, because runs are compared by it
         if isinstance(entry, dict) and "real_samples" in entry and isinstance(entry.get("network"), str):
             return networks.known_as(entry["network"], data)
     return None
@@ -118,9 +126,9 @@ def reference_for(
     progress: Progress | None,
     default: str | None = None,
 ) -> RealFeatures:
-    """Return the real data with the network that was asked for, otherwise the default, otherwise the best that is here.
+    """Return the features of the real data by the requested network, the default, or the best one that is available.
 
-    If it was not asked for, it is reported, and so is a better one that is here.
+    If no network was requested, a line of progress names the one that is used, and a better one that is available.
     """
     from ganherd.features import networks
     from ganherd.features.real_features import RealFeatures
@@ -131,7 +139,7 @@ def reference_for(
     try:
         name = reference.network.name
     except MetricSkipped:
-        return reference  # those scores are left out with the reason, and the others come
+        return reference  # scores that need it are left out with the reason
     if progress and not network:
         other = f"--network {best} is here, too" if best != wanted and not head else "--network chooses another"
         whose = ", as in the run's recorded scores" if wanted == default else ""
@@ -140,6 +148,7 @@ def reference_for(
 
 
 def _read(path: Path) -> Scores:
+    """Return the scores of a scores.json; empty if it is missing or damaged."""
     try:
         content = files.read_json(path)["scores"]
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""A score that renders itself: its value, its interval, and what it was measured with."""
+"""One score as text: its value, its interval, and how it was measured."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SKIPPED = "skipped"  # the key of scores that holds why metrics were left out
 
 @dataclass(frozen=True)
 class Score:
-    """One score by the name of its metric, with what scores.json holds of it.
+    """One score: the name of its metric, and its entry in scores.json.
 
     >>> score = Score("fid", {"value": 3.0, "samples": 10, "interval": {"low": 2.9, "high": 3.1, "level": 0.95, "how": ""}})
     >>> str(score), score.span, score.goal
@@ -26,53 +26,58 @@ class Score:
 
     @property
     def title(self) -> str:
-        """The name for people."""
+        """Return the name of the metric as text."""
         return self.name.replace("_", " ")
 
     @property
     def metric(self) -> Metric | None:
-        """Its entry in the registry; None if this version does not know it."""
+        """Return the entry of the metric in the registry; None if this version does not know it."""
         return METRICS.get(self.name)
 
     @property
     def goal(self) -> str:
-        """Which values are better, in words."""
+        """Return in words which values are better."""
         return self.metric.goal if self.metric else ""
 
     @property
     def value(self) -> float | None:
+        """Return the value; None if there is none."""
         number = self.entry.get("value")
         return number if isinstance(number, (int, float)) else None
 
     @property
     def interval(self) -> ScoreInterval | None:
-        """Its interval, if it has one with both ends."""
+        """Return the interval; None if there is none with both ends."""
         interval = self.entry.get("interval")
         return interval if _has_ends(interval) else None
 
     @property
     def samples(self) -> str:
+        """Return the number of samples as text."""
         return _count(self.entry.get("samples"))
 
     @property
     def network(self) -> str:
+        """Return the name of the network."""
         return str(self.entry.get("network", "–"))
 
     @property
     def seed(self) -> str:
+        """Return the seed as text."""
         return str(self.entry.get("seed", "–"))
 
     @property
     def warning(self) -> str:
+        """Return the warning; empty if there is none."""
         return str(self.entry.get("warning") or "")
 
     @property
     def merit(self) -> float | None:
-        """A number of which more is better; None if there is no value, or the metric is unknown."""
+        """Return a number of which more is better; None if there is no value, or the metric is unknown."""
         return None if self.metric is None or self.value is None else self.metric.merit(self.value)
 
     def __str__(self) -> str:
-        """Return the value as people write it.
+        """Return the value as text.
 
         >>> str(Score("modes", {"value": 8, "of": 8})), str(Score("ais", {"value": 328.77, "unit": "nats an image"}))
         ('8 of 8', '328.8 nats')
@@ -86,7 +91,7 @@ class Score:
 
     @property
     def span(self) -> str:
-        """The interval, written as the value is; empty if there is none.
+        """Return the interval in the format of the value; empty if there is none.
 
         >>> Score("modes", {"of": 8, "interval": {"low": 6.0, "high": 7.0, "level": 0.95, "how": ""}}).span
         '6 to 7'
@@ -94,6 +99,7 @@ class Score:
         return "" if self.interval is None else self._written(self.interval)
 
     def _written(self, interval: ScoreInterval) -> str:
+        """Return an interval in the format of the value."""
         low, high = interval["low"], interval["high"]
         if "of" in self.entry:
             return f"{_count(low)} to {_count(high)}"
@@ -101,7 +107,7 @@ class Score:
 
     @property
     def with_span(self) -> str:
-        """The value and its interval.
+        """Return the value and its interval.
 
         >>> Score("fid", {"value": 3.0, "interval": {"low": 2.9, "high": 3.1, "level": 0.95, "how": ""}}).with_span
         '3.000 (2.900 to 3.100)'
@@ -110,7 +116,7 @@ class Score:
 
     @property
     def best(self) -> str:
-        """What a perfect mixture would have.
+        """Return the value of a perfect mixture.
 
         >>> Score("modes", {"of": 15}).best, Score("ais", {}).best, Score("fid", {}).best
         ('15', 'the higher', '0')
@@ -126,7 +132,7 @@ class Score:
 
     @property
     def remarks(self) -> list[str]:
-        """What a reader has to know next to the value."""
+        """Return what a table lists next to the value."""
         entry, out = self.entry, list[str]()
         if "per_seed" in entry:
             seeds = entry.get("seeds") or entry["per_seed"]
@@ -152,10 +158,11 @@ class Score:
 
     @property
     def details(self) -> list[str]:
-        """What belongs to this metric alone."""
+        """Return remarks that only this metric has."""
         return [*self._modes(), *self._memorisation(), *self._likelihood(), *self._classes(), *self._contest()]
 
     def _modes(self) -> Iterator[str]:
+        """Yield remarks about captured modes."""
         entry = self.entry
         if "high_quality" in entry:
             quality = Score("accuracy", {"value": entry["high_quality"]})
@@ -170,6 +177,7 @@ class Score:
             yield f"KL {format_value('', entry['kl'])}; perfect draws would show about {chance}"
 
     def _memorisation(self) -> Iterator[str]:
+        """Yield remarks about memorisation."""
         entry = self.entry
         if "nearer" in entry:
             yield (
@@ -180,18 +188,21 @@ class Score:
             )
 
     def _likelihood(self) -> Iterator[str]:
+        """Yield remarks about the log-likelihood."""
         entry = self.entry
         if "gap" in entry:
             kde, samples = format_value("ais", entry.get("kde")), _count(entry.get("kde_samples"))
             yield f"gap of the bounds {format_value('', entry['gap'])}; KDE of {samples} samples {kde}"
 
     def _classes(self) -> Iterator[str]:
+        """Yield remarks about the scores within classes."""
         if isinstance(kid := self.entry.get("kid"), Mapping):
             yield f"mean KID within the classes {format_value('kid', kid.get('value'))}"
         if counts := _mapping(self.entry.get("per_class_samples")):
             yield f"at least {_count(min(counts.values()))} samples of each class"
 
     def _contest(self) -> Iterator[str]:
+        """Yield remarks about GAM and GAM-II."""
         entry = self.entry
         if "judged_by" in entry:
             errors = [error for error in entry.get("real_errors", ()) if isinstance(error, (int, float))]
@@ -206,7 +217,7 @@ class Score:
             yield f"{won} battles won, {tied} tied, {lost} lost"
 
     def of_group(self, value: Any) -> str:
-        """Return the value of one of its classes, members or neighbourhoods as people write it."""
+        """Return the value of one class, member or neighbourhood as text."""
         return str(Score(self.name, {**self.entry, "value": value}))
 
 
@@ -227,7 +238,7 @@ def skipped(scores: Mapping[str, Any]) -> list[str]:
 
 
 def format_value(name: str, number: Any) -> str:
-    """Return a value of a metric as people write it: accuracies in percent, KID with the digits that it needs.
+    """Return a value of a metric as text: accuracies in percent, KID with five decimals.
 
     >>> [format_value(*one) for one in (("label_accuracy", 0.981), ("diversity", 0.9), ("fid", None), ("kid", 0.00123))]
     ['98.1 %', '0.900', '–', '0.00123']
@@ -242,7 +253,8 @@ def format_value(name: str, number: Any) -> str:
 
 
 def _count(number: Any) -> str:
-    """
+    """Return a count as text, with one decimal if it is a mean.
+
     >>> _count(1200), _count(7.25), _count(None)
     ('1,200', '7.2', '–')
     """
@@ -252,10 +264,11 @@ def _count(number: Any) -> str:
 
 
 def _has_ends(interval: object) -> bool:
+    """Return whether a value is an interval with both ends."""
     ends = ("low", "high")
     return isinstance(interval, Mapping) and all(isinstance(interval.get(end), (int, float)) for end in ends)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:
-    """Return the value if it is a mapping, as it is in files that ganherd wrote."""
+    """Return the value if it is a mapping; otherwise an empty one, because a file may be damaged."""
     return value if isinstance(value, Mapping) else {}

@@ -1,4 +1,4 @@
-"""Scores as lines of text for a terminal: no number without its samples, its network and its seed."""
+"""Tables of scores for a terminal; every number has its samples, its network and its seed."""
 
 from __future__ import annotations
 
@@ -15,25 +15,27 @@ MOST = 30  # lines of a table of members or classes
 
 
 def table(scores: Scores) -> str:
-    """Return one line for each score, and below them what to know about them.
+    """Return a table with one line for each score, then tables of groups and notes.
 
     >>> print(table({"diversity": {"value": 0.9, "samples": 1000, "network": "pixels", "seed": 0, "mean": 0.95}}))
-    score      value  samples  network  seed  beside it
+    score      value  samples  network  seed  remarks
     diversity  0.900  1,000    pixels   0     mean over the classes 0.950
     """
     known = measured(scores).values()
-    lines = [("score", "value", "samples", "network", "seed", "beside it")] if known else []
+    lines = [("score", "value", "samples", "network", "seed", "remarks")] if known else []
     lines += [(s.title, str(s), s.samples, s.network, s.seed, "; ".join(s.remarks)) for s in known]
     return "\n".join([*text_table(lines), *_groups(scores), *_notes(scores)])
 
 
 def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mapping[str, str] | None = None) -> str:
-    """Return a table with a column for each run. A star marks a run that is better than all others; if that is undecided,
-    a tilde marks the runs that may be the best.
+    """Return a table with a column for each run.
+
+    A star marks a run that is better than all others. If that is undecided, a tilde marks the runs that may be the best.
 
     Args:
-        parts: add the lines of the members or classes of each run.
-        better: by score the run that is better than all others, if a finer rule than these intervals decided it.
+        runs: The scores of each run.
+        parts: Add tables of the members or classes of each run.
+        better: For each score the run that is better than all others, if a finer rule than these intervals decided it.
 
     >>> ends = {"interval": {"low": 2.9, "high": 3.1}}, {"interval": {"low": 4.9, "high": 5.1}}
     >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0} | e for v, e in zip((3.0, 5.0), ends))
@@ -72,6 +74,7 @@ LEGEND = {
 
 
 def _cell(score: Score | None, mark: str) -> str:
+    """Return a cell of a table: the value, a mark and the interval."""
     if score is None:
         return "–"
     return f"{score} {mark}".rstrip() + (f" ({score.span})" if score.span else "")
@@ -83,7 +86,7 @@ def _marks(row: Sequence[Score | None]) -> list[str]:
     if len(known) < 2 or (metric := known[0].metric) is None:
         return [""] * len(row)
     kinds = [tuple(score.entry.get("kinds", ())) for score in known]
-    if len(set(kinds)) > 1 or max(map(len, kinds)) > 1:  # each kind of generator has other judges
+    if len(set(kinds)) > 1 or max(map(len, kinds)) > 1:  # generators of different kinds have different judges
         return [""] * len(row)
     with_what = ("network", "head", "samples", "real", "real_samples")
     if len({tuple(score.entry.get(key) for key in with_what) for score in known}) > 1:
@@ -110,23 +113,23 @@ def _gain(metric: Metric, worse: Score, better: Score) -> Ends | None:
 
 
 def shared(scores: Sequence[Score], key: str) -> str:
-    """Return what the scores have in common, or all that they have: `samples`, `network` or `seed`."""
+    """Return the `samples`, `network` or `seed` of the scores as text: the common one, or all."""
     return " / ".join(dict.fromkeys(str(getattr(score, key)) for score in scores))
 
 
 def _notes(scores: Scores) -> list[str]:
-    """Return how each network was fed, warnings, and what was left out."""
+    """Return notes: the resizing of each network, warnings, and metrics that were left out."""
     warnings = [f"{score.title}: {score.warning}." for score in measured(scores).values() if score.warning]
     return [*network_notes(scores), *warnings, *skipped(scores)]
 
 
 def network_notes(scores: Scores) -> list[str]:
-    """Return what is done to an image before each network sees it, and how good the classifiers behind features are."""
+    """Return the resizing that each network uses, and the accuracy of the classifiers behind features."""
     fed, judges = {}, {}
     for score in measured(scores).values():
         if (resizing := score.entry.get("resizing")) not in (None, "none"):
             fed[score.network] = resizing
-        if "real_samples" in score.entry and "held_out_accuracy" in score.entry:  # others say it next to their value
+        if "real_samples" in score.entry and "held_out_accuracy" in score.entry:  # others have it among their remarks
             judges[score.network] = format_value("accuracy", score.entry["held_out_accuracy"])
     notes = [f"{network}: resizing {resizing}." for network, resizing in fed.items()]
     return notes + [f"{network} is right on {share} of held-out real data." for network, share in judges.items()]

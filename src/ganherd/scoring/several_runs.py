@@ -1,11 +1,11 @@
-"""Scores of several runs side by side: each by itself, then their contest, judged by their discriminators."""
+"""Score several runs side by side: each on its own, then all together by GAM or GAM-II."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """The scores of each run (or of one set) by its path; print it for people."""
+    """The scores of each run, or of one set of samples, by its path; its text is a table."""
 
     runs: Mapping[str, Scores]
-    real: str = ""  # what a set was scored against, if that is not a run's own data
+    real: str = ""  # the data that a set was scored against; empty: that of the run
     contest: str = ""  # the table of GAM-II
     contested: Sequence[GamRow] = ()  # its rows, by kind and run
     per: str | None = None  # the groups that have scores, too: class, member or neighbourhood
@@ -39,14 +39,14 @@ class ScoredRun:
         return f"{text}\n\n{self.contest}" if self.contest else text
 
     def facts(self) -> JsonObject:
-        """Return what `--json` prints: `scores`, or with several runs those of each under `runs`; `gam2`: the contest's table."""
+        """Return what `--json` prints: `scores`, or `runs` with the scores of each; and `gam2`, the table of GAM-II."""
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         if len(self.runs) == 1:
             return {"scores": next(iter(self.runs.values())), **held}
         return {"runs": {run: {"scores": scores} for run, scores in self.runs.items()}, **held}
 
     def write(self, path: Path) -> None:
-        """Write the same to a file, with the names of what was compared."""
+        """Write `facts` to a file, with the names of what was compared."""
         from ganherd.runs.records import plain
 
         of = {"real": self.real, "fake": next(iter(self.runs))} if self.real else {}
@@ -80,10 +80,12 @@ def score_runs(
         if progress and len(runs) > 1 and others != []:
             progress(f"{run} ({number + 1} of {len(runs)})")
         if others != []:
-            own = None if contests and others == ["ais"] else samples  # which are the contest's, and not AIS's images
+            # The number is that of the contest, not that of the images of AIS
+            own = None if contests and others == ["ais"] else samples
             scores[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
+    result = ScoredRun(scores, per=settings.get("per"))
     if not contests:
-        return ScoredRun(scores, per=settings.get("per"))
+        return result
     if "gam" in contests and len(runs) < 2:
         raise UserError("GAM is a battle between runs: name at least two.")
     from ganherd.metrics.gam import gam
@@ -98,8 +100,8 @@ def score_runs(
         if "gam2" in entries:
             _mark(run, entries["gam2"])
     if "gam2" not in contests:
-        return ScoredRun(scores, per=settings.get("per"))
-    return ScoredRun(scores, contest=f"GAM-II\n{held}", contested=held.summary(), per=settings.get("per"))
+        return result
+    return replace(result, contest=f"GAM-II\n{held}", contested=held.summary())
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
@@ -109,7 +111,7 @@ def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
 
     winner = None
     if entry["best_member"] is not None:
-        winner = mixture_files.NeighbourhoodWinner(
+        winner = mixture_files.BestMember(
             member=entry["best_member"], replica=entry["best_replica"], value=entry["best_value"]
         )
     with suppress(OSError):  # a run on a read-only disk can be scored too

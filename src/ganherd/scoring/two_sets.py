@@ -1,4 +1,4 @@
-"""Scores between any two: runs, folders of images, .npz files and known data."""
+"""Score one set of samples against another: runs, folders of images, .npz files or known data."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
 
 MOST = 50_000  # rows of a larger set that are used by default
-DRAWN = 10_000  # samples of a run that takes the place of the data
+DRAWN = 10_000  # samples of a run that is used as the data
 
 
 @dataclass(frozen=True)
 class GivenSet:
-    """Samples with the interface of a mixture: drawing returns rows, none of them twice."""
+    """A set of samples with the interface of a mixture."""
 
     name: str
     x: np.ndarray
     y: np.ndarray  # int64 [n], index into labels; -1: no label
     labels: tuple[str, ...]
-    only_samples: bool = True  # no generators stand behind it
+    only_samples: bool = True  # there are no generators
     takes_label: bool = False
     replicas: int = 1
     seeds: tuple[int, ...] = (0,)
@@ -39,22 +39,26 @@ class GivenSet:
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """Return the shape of one sample."""
         return tuple(int(n) for n in self.x.shape[1:])
 
     @cached_property
     def label_of(self) -> np.ndarray:
-        """The classes that the set has, as if each were a member's."""
+        """Return the classes of the set, as if there were a member for each; -1 if it has no labels."""
         present = np.unique(self.y[self.y >= 0])
         return present if len(present) else np.full(1, -1, np.int64)
 
     @cached_property
     def weights(self) -> np.ndarray:
+        """Return the share of each class."""
         counts = np.array([(self.y == k).sum() for k in self.label_of], np.float64)
         result: np.ndarray = counts / counts.sum()
         return result
 
-    def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> DrawnSamples:
-        """Return n of its rows, or all if there are fewer; never a row twice."""
+    def sample(
+        self, n: int, label: int | None = None, seed: int = 0, replica: int = 0, watch: Any = None
+    ) -> DrawnSamples:
+        """Return n rows of the set, or all if there are fewer; no row occurs twice."""
         rows = np.arange(len(self.x)) if label is None else np.flatnonzero(self.y == label)
         if n < len(rows):
             rows = rows[np.sort(shuffle(len(rows), "rows of a set", seed)[:n])]
@@ -95,7 +99,7 @@ def score_sets(
             progress(f"{fake} holds {n:,} samples, not {samples:,}: all of them are used")
     else:
         n = samples or default_samples(data, network)
-        if source.labels and tuple(source.labels) != tuple(data.labels):  # then its labels mean nothing to this data
+        if source.labels and tuple(source.labels) != tuple(data.labels):  # its labels are not those of the data
             source = GivenSet(fake, source.sample(n, seed=seed).x, np.full(n, -1, np.int64), ())
     reference = reference_for(data, network, n, head, trust_code, progress)
     return score_seeds(source, data, names, n, seed, progress, reference=reference, per=per)
@@ -111,21 +115,20 @@ def _mixture(source: str, trust_code: bool) -> Any:
 
 
 def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
-    """Return what is used as real data: a training split, the split that is named, or samples of a run."""
+    """Return the real data: a training split, the split that is named, or samples of a run."""
     mixture = _mixture(source, trust_code)
     if mixture is None:
         return _rows(source)
     from ganherd.data.dataset import Dataset
 
-    drawn = mixture.sample(
-        samples, seed=seed + 1
-    )  # another seed than the fakes': a run scores well against itself, not 0
+    # Another seed than that of the fakes, so that a run can be compared with itself
+    drawn = mixture.sample(samples, seed=seed + 1)
     labels = mixture.labels if (drawn.y >= 0).all() else ()
     return Dataset(source, drawn.x, drawn.y, drawn.x[:0], drawn.y[:0], labels, mixture.offset, mixture.scale)
 
 
 def _rows(source: str) -> Dataset:
-    """Return a set with the rows that are scored in x; a folder or an .npz without a split is used whole."""
+    """Return a set whose x holds the rows to score; a folder or an .npz without a split is used completely."""
     from ganherd.data.dataset import load
     from ganherd.recipe.schema import DataConfig
 
@@ -141,7 +144,7 @@ def _rows(source: str) -> Dataset:
 
 
 def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> Any:
-    """Return the set with labels numbered as in the data, by name; without labels if the names do not fit."""
+    """Return the set with the labels of the data, matched by name; without labels if a name is unknown."""
     unknown = [name for name in given.labels if name not in data.labels]
     if not given.labels or not data.labels or unknown:
         if unknown and data.labels and progress:
@@ -152,4 +155,5 @@ def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> An
 
 
 def _times(shape: tuple[int, ...]) -> str:
+    """Return a shape as text."""
     return " × ".join(str(n) for n in shape)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.comm.communicator import Communicator, Placement
+from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.strategy import Event
 
 
@@ -28,14 +28,15 @@ class EventBuffer:
     """Collect events until all ranks can exchange them. All ranks add the same events, in the same order.
 
     >>> from ganherd.comm.backends.local import Local
-    >>> events = EventBuffer(Local(), Placement(((0, 1),)))
+    >>> from ganherd.comm.communicator import Placement
+    >>> events = EventBuffer(MemberRanks(Local(), Placement(((0, 1),)), 2))
     >>> events.add(30, "tournament", {"iteration": 3}, {"g": np.array([1, 1])}, {"late": 0.5})
     >>> list(events.flush(30)), list(events.flush(30))
     ([('tournament', {'iteration': 3, 'g': [1, 1], 'late': [0.5]})], [])
     """
 
-    def __init__(self, comm: Communicator, placement: Placement) -> None:
-        self._comm, self._placement = comm, placement
+    def __init__(self, ranks: MemberRanks) -> None:
+        self._ranks = ranks
         self._events: list[_BufferedEvent] = []
 
     def add(
@@ -67,13 +68,13 @@ class EventBuffer:
         events, self._events = self._events, []
         if not events:
             return
-        n = len(self._placement.ranks[self._comm.rank])
+        n = len(self._ranks.own)
         rank_columns = [{name: np.full(n, value) for name, value in event.per_rank.items()} for event in events]
         local: list[np.ndarray] = []
         for event, by_rank in zip(events, rank_columns, strict=True):
             local += [*event.columns.values(), *by_rank.values()]
-        gathered = iter(self._comm.all_gather(np.stack(local, 1).astype(np.float64), self._placement).T)
-        firsts = [members[0] for members in self._placement.ranks]
+        gathered = iter(self._ranks.all_gather(np.stack(local, 1).astype(np.float64)).T)
+        firsts = [members[0] for members in self._ranks.placement.ranks]
         for event, by_rank in zip(events, rank_columns, strict=True):
             values = {name: next(gathered).astype(column.dtype).tolist() for name, column in event.columns.items()}
             for name, labels in event.labels.items():

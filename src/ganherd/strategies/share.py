@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import ROWS, Blueprint, finite_members
 from ganherd.recipe.strategy.share_config import ShareConfig
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
-from ganherd.strategies.strategy import Event, Strategy, on_all_ranks
+from ganherd.strategies.member_ranks import MemberRanks
+from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.errors import UserError
 from ganherd.util.text import did_you_mean
 
@@ -82,6 +82,7 @@ def shared_layers(settings: ShareConfig, breeds: Breeds, d: Blueprint, members: 
 
 
 def _unknown(role: str, nets: Sequence[Blueprint], layer: str) -> str:
+    """Return the message about a layer that no net has, with the nearest name or a list of names."""
     names = list(dict.fromkeys(name for net in nets for name in net.shapes))
     owners = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     above = [owner.rsplit(".", n)[0] for owner in owners for n in range(owner.count(".") + 1)]
@@ -102,22 +103,12 @@ class Share(Strategy):
     def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
         settings = prepared.recipe.strategy.settings
         assert isinstance(settings, ShareConfig)
-        return cls(prepared.herd, settings, spans, **on_all_ranks(prepared)) if settings.layers else Strategy()
+        return cls(prepared.herd, settings, spans, MemberRanks.of(prepared)) if settings.layers else Strategy()
 
-    def __init__(
-        self,
-        herd: Herd,
-        settings: ShareConfig,
-        spans: Mapping[str, int],
-        *,
-        comm: Communicator,
-        placement: Placement,
-        members: int,
-    ) -> None:
+    def __init__(self, herd: Herd, settings: ShareConfig, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__()
-        self.herd, self.comm, self.placement, self.members = herd, comm, placement, members
-        self.every = spans["every"]
-        self.layers = shared_layers(settings, herd.breeds, herd.d, members)
+        self.herd, self.ranks, self.every = herd, ranks, spans["every"]
+        self.layers = shared_layers(settings, herd.breeds, herd.d, ranks.members)
 
     def next_after(self, step: int) -> int | None:
         return (step // self.every + 1) * self.every if self.every else None
@@ -125,7 +116,7 @@ class Share(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        well = self.comm.all_gather(finite_members(self.herd.state).cpu().numpy(), self.placement)  # [N]
+        well = self.ranks.all_gather(finite_members(self.herd.state).cpu().numpy())  # [N]
         for shared in self.layers:
             self._average(shared, well)
         facts: dict[str, Any] = {"number": step // self.every}
@@ -135,15 +126,15 @@ class Share(Strategy):
 
     def _average(self, shared: SharedLayers, well: np.ndarray) -> None:
         """Average in the same order on every rank that has a member of the group, so that results do not depend on ranks."""
-        replicas = range(0, self.placement.num_members, self.members)
+        placement, own, state = self.ranks.placement, self.ranks.own, self.herd.state
+        replicas = range(0, placement.num_members, self.ranks.members)
         groups = [[first + slot for slot in shared.slots if well[first + slot]] for first in replicas]
-        wanted = [[m for group in groups if set(group) & set(own) for m in group] for own in self.placement.ranks]
-        own, state = self.placement.ranks[self.comm.rank], self.herd.state
+        wanted = [[m for group in groups if set(group) & set(each) for m in group] for each in placement.ranks]
         mine = [group for group in groups if set(group) & set(own)]
         for name in (f"{shared.kind}.{what}" for what in ROWS if f"{shared.kind}.{what}" in state):
             for where in shared.columns:  # one after another: each fetch holds these layers of all members
                 layers = state[name][:, where]  # [n, P] the same storage
-                rows_of_all = self.comm.fetch({name: layers}, self.placement, wanted)[name]
+                rows_of_all = self.ranks.comm.fetch({name: layers}, placement, wanted)[name]
                 for group, theirs in zip(mine, rows_of_all.split([len(group) for group in mine]), strict=True):
                     rows = torch.tensor([row for row, m in enumerate(own) if m in group], device=layers.device)
                     layers.index_copy_(0, rows, theirs.mean(0, keepdim=True).expand(len(rows), -1))

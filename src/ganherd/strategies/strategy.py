@@ -10,7 +10,7 @@ import numpy as np
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
-from ganherd.strategies.traffic import Traffic
+from ganherd.strategies.member_ranks import Traffic
 
 if TYPE_CHECKING:
     from ganherd.herd.breeds import Breeds
@@ -117,9 +117,3 @@ class Strategy:
     def metrics(self) -> dict[str, Any]:
         """Return numbers for the next line of metrics, such as seconds per routine since the last one."""
         return {}
-
-
-def on_all_ranks(prepared: PreparedHerd) -> dict[str, Any]:
-    """Return the communicator, the placement and the number of members per replica, as strategies take them."""
-    ranks = prepared.ranks
-    return {"comm": ranks.member_comm, "placement": ranks.placement, "members": prepared.members}

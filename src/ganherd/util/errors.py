@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pydantic import ValidationError
 
 
 class UserError(Exception):
@@ -35,6 +39,13 @@ def with_type(error: BaseException) -> str:
     """
     kind, line = type(error).__name__, first_line(error)
     return f"{kind}: {'no reason given' if line == kind else line}"
+
+
+def first_invalid(error: ValidationError) -> str:
+    """Return the first key that a pydantic model refuses, and why."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(key)[:40] for key in first["loc"])
+    return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def few(names: Sequence[str], most: int) -> str:

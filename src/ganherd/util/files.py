@@ -24,7 +24,7 @@ from typing import Any, TextIO
 from ganherd.util.errors import UserError
 from ganherd.util.host import memory
 
-JsonObject = dict[str, Any]  # the content of a JSON object that has no model of its own
+JsonObject = dict[str, Any]  # the content of a JSON object for which there is no model
 NEW = ".new-"  # how the names of temporary files begin
 MOST_JSON = 64 << 20  # bytes of a JSON file; that of a hundred thousand members is smaller
 _DEEPEST = 32  # folders within folders of a run, more than any has; Python 3.11 walks a thousand at most
@@ -54,11 +54,18 @@ def atomic_write(path: Path, content: bytes | str, sync: bool = True) -> None:
     """Replace a file: a reader sees the old content or the new content, never a part of it.
 
     Args:
-        sync: Force the file and the rename to the disk; leave it out for what can be computed again.
+        sync: Force the file and the rename to the disk; not needed for what can be computed again.
     """
     raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
     with replacing(path, sync) as temporary, temporary.open("xb") as handle:
         handle.write(raw)
+
+
+def write_cache(path: Path, value: Any) -> None:
+    """Write a JSON file whose content can be computed again; do nothing if it cannot be written."""
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps(value), sync=False)
 
 
 def force_to_disk(path: Path) -> None:
@@ -143,7 +150,7 @@ def sweep(folder: Path, seconds: float = 3600.0) -> None:
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY) -> int:
-    """Return a descriptor of a regular file; of anything else an OSError, without waiting for it."""
+    """Open a regular file and return its descriptor, or raise an OSError at once for a pipe, a device or a folder."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)

@@ -34,7 +34,7 @@ def memory() -> int:
 
 
 def give_back() -> None:
-    """Return freed memory to the system. Otherwise the C library keeps it, in each of many ranks."""
+    """Return freed memory to the system, which the C library would keep for this process."""
     with suppress(OSError, AttributeError):  # only GNU has this
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -31,7 +31,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first sentence of such an error.
+    """Return the first sentence of an error's message.
 
     >>> reason(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …"))
     'CUDA out of memory'
@@ -48,7 +48,11 @@ def advice(new_run: str = SMALLER) -> str:
 
 @contextmanager
 def refused_if_too_large(is_resumed: bool = False) -> Iterator[None]:
-    """Turn memory that runs out before the first step into a sentence that says what to change."""
+    """Raise a UserError that states what to change, if memory runs out inside the block.
+
+    Args:
+        is_resumed: The run has begun already, so that members, batch and nets cannot be changed.
+    """
     before = _IS_RESUMED.set(is_resumed or _IS_RESUMED.get())
     try:
         yield
@@ -66,20 +70,14 @@ def available_memory(with_swap: bool = False) -> int:
     Args:
         with_swap: Add what can be swapped out, which is far too slow to train in.
     """
-    available = _unused_memory()
+    available = 4 << 30  # if the system does not tell
+    with suppress(OSError, ValueError, AttributeError):  # pages that hold nothing at all, not even a cache of files
+        available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError, KeyError):
         lines = _MEMINFO.read_text().splitlines()
         facts = {name: int(rest.split()[0]) << 10 for name, _, rest in (line.partition(":") for line in lines)}
         available = facts["MemAvailable"] + (facts["SwapFree"] if with_swap else 0)
     return min([available, *group_limits()])
-
-
-def _unused_memory() -> int:
-    """Return the bytes that hold nothing at all, not even a cache of files; 4 GiB if the system does not tell."""
-    try:
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, AttributeError):
-        return 4 << 30
 
 
 def group_limits() -> list[int]:

@@ -1,4 +1,4 @@
-"""Find the folders that ganherd keeps outside of runs: data sets, and what it has measured or computed once."""
+"""Find the folders that ganherd has outside of runs: for data sets, and for what it measures or computes once."""
 
 from __future__ import annotations
 

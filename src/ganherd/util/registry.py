@@ -64,13 +64,14 @@ class Registry(Mapping[str, T], Generic[T]):
     Args:
         kind: What an entry is called in messages.
         group: The group of entry points that announces entries of other packages.
-        home: The module that registers ganherd's own entries; it is imported when the registry is first used.
-        entry: The class of the entries, as `module:Class`. A decorated object becomes its first argument.
+        home: The module that registers ganherd's own entries; it is imported when the registry is first used. It may be
+            followed by the class of the entries, as `module:Class`: a decorated object becomes its first argument.
     """
 
-    def __init__(self, kind: str, group: str, home: str = "", entry: str = "") -> None:
+    def __init__(self, kind: str, group: str, home: str = "") -> None:
         self.kind, self.group = kind, group
-        self._home, self._entry = home, entry
+        self._home, has_class, _ = home.partition(":")
+        self._entry = home if has_class else ""
         self._entries: dict[str, T | _Lazy] = {}
         self._own: frozenset[str] = frozenset()
 
@@ -204,24 +205,13 @@ def _package(plugin: EntryPoint) -> str:
 
 
 STRATEGIES: Registry[StrategySpec] = Registry(
-    "strategy",
-    "ganherd.strategies",
-    "ganherd.recipe.strategy_config",
-    "ganherd.recipe.strategy.strategy_settings:StrategySpec",
+    "strategy", "ganherd.strategies", "ganherd.recipe.strategy_config:StrategySpec"
 )
 LOSSES: Registry[Loss] = Registry("loss", "ganherd.losses", "ganherd.losses")
-GENERATORS: Registry[NetSpec] = Registry(
-    "generator", "ganherd.generators", "ganherd.nets.catalog", "ganherd.nets.catalog:NetSpec"
-)
-DISCRIMINATORS: Registry[NetSpec] = Registry(
-    "discriminator", "ganherd.discriminators", "ganherd.nets.catalog", "ganherd.nets.catalog:NetSpec"
-)
-METRICS: Registry[Metric] = Registry(
-    "metric", "ganherd.metrics", "ganherd.metrics.metric_registry", "ganherd.metrics.metric_registry:Metric"
-)
+GENERATORS: Registry[NetSpec] = Registry("generator", "ganherd.generators", "ganherd.nets.catalog:NetSpec")
+DISCRIMINATORS: Registry[NetSpec] = Registry("discriminator", "ganherd.discriminators", "ganherd.nets.catalog:NetSpec")
+METRICS: Registry[Metric] = Registry("metric", "ganherd.metrics", "ganherd.metrics.metric_registry:Metric")
 DATA_SOURCES: Registry[NamedSource] = Registry(
-    "data source", "ganherd.data_sources", "ganherd.data.readers.named", "ganherd.data.readers.named:NamedSource"
+    "data source", "ganherd.data_sources", "ganherd.data.readers.named:NamedSource"
 )
-ENGINES: Registry[EngineSpec] = Registry(
-    "engine", "ganherd.engines", "ganherd.herd.engine.engine_specs", "ganherd.herd.engine.engine_specs:EngineSpec"
-)
+ENGINES: Registry[EngineSpec] = Registry("engine", "ganherd.engines", "ganherd.herd.engine.engine_specs:EngineSpec")

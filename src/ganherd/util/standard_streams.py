@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from typing import Any, TextIO
+from typing import Any
 
 from ganherd.util.errors import UserError
 
@@ -90,22 +90,13 @@ def flush_all() -> None:
     Nothing is left to fail when Python exits, or to be lost when a process ends without Python's own clean-up.
     """
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
-        if stream is not None and not _flushed(stream):
-            _discard(stream)
-
-
-def _flushed(stream: TextIO) -> bool:
-    try:
-        stream.flush()
-    except (OSError, ValueError, UserError):
-        return False
-    return True
-
-
-def _discard(stream: TextIO) -> None:
-    """Send what a stream holds, and all that follows, to the null device."""
-    with suppress(OSError, ValueError):
-        null = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(null, stream.fileno())
-        os.close(null)
-        stream.flush()
+        if stream is None:
+            continue
+        try:
+            stream.flush()
+        except (OSError, ValueError, UserError):
+            with suppress(OSError, ValueError):  # send what it holds, and all that follows, to the null device
+                null = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(null, stream.fileno())
+                os.close(null)
+                stream.flush()

@@ -17,14 +17,14 @@ Tensors = dict[str, Tensor]
 
 
 class TensorMismatch(ValueError):
-    """A file that is not what was written; the message says how."""
+    """Raised for a file whose content is not what was written; the message continues a sentence about the file."""
 
 
 def read(path: Path, sha256: str, check: Callable[[Tensors], None]) -> Tensors:
     """Return the tensors of a file.
 
     Args:
-        sha256: What the file must have.
+        sha256: The SHA-256 that the content must have.
         check: Called before any number is read, with tensors on the device "meta" of the declared shapes and types.
 
     Raises:

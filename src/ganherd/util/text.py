@@ -22,7 +22,9 @@ def printable(text: str) -> str:
 
 
 def without_controls(text: str) -> str:
-    r"""Return the text without control characters, for a page: joiners and directions of other scripts stay.
+    r"""Return the text with control characters replaced, for a web page.
+
+    Other invisible characters stay: some scripts need them.
 
     >>> without_controls("a\x1b[31mb\r\n")
     'a�[31mb�\n'
@@ -112,7 +114,7 @@ def did_you_mean(word: str, known: Iterable[str], form: str = "; {}") -> str:
     """Return a hint for a misspelt word, or "" if no known word is similar.
 
     Args:
-        form: What stands around the hint.
+        form: A format for the hint, which takes the place of {}.
 
     >>> did_you_mean("hing", ["hinge"]), did_you_mean("fd", ["fid", "kid"], " ({})"), did_you_mean("x", ["y"])
     ("; did you mean 'hinge'?", " (did you mean 'fid'?)", '')

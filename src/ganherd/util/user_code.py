@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import filecmp
 import importlib
 import operator
 import os
@@ -9,7 +10,7 @@ import site
 import sys
 import sysconfig
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.machinery import PathFinder
 from pathlib import Path
@@ -24,7 +25,7 @@ _FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # sea
 def importable_from(folders: Iterable[str]) -> Iterator[None]:
     """Search these folders, too, for modules that are imported inside of this block.
 
-    Those of a block around it come first: a run folder that is opened inside cannot replace the user's own modules.
+    The folders of an enclosing block come first, so that a run folder that is opened inside cannot replace the user's modules.
     """
     before = _FOLDERS.set((*_FOLDERS.get(), *folders))
     try:
@@ -34,9 +35,12 @@ def importable_from(folders: Iterable[str]) -> Iterator[None]:
 
 
 def folders_with(names: Iterable[str], places: Sequence[str]) -> list[str]:
-    """Return the first of these places that holds the module, for each `package.module:Name`; nothing is imported.
+    """Return the folders in which the modules of these names, `package.module:Name`, are found. Nothing is imported.
 
-    If a module is neither in one of them nor installed, all are returned: the error names where it was looked for.
+    Args:
+        names: The names; the first folder that holds the module counts for each.
+        places: The folders to search. All of them are returned if a module is in none of them and not installed, so that
+            the error about it can list them.
     """
     result: list[str] = []
     for top in {_top(name): None for name in names if _top(name) not in ("", "__main__")}:
@@ -93,15 +97,10 @@ def _refuse_another(top: str, folders: list[str]) -> None:
     used, wanted = getattr(sys.modules.get(top), "__file__", None), PathFinder.find_spec(top)
     if not (used and wanted and wanted.origin and any(wanted.origin.startswith(place + os.sep) for place in folders)):
         return
-    if os.path.realpath(used) != os.path.realpath(wanted.origin) and not _are_alike(used, wanted.origin):
+    with suppress(OSError):
+        if filecmp.cmp(used, wanted.origin, shallow=False):  # the same file, or a copy of it
+            return
+    if os.path.realpath(used) != os.path.realpath(wanted.origin):
         raise ImportError(
             f"this process has imported {used} under the same name; rename {wanted.origin}, or start another process"
         )
-
-
-def _are_alike(one: str, other: str) -> bool:
-    """Return whether both files have the same content: a copy may replace its original."""
-    try:
-        return Path(one).read_bytes() == Path(other).read_bytes()
-    except OSError:
-        return False

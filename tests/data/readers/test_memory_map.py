@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from ganherd.data.dataset import Dataset, load
+from ganherd.herd.feed import BatchPlan
 from ganherd.herd.stream_feed import make_feed
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import DataConfig
@@ -65,7 +66,7 @@ def test_a_feed_and_a_herd_read_the_same_pages(home: Path) -> None:
     as_npz(home)
     data = load(DataConfig(source="mnist"))
     index, count = np.arange(30)[None], np.array([30])
-    feed = make_feed(data.x, data.y, index, count, 5, 127.5, 127.5, torch.float32, torch.device("cpu"))
+    feed = make_feed(data.x, data.y, BatchPlan(index, count, 5, 127.5, 127.5, torch.float32), torch.device("cpu"))
     assert feed.x.data_ptr() == data.x.ctypes.data
     settings = ["data.source=mnist", "nets.generator.hidden=[4]", "nets.discriminator.hidden=[4]", "engine.device=cpu"]
     assembly = assemble(recipe_file.load("mnist-cellular-4x4", settings))

@@ -17,6 +17,7 @@ from PIL import Image
 from run_fixtures import Answer
 
 from ganherd.data.dataset import load
+from ganherd.data.readers import class_folders
 from ganherd.data.readers.class_folders import decode
 from ganherd.data.shards import worker
 from ganherd.data.shards.prepare import prepare
@@ -216,7 +217,7 @@ def test_a_file_that_crashes_its_reader_is_found_and_skipped(tmp_path: Path, mon
             os._exit(11)  # as a decoder in C may
         return decode(path, *rest, **more)
 
-    monkeypatch.setattr(worker, "decode", trap)
+    monkeypatch.setattr(class_folders, "decode", trap)
     index = prepare(tmp_path / "tree", tmp_path / "out", 4, jobs=2)
     assert [shard.count for shard in index.shards] == [5, 5] and facts(index).keys() == {"a/03.png"}
     assert "crashes" in facts(index)["a/03.png"]

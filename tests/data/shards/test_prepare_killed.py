@@ -16,6 +16,7 @@ import pytest
 from image_trees import refused, shards, tree
 
 from ganherd.data.dataset import load
+from ganherd.data.readers import class_folders
 from ganherd.data.readers.class_folders import decode
 from ganherd.data.shards import prepare as preparing
 from ganherd.data.shards import worker
@@ -59,7 +60,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path, monke
         read.append(str(path))
         return decode(path, *rest, **more)
 
-    monkeypatch.setattr(worker, "decode", noted)
+    monkeypatch.setattr(class_folders, "decode", noted)
     rename, moments = Path.replace, 0
     for moment in range(100):
         out, left = tmp_path / f"out-{moment}", moment
@@ -125,7 +126,7 @@ def test_kill_9_loses_nothing_that_was_done_and_leaves_no_worker(
     read: list[str] = []
     monkeypatch.setattr(worker, "UNIT", 2)
     monkeypatch.setattr(preparing, "_pool", lambda jobs: Inline())
-    monkeypatch.setattr(worker, "decode", lambda path, *a, **k: read.append(path.name) or decode(path, *a, **k))
+    monkeypatch.setattr(class_folders, "decode", lambda path, *a, **k: read.append(path.name) or decode(path, *a, **k))
     seen: list[tuple[int, int]] = []
     prepare(tmp_path / "tree", tmp_path / "out", 4, jobs=2, progress=lambda *at: seen.append(at))
     assert seen[0] == (2 * len(done), 30) and seen[-1] == (30, 30) and len(read) == 30 - 2 * len(done)

@@ -83,6 +83,7 @@ opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 from ganherd.data.partition import partition
 from ganherd.data.dataset import load
+from ganherd.herd.feed import BatchPlan
 from ganherd.herd.stream_feed import make_feed
 from ganherd.recipe.schema import DataConfig
 out, room, members = sys.argv[1], sys.argv[2], slice(1, 3)
@@ -91,7 +92,8 @@ data = load(settings)
 cut = partition(data, settings, None, 4, 0)
 index, count, base = cut.index[members], cut.count[members], np.array([5, 6])
 room = int(room)
-feed = make_feed(data.x, data.y, index, count, 4, 127.5, 127.5, torch.float32, torch.device("cpu"), room)
+plan = BatchPlan(index, count, 4, 127.5, 127.5, torch.float32)
+feed = make_feed(data.x, data.y, plan, torch.device("cpu"), room)
 for c in range(6):
     x, y = feed.batch_at(slice(0, 2), base, c)
     assert y.tolist() == [[1] * 4, [2] * 4]

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from ganherd.herd.checks.hidden_state.comparable import Look, equal
+from ganherd.herd.checks.hidden_state.comparable import Copier, equal
 
 
 class Touchy:
@@ -38,7 +38,7 @@ def _recursive() -> list[Any]:
 
 
 def look(value: Any) -> Any:
-    return Look({}, lambda kind: kind.__module__ == __name__).at(value)
+    return Copier({}, lambda kind: kind.__module__ == __name__).copy(value)
 
 
 VALUES: list[Callable[[], Any]] = [
@@ -52,7 +52,7 @@ VALUES: list[Callable[[], Any]] = [
     lambda: np.broadcast_to(np.zeros(3), (2**22, 3)), lambda: _recursive(), lambda: range(9), lambda: slice(1), lambda: ...,
     lambda: {1: 2, (1, 2): {3}}, lambda: frozenset("a"), lambda: array.array("d", [1, 2]), lambda: bytearray(5), lambda: Touchy(),
     lambda: [Touchy()], lambda: types.SimpleNamespace(a=1), lambda: queue.Queue(), lambda: random.SystemRandom(), lambda: object(),
-    lambda: nn.Sequential(nn.BatchNorm1d(2)), lambda: np.random, lambda: print, lambda: int, lambda: map(abs, [1]), lambda: Look,
+    lambda: nn.Sequential(nn.BatchNorm1d(2)), lambda: np.random, lambda: print, lambda: int, lambda: map(abs, [1]), lambda: Copier,
     lambda: itertools.chain([1], [2]), lambda: (each for each in range(3)), lambda: look, lambda: list(range(10**5)),
     lambda: collections.ChainMap({1: 2}), lambda: [[[0] * 1000] * 1000] * 1000,
 ]  # fmt: skip

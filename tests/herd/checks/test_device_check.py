@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ganherd.herd.checks.device_check import refuse_cpu_only
+from ganherd.herd.checks.tryout import refuse_cpu_only
 from ganherd.util.errors import UserError
 
 

@@ -22,7 +22,7 @@ from ganherd.herd.lowering.kernels.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.norm import MemberNorm
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
 from ganherd.herd.lowering.kernels.taps import WeightLayout
-from ganherd.herd.step.adam import adam_reference_
+from ganherd.herd.step.optimizer import adam_reference_
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
@@ -106,7 +106,7 @@ def test_fused_upsampling_and_convolution_equals_both_modules(channels, size):
     results = []
     for library, dtype in ((ops, torch.float64), (ops_triton, torch.float32)):
         given = [t.to(DEVICE, dtype).requires_grad_() for t in (x, weight, bias)]
-        out = library.conv2d(*given, layer, upsample_first=True)
+        out = library.conv2d(*given, layer, ops.Fusions(upsample=True))
         out.square().sum().backward()
         results.append([out, *(t.grad for t in given)])
     for ours, theirs in zip(results[1], results[0], strict=True):
@@ -221,7 +221,7 @@ def test_linear_kernel_between_images_equals_plain_pytorch(flatten, shape):
     results = []
     for library, dtype in ((ops, torch.float64), (ops_triton, torch.float32)):
         given = [t.to(DEVICE, dtype).requires_grad_() for t in (x, weight, bias)]
-        out = library.linear(*given, flatten, shape)
+        out = library.linear(*given, ops.Fusions(flatten, shape))
         (out * torch.arange(out.numel(), device=DEVICE).view(out.shape)).sum().backward()
         results.append([out, *(t.grad for t in given)])
     assert results[0][0].shape == results[1][0].shape

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
-from ganherd.herd.step.adam import adam_
+from ganherd.herd.step.optimizer import adam_
 from ganherd.herd.step.weights import Weights, join_pieces, piece_slices
 
 N = 3

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from ganherd.features.moments import moments
+from ganherd.features.extract import moments
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Plan, make_engine
 from ganherd.herd.rng import Streams
@@ -243,7 +243,7 @@ def test_weights_evolve_from_iteration_to_iteration(tmp_path: Path, score: str) 
 def test_equal_weights_score_as_the_pooled_samples_do(tmp_path: Path) -> None:
     """The Fréchet distance of a neighbourhood, by hand: its generators' samples in one heap."""
     assembly, strategy, _ = made(settings(tmp_path, grid=[2, 2], mixing={"samples": 30}))
-    mixer, data = strategy.mixtures.mixer, assembly.dataset
+    scorer, data = strategy.mixtures.scorer, assembly.dataset
     before_and_after = strategy.mixtures.evolve(strategy.wiring, 0, 1)
     features = []
     for cell in range(4):
@@ -254,8 +254,8 @@ def test_equal_weights_score_as_the_pooled_samples_do(tmp_path: Path) -> None:
         z = Streams(key, 0).prior((rng.NOISE,), (30, 3), "normal", torch.float64)[0]
         with torch.no_grad():
             x = (module(z).float() * data.scale + data.offset).round().clamp(0, 255).to(torch.uint8)
-            features.append(mixer.network.module(x)[0])
-    real = moments(mixer.network.module(torch.from_numpy(data.x))[0])
+            features.append(scorer.network.module(x)[0])
+    real = moments(scorer.network.module(torch.from_numpy(data.x))[0])
     for cell, near in enumerate(([0, 1, 2], [1, 0, 3], [2, 3, 0], [3, 2, 1])):
         pooled = moments(torch.cat([features[m] for m in near]))
         assert before_and_after[cell, 0] == pytest.approx(float(frechet.distance(pooled, real)), rel=1e-6)

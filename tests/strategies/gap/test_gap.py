@@ -15,6 +15,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, count_meetings, pairs, swapped_tensors
 from ganherd.strategies.gap.paced import PacedGap
+from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.util.errors import UserError
 from ganherd.viz.charts import draw_who_met
 
@@ -112,12 +113,12 @@ def test_a_run_too_short_for_a_swap_says_so() -> None:
 
 
 def meetings(every: int, warmup: int, last: int, **settings: object) -> list[int]:
-    made = Gap(None, Settings(**settings), {"every": every, "warmup": warmup}, **among(4))  # type: ignore[arg-type]
+    made = Gap(None, Settings(**settings), {"every": every, "warmup": warmup}, among(4))  # type: ignore[arg-type]
     return [step for step in range(last + 1) if made.meets_at(step)]
 
 
-def among(members: int) -> dict[str, object]:
-    return {"comm": Local(), "placement": Placement((tuple(range(members)),)), "members": members}
+def among(members: int) -> MemberRanks:
+    return MemberRanks(Local(), Placement((tuple(range(members)),)), members)
 
 
 def test_swaps_come_at_multiples_after_the_warm_up() -> None:
@@ -130,7 +131,7 @@ def test_swaps_come_at_multiples_after_the_warm_up() -> None:
 
 def paced(pace: list[float], every: int, warmup: int = 0, stay: list[int] | None = None) -> PacedGap:
     settings = Settings(pace=pace, stay=stay or [])
-    return PacedGap(None, settings, {"every": every, "warmup": warmup}, **among(len(pace)))  # type: ignore[arg-type]
+    return PacedGap(None, settings, {"every": every, "warmup": warmup}, among(len(pace)))  # type: ignore[arg-type]
 
 
 def test_at_their_own_pace_members_meet_when_two_are_ready() -> None:

@@ -13,19 +13,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganherd.features.extract import ExtractedFeatures
-from ganherd.features.moments import Moments, moments
+from ganherd.features.extract import ExtractedFeatures, Moments, moments
 from ganherd.metrics import frechet, inception_score, prdc
 from ganherd.metrics import modes as known_modes
-from ganherd.metrics.metric_registry import GROUPS
+from ganherd.metrics.metric_registry import GROUPS, metric_of
 from ganherd.recipe import recipe_file
-from ganherd.recipe.mixture_scores import BY, known_score, more_is_better
+from ganherd.recipe.mixture_scores import BY, known_score
 from ganherd.scoring import METRICS
 from ganherd.strategies.cellular.requirements import refuse_impossible
 from ganherd.strategies.mixing import objectives, subset_search
-from ganherd.strategies.mixing.mixing import evolve, uniform
 from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
-from ganherd.strategies.mixing.reweighted import CapturedScore, Oriented
+from ganherd.strategies.mixing.scorers import CapturedScore, MixtureScorer, worst_if_broken
+from ganherd.strategies.mixing.weight_evolution import evolve, uniform
 from ganherd.util.errors import UserError
 from promises.test_cellular import ITERATIONS, SPAN, made, settings, train
 from test_docs import ROOT, blocks
@@ -81,11 +80,11 @@ def aim_of(name: str, stage: Stage) -> Objective:
     return found
 
 
-def score_of(name: str, stage: Stage) -> Oriented:
+def score_of(name: str, stage: Stage) -> MixtureScorer:
     aim = aim_of(name, stage)
-    parts = [aim.measure(seen) for seen in stage.each]
-    stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
-    return Oriented(aim.score(stacked), torch.zeros(len(parts), dtype=torch.bool), more_is_better(name))
+    return worst_if_broken(
+        aim.score(aim.measure_all(stage.each)), torch.zeros(len(stage.each), dtype=torch.bool), metric_of(name).worst
+    )
 
 
 # -- by hand, from the samples themselves, each with a weight -----------------------------------------------------------------
@@ -146,9 +145,9 @@ def by_hand(name: str, stage: Stage, weights: np.ndarray) -> float:
 
 @pytest.mark.parametrize("name", SCORES)
 def test_any_weights_have_the_score_of_the_weighted_samples(stage: Stage, name: str) -> None:
-    rng, score, sign = np.random.default_rng(0), score_of(name, stage), -1 if more_is_better(name) else 1
+    rng, score = np.random.default_rng(0), score_of(name, stage)
     tried = np.concatenate([np.eye(3), rng.dirichlet(np.ones(3), 5)])
-    found = sign * score(torch.from_numpy(tried), torch.arange(3).repeat(len(tried), 1))
+    found = score(torch.from_numpy(tried), torch.arange(3).repeat(len(tried), 1))
     assert found.tolist() == pytest.approx([by_hand(name, stage, w) for w in tried], rel=1e-5, abs=1e-9)
     assert float(found.max() - found.min()) > 0.01
 
@@ -168,7 +167,7 @@ def test_one_generator_alone_has_the_score_that_is_measured_of_its_samples(stage
         wanted["modes"] = float(known_modes.coverage(seen.x.numpy(), modes).captured)
         for name, value in wanted.items():
             alone = score_of(name, stage)(torch.ones(1, 1).double(), torch.tensor([[g]]))
-            assert -float(alone) == pytest.approx(value, rel=1e-6)
+            assert float(alone) == pytest.approx(value, rel=1e-6)
 
 
 def test_the_captured_score_is_the_mean_over_all_draws() -> None:
@@ -200,18 +199,29 @@ def draws(seed: int, width: int) -> Callable[[int], Tensor]:
 @pytest.mark.parametrize("name", SCORES)
 def test_the_es_comes_to_the_best_of_all_weights(stage: Stage, name: str) -> None:
     """More of what is good, less of what is bad: no worse than the best of 231 mixtures that were scored by hand."""
-    tried = [by_hand(name, stage, weights) for weights in simplex()]
-    best, worst = (max(tried), min(tried)) if more_is_better(name) else (min(tried), max(tried))
-    table, score = torch.arange(3)[None], score_of(name, stage)
-    found = evolve(uniform(table), table, score, 0.2, 400, draws(0, 3))
-    value = by_hand(name, stage, found.weights[0].numpy())
-    assert abs(value - best) <= 0.02 * abs(best - worst) or (value > best) == more_is_better(name)
-    assert (found.history.diff(dim=0) <= 0).all()
-    whole = subset_search.evolutionary(score, 3, 3, 1, generations=30)
-    value = by_hand(name, stage, whole.weights.numpy())
-    assert abs(value - best) <= 0.05 * abs(best - worst) or (value > best) == more_is_better(name)
-    alone = score(torch.ones(3, 1).double(), torch.arange(3)[:, None])
-    assert subset_search.greedy(score, 3, 3).score <= float(alone.min())
+    cost, table, score = metric_of(name).cost, torch.arange(3)[None], score_of(name, stage)
+    tried = [cost(by_hand(name, stage, weights)) for weights in simplex()]
+    best, worst = min(tried), max(tried)
+    found = evolve(uniform(table), table, score, 0.2, 400, draws(0, 3), cost)
+    assert cost(by_hand(name, stage, found.weights[0].numpy())) <= best + 0.02 * (worst - best)
+    assert (cost(found.history).diff(dim=0) <= 0).all()
+    assert float(found.scores) == pytest.approx(by_hand(name, stage, found.weights[0].numpy()), rel=1e-5, abs=1e-9)
+    minimised = lambda weights, table: cost(score(weights, table))  # noqa: E731
+    whole = subset_search.evolutionary(minimised, 3, 3, 1, generations=30)
+    assert cost(by_hand(name, stage, whole.weights.numpy())) <= best + 0.05 * (worst - best)
+    alone = minimised(torch.ones(3, 1).double(), torch.arange(3)[:, None])
+    assert subset_search.greedy(minimised, 3, 3).score <= float(alone.min())
+
+
+def test_a_search_by_density_stops_at_1(stage: Stage) -> None:
+    """Two generators of density below and above 1: mixed in the right shares, they have the density of the data."""
+    value = {"value": torch.tensor([0.4, 1.9])}
+    score, table = aim_of("density", stage).score(value), torch.arange(2)[None]
+    found = evolve(uniform(table), table, score, 0.1, 300, draws(0, 2), metric_of("density").cost)
+    assert float(found.scores) == pytest.approx(1.0, abs=0.01) and found.weights[0].tolist() == pytest.approx(
+        [0.6, 0.4], abs=0.01
+    )
+    assert float(found.history[0]) == pytest.approx(1.15)  # the history holds densities, not distances from 1
 
 
 @pytest.mark.parametrize("name", SCORES)
@@ -219,12 +229,12 @@ def test_mixtures_with_a_broken_generator_score_infinite(stage: Stage, name: str
     aim, sick = aim_of(name, stage), stage.each[1]
     nothing = torch.full_like(sick.features, torch.nan)
     each = [stage.each[0], SampledGenerator(nothing, nothing, sick.logits, sick.y), stage.each[2]]
-    parts = [aim.measure(seen) for seen in each]
-    stacked = {key: torch.stack([part[key] for part in parts]) for key in parts[0]}
-    score = Oriented(aim.score(stacked), torch.tensor([False, True, False]), more_is_better(name))
+    stacked = aim.measure_all(each)
+    metric = metric_of(name)
+    score = worst_if_broken(aim.score(stacked), torch.tensor([False, True, False]), metric.worst)
     weights, table = torch.tensor([[0.5, 0.5], [0.5, 0.5], [0.0, 1.0]]).double(), torch.tensor([[0, 1], [0, 2], [1, 0]])
     found, clean = score(weights, table), score_of(name, stage)(weights, table)
-    assert found[0] == torch.inf and found[1:].tolist() == pytest.approx(clean[1:].tolist(), rel=1e-9)
+    assert metric.cost(found[0]) == torch.inf and found[1:].tolist() == pytest.approx(clean[1:].tolist(), rel=1e-9)
 
 
 # -- in a grid ---------------------------------------------------------------------------------------------------------------
@@ -242,29 +252,30 @@ def test_a_grid_evolves_by_any_score(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(objectives, "load", lambda name, trust_code: load(name, True))
     mixing = {"samples": 30, "generations": 20, "sigma": 0.1, "score": score, "when": when}
     _, strategy, events = train(settings(tmp_path, grid=[2, 2], mixing=mixing))
-    sign = -1 if more_is_better(score) else 1
+    cost = metric_of(score).cost
     for facts in (facts for name, facts in events if name == "mixture"):
         assert facts["score"] == score
-        assert all(sign * a <= sign * b for b, a in zip(facts["before"], facts["after"], strict=True))
+        assert all(cost(a) <= cost(b) for b, a in zip(facts["before"], facts["after"], strict=True))
     ended = strategy.neighbourhoods(SPAN * ITERATIONS)
     values = [ended.judged(one) for one in ended.all]
     assert ended.by == score and all(value is not None for value in values)
     assert all(one.fid is not None and one.kid is None for one in ended.all)
-    best = sorted(ended.all, key=lambda one: (sign * (one.value or 0.0), one.fid))[0]
+    best = sorted(ended.all, key=lambda one: (cost(one.value or 0.0), one.fid))[0]
     assert ended.best == [best.cell]
     if score == "coverage":
         assert all(0 <= value <= 1 for value in values if value is not None)
 
 
-def test_the_best_iteration_has_the_highest_score_if_more_is_better(tmp_path: Path) -> None:
-    mixing = {"samples": 30, "sigma": 0.1, "score": "density", "keep": "best"}
+@pytest.mark.parametrize("score", ["coverage", "density"])
+def test_the_best_iteration_has_the_score_of_least_cost(tmp_path: Path, score: str) -> None:
+    mixing = {"samples": 30, "sigma": 0.1, "score": score, "keep": "best"}
     assembly, strategy, engine = made(settings(tmp_path, grid=[2, 2], mixing=mixing))
     told = []
     for step in range(0, SPAN * 5, SPAN):
         list(strategy.open(step))
         engine.advance(step, step + SPAN, assembly.herd.zero_sums())
-        told.append(max(dict(strategy.close(step + SPAN))["mixture"]["after"]))
-    assert strategy.neighbourhoods(SPAN * 5).iteration == [int(np.argmax(told))]
+        told.append(min(map(metric_of(score).cost, dict(strategy.close(step + SPAN))["mixture"]["after"])))
+    assert strategy.neighbourhoods(SPAN * 5).iteration == [int(np.argmin(told))]
 
 
 def test_without_a_finite_score_the_newest_iteration_is_stored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,7 +342,7 @@ def test_impossible_scores_are_refused_before_a_run(
 
 
 def test_a_function_that_fails_is_named_and_code_must_be_trusted(stage: Stage) -> None:
-    from ganherd.strategies.mixing.reweighted import OwnScore
+    from ganherd.strategies.mixing.scorers import OwnScore
 
     def wrong(features: np.ndarray, weights: np.ndarray, real: np.ndarray) -> float:
         features += 1  # what belongs to all

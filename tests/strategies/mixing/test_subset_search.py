@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ganherd.features.moments import moments
-from ganherd.strategies.mixing.mixing import FrechetScore, VariationScore, summarise
+from ganherd.features.extract import moments
+from ganherd.strategies.mixing.scorers import FrechetScore, VariationScore, class_shares, summarise
 from ganherd.strategies.mixing.subset_search import GeneratorSubset, evolutionary, greedy, neighbourhoods
 from ganherd.util.errors import UserError
 
@@ -70,7 +70,7 @@ def test_classes_can_be_the_score() -> None:
     predicted = torch.stack([torch.full((50,), g) for g in range(GENERATORS)])  # generator g makes class g alone
     real = torch.zeros(GENERATORS, dtype=torch.float64)
     real[[1, 5, 6]] = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64)
-    score = VariationScore(summarise(predicted=predicted, classes=GENERATORS), real)
+    score = VariationScore(class_shares(predicted, GENERATORS), real)
     for found in (greedy(score, GENERATORS, 5), evolutionary(score, GENERATORS, 5, 1, generations=60)):
         check(found, score)
         assert found.score < 0.12 and {1, 5} <= set(found.picked)

@@ -17,7 +17,7 @@ import torch
 
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.engine.subset import SubsetEngine
-from ganherd.herd.feed import Feed
+from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.herd.step.step import Step
 from ganherd.herd.stream_feed import StreamFeed
 from ganherd.mixture import mixture
@@ -147,8 +147,8 @@ def test_some_members_are_fed_as_among_all(shared: bool, streamed: bool) -> None
     x, y = np.arange(60, dtype=np.uint8).reshape(20, 1, 3, 1), np.arange(20)
     index = np.broadcast_to(y, (3, 20)) if shared else np.stack([np.roll(y, m) for m in range(3)])
     count = np.array([20, 20, 20] if shared else [20, 7, 11])
-    given = (index, count, 4, 0.0, 1.0, torch.float64)
-    feed = StreamFeed(x, y, *given, torch.device("cpu")) if streamed else Feed(*map(torch.from_numpy, (x, y)), *given)
+    plan = BatchPlan(index, count, 4, 0.0, 1.0, torch.float64)
+    feed = StreamFeed(x, y, plan, torch.device("cpu")) if streamed else Feed(*map(torch.from_numpy, (x, y)), plan)
     part, base = feed.select([0, 2]), np.array([5, 6, 7])
     for batch in (0, 3, 9):
         whole, own = feed.batch_at(slice(0, 3), base, batch), part.batch_at(slice(0, 2), base[[0, 2]], batch)

@@ -218,7 +218,7 @@ def test_own_nets_of_the_first_phase_are_found_next_to_its_recipe(
 ) -> None:
     place = Path("elsewhere")
     place.mkdir()
-    nets = "from ganherd.nets.small import SmallDiscriminator as D, SmallGenerator as G\n"
+    nets = "from ganherd.nets.mlp import SmallDiscriminator as D, SmallGenerator as G\n"
     (place / "nets_of_phase_one.py").write_text(nets)
     own = {"generator": "nets_of_phase_one:G", "discriminator": "nets_of_phase_one:D"}
     first = tiny_recipe("any.npz", data={"partition": "all"}, herd={"members": 1}, nets=own)

@@ -17,7 +17,7 @@ data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_i
 @data_app.command("list")
 def data_list(as_json: Json = False) -> None:
     """List the data sets that ganherd knows, and where it looks for them."""
-    from ganherd.data.inspect import list_sources
+    from ganherd.data.readers.download import list_sources
 
     rows = list_sources()
     lines = []
@@ -33,7 +33,7 @@ def data_get(
     as_json: Json = False,
 ) -> None:
     """Download a data set into $GANHERD_DATA."""
-    from ganherd.data.inspect import get
+    from ganherd.data.readers.download import get
 
     got = get(name)
     there = f"is at {got['where']}" if got["where"] else "needs no file"

@@ -7,7 +7,9 @@ from typing import Annotated, Literal
 import typer
 
 from ganherd.cli.options import Json, Quiet, RunFolderArgument, Trust, log_unless, print_result
-from ganherd.recipe.mixture_scores import LESS, MORE, asked_score
+from ganherd.recipe.mixture_scores import GOALS, asked_score
+
+_SCORES = "; ".join(f"{', '.join(names)} ({goal})" for goal, names in GOALS.items())
 
 
 def ensemble(
@@ -17,8 +19,7 @@ def ensemble(
         str,
         typer.Option(
             metavar="SCORE",
-            help=f"Score to optimise: the least {', '.join(LESS)}; the most {', '.join(MORE)}; or the least of your "
-            "own function, package.module:function.",
+            help=f"Score to optimise: {_SCORES}; or package.module:function of your own (lower is better).",
         ),
     ] = "fid",
     search: Annotated[

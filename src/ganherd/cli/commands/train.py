@@ -204,8 +204,7 @@ def _train_part(command: TrainCommand, members: str) -> None:
     loaded = command.load()
     refuse_meeting(loaded, "--members")
     from ganherd import api
-    from ganherd.runs.folder import RunFolder
-    from ganherd.runs.part_folders import unfinished
+    from ganherd.runs.folder import RunFolder, unfinished
     from ganherd.training.variants import job_parts, phases
 
     phases.refuse(loaded)

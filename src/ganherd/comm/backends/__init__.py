@@ -1,1 +1,1 @@
-"""Communicators: one process, MPI, and torch.distributed; and which of them started this process."""
+"""The communicators: for one process, for MPI and for torch.distributed; and how a job is started."""

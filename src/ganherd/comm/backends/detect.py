@@ -1,4 +1,4 @@
-"""Detect from the environment which launcher started this process, and connect the matching communicator."""
+"""Detect which launcher started this process, connect its ranks, and return the command that starts the job again."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
 
 NAMES = ("local", "mpi", "torch")
+RANKS = "GANHERD_RANKS"  # the number of ranks, set by `ganherd train --ranks`
+ULFM = "OMPI_MCA_mpi_ft_enable"  # is 1 under Open MPI's mpiexec --with-ft ulfm
 
 
 def detect(environ: Mapping[str, str]) -> str:
@@ -55,7 +57,7 @@ def connect(name: str, environ: Mapping[str, str] = os.environ) -> Communicator:
     # Loading PyTorch may take minutes on a file server, so it is imported before the clock of the watchdog starts.
     import torch.distributed  # noqa: F401
 
-    from ganherd.comm.backends.startup import start_watchdog
+    from ganherd.comm.backends.rendezvous import start_watchdog
     from ganherd.comm.communicator import RankLost
     from ganherd.comm.handshake import introduce
 
@@ -104,6 +106,36 @@ def _refuse_unconnected(world_size: int, environ: Mapping[str, str]) -> None:
         f"mpiexec started {started} ranks, but MPI sees one: this mpiexec belongs to another MPI than mpi4py's "
         "(`ganherd doctor` names it); start with that one's mpiexec."
     )
+
+
+def with_launcher(command: str, backend: str, ranks: int, environ: Mapping[str, str] = os.environ) -> str:
+    """Return a `ganherd` command with the launcher that starts it on this many ranks, without the site's own options.
+
+    Args:
+        command: The command in one process.
+        backend: The name of the communicator.
+        ranks: The number of ranks.
+        environ: The environment of a rank.
+
+    >>> with_launcher("ganherd train --resume run", "mpi", 4, {"PMI_SIZE": "4"})
+    'mpiexec -n 4 ganherd train --resume run'
+    >>> with_launcher("ganherd train --resume run", "torch", 2, {"GANHERD_RANKS": "2"})
+    'ganherd train --resume run --ranks 2'
+    >>> with_launcher("ganherd train --resume run", "local", 1, {})
+    'ganherd train --resume run'
+    """
+    if ranks == 1 or backend == "local":
+        return command
+    if backend == "mpi":
+        if environ.get("SLURM_STEP_NUM_TASKS") == str(ranks) and "OMPI_COMM_WORLD_SIZE" not in environ:
+            return f"srun -n {ranks} {command}"
+        return f"mpiexec{' --with-ft ulfm' if environ.get(ULFM) == '1' else ''} -n {ranks} {command}"
+    if RANKS in environ:
+        return f"{command} --ranks {ranks}"
+    if "TORCHELASTIC_RUN_ID" in environ:
+        is_one_host = environ.get("LOCAL_WORLD_SIZE") == str(ranks)
+        return f"torchrun {f'--nproc-per-node {ranks}' if is_one_host else '…'} -m -- {command}"
+    return command
 
 
 def _number(environ: Mapping[str, str], name: str) -> int:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from ganherd.comm.communicator import Communicator, Placement
-from ganherd.comm.pending import Fetch, PendingWork
-from ganherd.comm.row_messages import index
+from ganherd.comm.row_messages import Fetch, Messages, PendingWork, index
 
 if TYPE_CHECKING:
     from ganherd.herd.state import State
@@ -41,11 +39,7 @@ class Local(Communicator):
         pass
 
     def _start(
-        self,
-        outgoing: Mapping[int, Tensor],
-        incoming: Mapping[int, Tensor],
-        device: torch.device,
-        unsynced: bool = False,
+        self, outgoing: Messages, incoming: Messages, device: torch.device, unsynced: bool = False
     ) -> PendingWork:
         raise AssertionError("a single process has no peers")
 

@@ -1,4 +1,4 @@
-"""The communicator of an MPI job, by mpi4py: sends buffers, never pickles, and uses only calls that do not block."""
+"""The communicator of an MPI job, based on mpi4py. It sends buffers, never pickles, and only makes calls that do not block."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ import ctypes
 import os
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 import numpy as np
 import torch
-from torch import Tensor
 
+from ganherd.comm.backends.detect import ULFM
 from ganherd.comm.communicator import Communicator, RankLost, Survivors
-from ganherd.comm.launch_command import ULFM
-from ganherd.comm.pending import PendingWork
+from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.standard_streams import flush_all
 
@@ -41,7 +40,7 @@ class Mpi(Communicator):
 
         Args:
             comm: An mpi4py communicator; None starts MPI and joins all ranks of the job.
-            whole: The communicator that this one is a group of.
+            whole: The communicator of the whole job, if this one has only some of its ranks.
         """
         self._mpi = _load()
         self._peer_errors = (self._mpi.Exception,)
@@ -177,11 +176,7 @@ class Mpi(Communicator):
             comm.Revoke()
 
     def _start(
-        self,
-        outgoing: Mapping[int, Tensor],
-        incoming: Mapping[int, Tensor],
-        device: torch.device,
-        unsynced: bool = False,
+        self, outgoing: Messages, incoming: Messages, device: torch.device, unsynced: bool = False
     ) -> PendingWork:
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # MPI ignores CUDA streams, so the data must be complete.
@@ -198,7 +193,7 @@ class Mpi(Communicator):
         self._unfinished.add(work)
         return work
 
-    def _pieces(self, by_peer: Mapping[int, Tensor]) -> list[tuple[int, Any]]:
+    def _pieces(self, by_peer: Messages) -> list[tuple[int, Any]]:
         """Return messages as buffers, split if they are too long. Pieces between two ranks arrive in order."""
         pieces = [(peer, piece) for peer, message in by_peer.items() for piece in message.split(self.most)]
         return [(peer, [piece if piece.is_cuda else piece.numpy(), self._mpi.BYTE]) for peer, piece in pieces]
@@ -227,7 +222,11 @@ class _Requests:
     """Requests that MPI has started; they only advance while MPI is called."""
 
     def __init__(self, requests: list[Any], unfinished: set[_Requests]) -> None:
-        """`unfinished`: the set that references this object until its requests are done."""
+        """Track requests.
+
+        Args:
+            unfinished: The set that references this object until its requests are done.
+        """
         self.requests, self._unfinished = requests, unfinished
 
     def is_completed(self) -> bool:

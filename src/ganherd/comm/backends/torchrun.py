@@ -1,4 +1,4 @@
-"""The communicator of a torchrun job, by torch.distributed: gloo between CPUs, NCCL if each rank has a GPU of its own."""
+"""The communicator of a torchrun job, based on torch.distributed: gloo between CPUs, NCCL if no two ranks share a GPU."""
 
 from __future__ import annotations
 
@@ -13,12 +13,10 @@ from typing import Any, NoReturn
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
 
-from ganherd.comm.backends.rendezvous import LivenessRing, lost_after, meet
-from ganherd.comm.backends.startup import start_timeout
+from ganherd.comm.backends.rendezvous import LivenessRing, lost_after, meet, start_timeout
 from ganherd.comm.communicator import Communicator, RankLost
-from ganherd.comm.pending import PendingWork
+from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.standard_streams import flush_all
 
@@ -76,7 +74,7 @@ class Torch(Communicator):
         return max(0, int(maximum) - int(count))
 
     def is_loss_reporter(self) -> bool:
-        """Ask the store, which the process that launched the ranks holds; if it is gone too, each rank reports."""
+        """Return whether this rank is the first to ask the store of the launcher; True if the store is gone, too."""
         if self._store is None:
             return True
         try:
@@ -85,15 +83,11 @@ class Torch(Communicator):
             return True
 
     def _rank_lost(self, error: Exception) -> RankLost:
-        """Keep gloo's reason, without its source file and its advice."""
+        """Return the exception with gloo's reason, without the source file and the advice in its message."""
         return super()._rank_lost(RuntimeError(re.sub(r"^\[\S+\] |\. This is typically .*", "", str(error))))
 
     def _start(
-        self,
-        outgoing: Mapping[int, Tensor],
-        incoming: Mapping[int, Tensor],
-        device: torch.device,
-        unsynced: bool = False,
+        self, outgoing: Messages, incoming: Messages, device: torch.device, unsynced: bool = False
     ) -> PendingWork:
         if device.type == "cpu":
             return self._send_and_receive(outgoing, incoming, self._group, _UNSYNCED_TAG if unsynced else 0)
@@ -103,9 +97,7 @@ class Torch(Communicator):
                 self._nccl_connected = True
             return self._send_and_receive(outgoing, incoming, self._gpus)
 
-    def _send_and_receive(
-        self, outgoing: Mapping[int, Tensor], incoming: Mapping[int, Tensor], group: Any, tag: int = 0
-    ) -> _Works:
+    def _send_and_receive(self, outgoing: Messages, incoming: Messages, group: Any, tag: int = 0) -> _Works:
         """Start to send and receive messages in a group."""
         peers = self._job_ranks
         operations = [dist.P2POp(dist.irecv, message, peers[peer], group, tag) for peer, message in incoming.items()]
@@ -147,7 +139,7 @@ class Torch(Communicator):
 class _Works:
     """Messages that torch.distributed has started; gloo and NCCL advance them by themselves."""
 
-    def __init__(self, works: Sequence[Any], outgoing: Mapping[int, Tensor]) -> None:
+    def __init__(self, works: Sequence[Any], outgoing: Messages) -> None:
         self._works, self._outgoing = works, outgoing  # Messages must not be freed before they are sent.
         self._waiter: threading.Thread | None = None
         self._error: Exception | None = None

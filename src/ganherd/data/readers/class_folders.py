@@ -11,19 +11,19 @@ import math
 import os
 import warnings
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ganherd.data.arrays import Array, RawData
+from ganherd.data.readers.image_tree import identity, list_tree
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted, few
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pillow runs a program to read EPS
-CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left behind by file managers and archivers
-SPLITS = {"train", "test", "val", "valid", "validation"}
 CENTRE = (0.5, 0.5)
 TURNS = {  # the operation that undoes each recorded orientation
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
@@ -33,17 +33,33 @@ TURNS = {  # the operation that undoes each recorded orientation
 
 def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
     """Read the images of a folder; folders `train` and `test` (or `val`) in it are its split."""
-    names = {entry.name.lower(): entry for entry in _entries(root) if entry.is_dir()}
-    others = [names[k] for k in ("test", "val", "valid", "validation") if k in names]
-    reader = _Reader(root, settings)
-    if "train" not in names or not others or set(names) - SPLITS:
-        x, y, labels = reader.read(root, None)
-        return RawData(reader.stack(x), y, labels=labels or None, notes=reader.notes(), skipped=len(reader.bad))
-    x, y, labels = reader.read(names["train"], None)
-    x_test, y_test, _ = reader.read(others[0], labels)
-    note = f"trained on {names['train'].name}/, held out {others[0].name}/"
-    raw = RawData(reader.stack(x), y, reader.stack(x_test), y_test, labels or None)
-    return replace(raw, notes=(note, *reader.notes()), skipped=len(reader.bad))
+    tree = list_tree(root)
+    reader = ImageReader(root, settings.size)
+    reader.skipped += [(name, "it is next to the class folders") for name in tree.unclassified]
+    images: dict[str, list[Array]] = {group.split: [] for group in tree.groups}
+    y: dict[str, list[int]] = {split: [] for split in images}
+    for group in tree.groups:
+        own = reader.read(group.folder, group.files)
+        if not own and group.label >= 0 and settings.bad_images == "skip":
+            raise UserError(
+                f"the class folder {root / group.folder} has no file that is an image; add images or remove the folder."
+            )
+        images[group.split] += own
+        y[group.split] += [group.label] * len(own)
+    bad = few([f"{name} ({why})" for name, why in reader.skipped], 5)
+    bad = f"{counted(len(reader.skipped), 'files')} in {root} cannot be used as images: {bad}" if bad else ""
+    if bad and settings.bad_images == "refuse":
+        raise UserError(f"{bad}; remove what is no image, or skip it with --set data.bad_images=skip.")
+    if not all(images.values()):
+        raise UserError(f"{root} holds no images ({', '.join(FORMATS)}).")
+    x = {split: reader.stack(own) for split, own in images.items()}
+    labels = {split: np.array(own, np.int64) if tree.labels else None for split, own in y.items()}
+    notes = [*reader.notes(), *([f"skipped: {bad}"] if bad else [])]
+    if "test" in x:
+        train, test = (group.folder.split(os.sep)[0] for group in (tree.groups[0], tree.groups[-1]))
+        notes.insert(0, f"trained on {train}/, held out {test}/")
+    arrays = (x["train"], labels["train"], x.get("test"), labels.get("test"))
+    return RawData(*arrays, tree.labels or None, tuple(notes), len(reader.skipped))
 
 
 def resized(x: Array, size: int) -> Array:
@@ -59,10 +75,12 @@ def resized(x: Array, size: int) -> Array:
 
 
 def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: tuple[int, int] | None = None) -> Any:
-    """Return the square of an image, resized.
+    """Return the largest square of an image, resized.
 
     Args:
-        whole: The size of the image, if it was decoded at a fraction of it.
+        size: Width and height of the result in pixels.
+        place: Position of the square, from (0, 0) for left and top to (1, 1) for right and bottom.
+        whole: Width and height of the image file, if it was decoded at a fraction of that.
     """
     from PIL import Image
 
@@ -82,8 +100,11 @@ def decode(
 ) -> tuple[Array, set[str]]:
     """Return an image as uint8 [H, W] (grey) or [H, W, 3], and what was converted.
 
-    `place` is where the square is cut for `size`, from (0, 0) for left and top to (1, 1). With `draft` a JPEG that is much
-    larger is decoded at a half, a quarter or an eighth of its size: much faster, and about half a grey level away.
+    Args:
+        size: Width and height to which the image is cropped and resized; None: leave it as it is.
+        place: Position of the square, from (0, 0) for left and top to (1, 1) for right and bottom.
+        draft: Decode a JPEG that is much larger than `size` at a half, a quarter or an eighth of its size. This is much
+            faster, and pixels differ by about half a grey level.
     """
     from PIL import Image
 
@@ -129,130 +150,64 @@ def decode(
     return np.asarray(image), done
 
 
-def _entries(folder: Path) -> list[Path]:
-    """Return the entries of a folder in order, without hidden ones."""
-    try:
-        visible = [p for p in folder.iterdir() if not p.name.startswith(".") and p.name.lower() not in CLUTTER]
-    except OSError as error:
-        raise UserError(f"the folder {folder} cannot be read: {error.strerror}.") from None
-    return sorted(visible, key=lambda p: p.name)
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = os.stat(path)
-    return status.st_dev, status.st_ino
-
-
 @dataclass
-class _Reader:
-    """Read the images below one folder. All must have one size; skipped files are counted."""
+class ImageReader:
+    """Decode the images below a folder, which must have one size, and collect what was converted or skipped."""
 
     root: Path
-    settings: schema.DataConfig
-    first: tuple[Path, tuple[int, ...]] | None = None
-    colour: bool = False
-    grey: int = 0
-    bad: list[tuple[Path, str]] = field(default_factory=list)
-    done: Counter[str] = field(default_factory=Counter)
+    size: int | None  # width and height to which images are cropped and resized; None: leave them as they are
+    first: tuple[Path, tuple[int, ...]] | None = None  # the first image, and its height and width
+    colour: bool = False  # whether any image has colour
+    grey: int = 0  # number of grey images
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # files that are no images, and why
+    converted: Counter[str] = field(default_factory=Counter)  # number of images by kind of conversion
     files: Counter[tuple[int, int]] = field(default_factory=Counter)  # by identity: links to a file are that file
 
-    def read(self, folder: Path, labels: tuple[str, ...] | None) -> tuple[list[Array], Array | None, tuple[str, ...]]:
-        """Return images, labels and class names; for a second split the names are given."""
-        seen = {_identity(self.root), _identity(folder)}
-        inside = _entries(folder)
-        classes = [p for p in inside if p.is_dir() and _identity(p) not in seen]  # a link to the root is not a class
-        classes.sort(key=lambda p: (0, int(p.name), "") if p.name.isdecimal() else (1, 0, p.name))
-        names = tuple(p.name for p in classes)
-        files = [p for p in inside if not p.is_dir()]
-        images: list[Array] = []
-        y: list[int] = []
-        if not classes:
-            images = self._images(files)
-        else:
-            self.bad += [(p, "it is next to the class folders") for p in files]
-        if labels is not None and (bool(labels) != bool(names) or not set(names) <= set(labels)):
-            strange = ", ".join(name for name in names if name not in labels) or "no class folders"
-            raise UserError(f"{folder} has {strange}, unlike the training folder next to it.")
-        known = labels or names
-        for path in classes:
-            before = len(self.bad)
-            read = self._images(self._walk(path, {*seen, _identity(path)}))
-            if not read and len(self.bad) == before:
-                raise UserError(f"the class folder {path} is empty; add images or remove the folder.")
-            if not read and self.settings.bad_images == "skip":
-                raise UserError(
-                    f"the class folder {path} has no file that is an image; add images or remove the folder."
-                )
-            images += read
-            y += [known.index(path.name)] * len(read)
-        if self.bad and self.settings.bad_images == "refuse":
-            raise UserError(f"{self._named()}; remove what is no image, or skip it with --set data.bad_images=skip.")
-        if not images:
-            raise UserError(f"{folder} holds no images ({', '.join(FORMATS)}).")
-        return images, np.array(y, np.int64) if known else None, known
-
-    def _walk(self, folder: Path, seen: set[tuple[int, int]]) -> list[Path]:
-        """Return all files below a class folder; links back to a folder that was entered before are not followed."""
-        files: list[Path] = []
-        for path in _entries(folder):
-            if not path.is_dir():
-                files.append(path)
-            elif (this := _identity(path)) not in seen:
-                seen.add(this)
-                files += self._walk(path, seen)
-        return files
-
-    def _images(self, files: list[Path]) -> list[Array]:
+    def read(self, folder: str, names: Sequence[str], **options: Any) -> list[Array]:
+        """Return the images of these files in a folder below the root; `options` are those of `decode`."""
         images = []
-        for path in files:
-            if not path.is_file():  # a pipe would block, and a broken link has no content
-                self.bad.append((path, "it is no file"))
-                continue
+        for name in names:
+            path = Path(self.root, folder, name)
             try:
-                image, done = decode(path, self.settings.size)
+                if not path.is_file():  # a pipe would block, and a broken link has no content
+                    raise ValueError("it is no file")
+                image, done = decode(path, self.size, **options)
             except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
                 unknown = type(error).__name__ == "UnidentifiedImageError"
-                self.bad.append((path, "no known image format" if unknown else str(error) or type(error).__name__))
+                why = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                self.skipped.append((os.path.join(folder, name), "no known image format" if unknown else why))
                 continue
-            if self.first is None:
-                self.first = (path, image.shape[:2])
-            elif image.shape[:2] != self.first[1]:
-                self._mixed(path, image.shape[:2])
+            self.first = self.first or (path, image.shape[:2])
+            if image.shape[:2] != self.first[1]:
+                raise UserError(
+                    f"images differ in size: {_with_size(*self.first)} and {_with_size(path, image.shape)}; "
+                    "bring them to one size with --set data.size=64, or --size 64 for data inspect."
+                )
             self.colour |= image.ndim == 3
             self.grey += image.ndim == 2
-            self.done.update(done)
-            self.files[_identity(path)] += 1
+            self.converted.update(done)
+            self.files[identity(path)] += 1
             images.append(image)
         return images
 
-    def _mixed(self, path: Path, shape: tuple[int, ...]) -> None:
-        assert self.first is not None
-        other, (height, width) = self.first
-        raise UserError(
-            f"images differ in size: {other} is {width} × {height} and {path} is {shape[1]} × {shape[0]}; "
-            "bring them to one size with --set data.size=64, or --size 64 for data inspect."
-        )
-
     def stack(self, images: list[Array]) -> Array:
         """Return images as one array [n, C, H, W]; grey images repeat their channel if others have colour."""
-        channels = 3 if self.colour else 1
-        out = np.empty((len(images), channels, *images[0].shape[:2]), np.uint8)
+        height, width = (self.size, self.size) if self.size else images[0].shape[:2]
+        out = np.empty((len(images), 3 if self.colour else 1, height, width), np.uint8)
         for i, image in enumerate(images):
             out[i] = image if image.ndim == 2 else image.transpose(2, 0, 1)
         return out
 
-    def notes(self) -> tuple[str, ...]:
-        notes = [f"{n:,} {what}" for what, n in sorted(self.done.items())]
+    def notes(self) -> list[str]:
+        """Return notes for the user: what was converted, and files that are links to others."""
+        notes = [f"{n:,} {what}" for what, n in sorted(self.converted.items())]
         if self.colour and self.grey:
             notes.append(f"{self.grey:,} grey images became RGB, like the others")
         if links := sum(self.files.values()) - len(self.files):
             link, count = ("links", "counts") if links == 1 else ("link", "count")
             notes.append(f"{counted(links, 'files')} here {link} to an image that is here already, and {count} again")
-        if self.bad:
-            notes.append(f"skipped: {self._named()}")
-        return tuple(notes)
+        return notes
 
-    def _named(self) -> str:
-        names = few([f"{path.relative_to(self.root)} ({why})" for path, why in self.bad], 5)
-        count = f"{len(self.bad):,} file" + "s" * (len(self.bad) > 1)
-        return f"{count} in {self.root} cannot be used as images: {names}"
+
+def _with_size(path: Path, shape: tuple[int, ...]) -> str:
+    return f"{path} is {shape[1]} × {shape[0]}"

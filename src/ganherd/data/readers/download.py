@@ -24,7 +24,7 @@ BLOCK = 2**20
 
 @dataclass(frozen=True)
 class Download:
-    """One official file and where it belongs below the data folder."""
+    """An official file: its address, its path below the data folder, and its checksum."""
 
     url: str
     path: str  # without .gz if the url has it: it is unpacked, so that ranks can share its memory map
@@ -91,6 +91,7 @@ def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) ->
 
 
 def _fetch(name: str, item: Download) -> Path:
+    """Download one file of a data set, check it, and return its path."""
     target = data_home() / item.path
     by_hand = f"fetch {item.url} by hand and put it at {data_home() / item.packed}"
     try:
@@ -112,7 +113,7 @@ def _fetch(name: str, item: Download) -> Path:
 
 
 def _copy(reply: Any, file: Any, label: str) -> str:
-    """Copy block by block and print progress to stderr, on one line if it is a terminal."""
+    """Copy a reply to a file, print progress to stderr, and return the MD5 of the content."""
     total, done = int(reply.headers.get("Content-Length") or 0), 0
     digest = hashlib.md5(usedforsecurity=False)
     live = sys.stderr.isatty()

@@ -1,4 +1,4 @@
-"""Readers of data files: .npz, .npy, idx, CIFAR (binary, or pickled through a reader that runs nothing), points in text."""
+"""Read data files: .npz, .npy, idx, CIFAR (binary or pickled), and points in text."""
 
 from __future__ import annotations
 
@@ -39,20 +39,15 @@ class UnreadableFile(UserError):
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Turn the many errors of broken files into one sentence."""
+    """Turn any error of a broken file inside the block into one sentence; `what` is what the file should be."""
     try:
         yield
     except UserError:
         raise
     except _BROKEN as error:
         kind = UserError if isinstance(error, OSError) and error.errno else UnreadableFile  # the system refused it
-        raise kind(f"{path} cannot be read as {what}: {_why(error)}.") from None
-
-
-def _why(error: Exception) -> str:
-    if is_out_of_memory(error):
-        return f"{reason(error)}; {_LESS}"
-    return str(error).rstrip(".") or type(error).__name__
+        why = f"{reason(error)}; {_LESS}" if is_out_of_memory(error) else str(error).rstrip(".") or type(error).__name__
+        raise kind(f"{path} cannot be read as {what}: {why}.") from None
 
 
 def _require_memory(path: Path, num_bytes: int) -> None:
@@ -63,9 +58,13 @@ def _require_memory(path: Path, num_bytes: int) -> None:
 
 
 def read_npz(path: Path, mapped: bool = False) -> RawData:
-    """Read arrays x, y or x_train, y_train, x_test, y_test; `labels` holds class names. Or images, labels.
+    """Read an .npz file with arrays x, y, or x_train, y_train, x_test, y_test, or images, labels.
 
-    `mapped`: images that lie there as bytes are not copied. The file must then stay as it is.
+    In the first two cases `labels` holds the class names.
+
+    Args:
+        mapped: Map images that are stored as uncompressed bytes into memory instead of copying them. The file must then
+            not be changed.
     """
     with reading(path, "an .npz file of plain arrays"), path.open("rb") as handle:
         if not handle.peek(6).startswith((b"PK", b"\x93NUMPY")):  # else numpy would take it for a pickle
@@ -124,15 +123,17 @@ def _names(labels: Array, path: Path) -> tuple[str, ...] | None:
 # --- idx (MNIST and its kin) ----------------------------------------------------------------------------------------
 
 
-SPLITS = (("train",), ("t10k", "test"))  # names of the files of the two sets
+SPLITS = (("train",), ("t10k", "test"))  # words in the names of training files and of test files
 KINDS = (("images", 3), ("labels", 1))  # content and number of axes
 
 
 def is_idx(folder: Path) -> bool:
+    """Return whether a folder holds an idx file of images."""
     return any(_idx_files(folder, words, "images") for words in SPLITS)
 
 
 def is_idx_complete(folder: Path) -> bool:
+    """Return whether a folder holds all four idx files: images and labels, for training and for testing."""
     return all(_idx_files(folder, words, kind) for words in SPLITS for kind, _ in KINDS)
 
 
@@ -162,7 +163,7 @@ def read_idx_images(path: Path) -> RawData:
 
 
 def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
-    """Return the files of one set and kind; gzipped ones only if there is no plain one."""
+    """Return the files of one split and kind (images or labels); gzipped ones only if there is no plain one."""
     pattern = re.compile(rf"([^.].*[-_])?({'|'.join(words)})[-_]{kind}[-.]idx\d[-.]ubyte(\.gz)?", re.IGNORECASE)
     try:
         files = sorted(p for p in folder.iterdir() if pattern.fullmatch(p.name) and p.is_file())
@@ -172,7 +173,7 @@ def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
 
 
 def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
-    """Return an array of bytes with `rank` axes; the header must match the content."""
+    """Return the array of bytes in an idx file, which must have `rank` axes and as many bytes as its header states."""
     packed = path.suffix == ".gz"
     with reading(path, "an idx file"), gzip.open(path) if packed else path.open("rb") as file:
         head = file.read(4)
@@ -211,6 +212,8 @@ CIFAR_FILE = re.compile(
 
 
 def is_cifar(folder: Path) -> bool:
+    """Return whether a folder holds the files of CIFAR-10 or CIFAR-100, binary or pickled."""
+
     def has(*names: str) -> bool:
         return all((folder / name).is_file() for name in names)
 

@@ -1,4 +1,4 @@
-"""Bytes as they lie in a file, mapped: all processes of a host share them, and none copies them."""
+"""Map arrays of bytes from files into memory, so that all processes of a host share them and none copies them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LOCAL = 30  # bytes of a zip member's own header, before its name and its extra
 
 
 def map_bytes(file: IO[bytes], start: int, shape: tuple[int, ...]) -> Array:
-    """uint8 of that shape from byte `start` on; what is written to it stays with this process, and never reaches the file."""
+    """Return the bytes of a file from `start` on as a uint8 array of that shape. Changes to it never reach the file."""
     size = math.prod(shape)
     whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     if len(whole) < start + size:
@@ -26,7 +26,16 @@ def map_bytes(file: IO[bytes], start: int, shape: tuple[int, ...]) -> Array:
 
 
 def map_member(file: IO[bytes], archive: zipfile.ZipFile, key: str) -> Array | None:
-    """An array of bytes out of an .npz, mapped and held against its checksum; None where it is no such array as it lies."""
+    """Return an array of an .npz file as a memory map, after checking its checksum.
+
+    Args:
+        file: The .npz file, opened for reading.
+        archive: The same file as a zip archive.
+        key: The name of the array.
+
+    Returns:
+        None if the array is compressed, encrypted or not made of uint8, so that it cannot be mapped.
+    """
     info = archive.getinfo(f"{key}.npy")
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:  # packed, or enciphered
         return None

@@ -1,4 +1,4 @@
-"""Data sources that a recipe can name: how each is read, and where its files lie on this machine."""
+"""Read a data source: one that a recipe can name, or a file or folder, whose name or content decides the reader."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from ganherd.data.arrays import RawData, tidy
-from ganherd.data.readers.files_by_format import UnreadableFile, is_idx_complete, read_points
-from ganherd.data.readers.read_path import read_path
-from ganherd.data.readers.stacked_mnist import stack
-from ganherd.data.readers.toys import draw
+from ganherd.data.readers import files_by_format
+from ganherd.data.readers.class_folders import read_folder
+from ganherd.data.readers.synthetic import STACKED, draw, stack
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError
 from ganherd.util.paths import data_home
@@ -48,6 +47,7 @@ class NamedSource:
 
 
 def _digits(settings: schema.DataConfig) -> RawData:
+    """Return scikit-learn's handwritten digits."""
     from sklearn.datasets import load_digits  # here, because importing it takes a second
 
     digits = load_digits()
@@ -56,11 +56,11 @@ def _digits(settings: schema.DataConfig) -> RawData:
 
 
 def _r15(settings: schema.DataConfig) -> RawData:
-    return read_points(Path(__file__).with_name("r15.txt"))  # its first lines name the source
+    return files_by_format.read_points(Path(__file__).with_name("r15.txt"))  # its first lines name the source
 
 
 def _stacked_mnist(settings: schema.DataConfig) -> RawData:
-    return stack(tidy(read_files("stacked-mnist", settings), "mnist"))
+    return stack(tidy(read_files(STACKED, settings), "mnist"))
 
 
 _SOURCES = {
@@ -80,7 +80,7 @@ _SOURCES = {
         about="70,000 handwritten digits, 28 × 28 grey, ten classes",
         places=("mnist.npz", "mnist"),
     ),
-    "stacked-mnist": NamedSource(
+    STACKED: NamedSource(
         _stacked_mnist,
         "128,000 stacks of three MNIST digits, 28 × 28 RGB, a thousand modes, no labels",
         places=("mnist.npz", "mnist"),
@@ -125,29 +125,57 @@ def read_named(settings: schema.DataConfig) -> RawData:
 
 
 def read_files(name: str, settings: schema.DataConfig) -> RawData:
-    """Read the files of a named source, which stay memory-mapped where their format allows it."""
+    """Read the files of a named source. Large arrays are memory-mapped if their format allows it."""
     path = find(name)
     if path is None:
         raise missing(name)
     try:
         return read_path(path, settings, mapped=True)
-    except UnreadableFile as error:
+    except files_by_format.UnreadableFile as error:
         again = f"remove it, and `ganherd data get {DATA_SOURCES[name].made_of or name}` fetches it again"
         raise UserError(f"{str(error).rstrip('.')}; {again}.") from None
 
 
 def find(name: str) -> Path | None:
-    """Return the path of a named source on this machine, or None."""
+    """Return the file or folder of a named source in the data folder; None if it is not there."""
     name = DATA_SOURCES[name].made_of or name
     for place in DATA_SOURCES[name].places:
         path = data_home() / place
-        if path.is_file() or (path.is_dir() and (name != "mnist" or is_idx_complete(path))):
+        if path.is_file() or (path.is_dir() and (name != "mnist" or files_by_format.is_idx_complete(path))):
             return path
     return None
 
 
 def missing(name: str) -> UserError:
-    """Return the error about a named source whose files are not on this machine."""
+    """Return the error that reports a named source whose files are not on this machine."""
     name = DATA_SOURCES[name].made_of or name
     places = " or ".join(str(data_home() / place) for place in DATA_SOURCES[name].places[:2])
     return UserError(f"the data {name} is not on this machine: run `ganherd data get {name}`, or put it at {places}.")
+
+
+def read_path(path: Path, settings: schema.DataConfig, mapped: bool = False) -> RawData:
+    """Read an .npz, .npy, idx or text file, CIFAR's archives, or a folder of images.
+
+    Args:
+        mapped: Map large arrays into memory instead of copying them; for files that do not change.
+    """
+    name = path.name.lower()
+    if path.is_dir():
+        if files_by_format.is_idx(path):
+            return files_by_format.read_idx(path, mapped)
+        return files_by_format.read_cifar(path) if files_by_format.is_cifar(path) else read_folder(path, settings)
+    if not path.is_file():
+        raise UserError(f"{path} is neither a file nor a folder.")
+    if name.endswith(".npz"):
+        return files_by_format.read_npz(path, mapped)
+    if name.endswith(".npy"):
+        return files_by_format.read_npy(path)
+    if name.endswith((".tar.gz", ".tgz", ".tar")):
+        return files_by_format.read_cifar(path)
+    if name.endswith((".txt", ".csv", ".tsv")):
+        return files_by_format.read_points(path)
+    if "idx" in name or name.endswith("ubyte"):
+        return files_by_format.read_idx_images(path)
+    raise UserError(
+        f"{path} is no data that ganherd reads: an .npz or .npy, idx files, CIFAR, points in .txt, or a folder of images."
+    )

@@ -1,4 +1,4 @@
-"""Read the arrays of a pickle without executing it: every name that it may call is a plain record here.
+"""Read the arrays of a pickle without executing any code that it names.
 
 A pickle is a small program that may call what it names. This reader imports nothing: the few names that a pickled numpy array
 needs are replaced by records of their arguments, from which the array is rebuilt. All other names are refused.
@@ -19,7 +19,7 @@ TYPES = {"u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "b1"}
 
 
 class _Type:
-    """Stands for numpy.dtype: remembers its code and byte order."""
+    """Record what a pickle passes to numpy.dtype: its code and byte order."""
 
     __slots__ = ("code", "order")
 
@@ -37,7 +37,7 @@ class _Type:
 
 
 class _Array:
-    """Stands for numpy's array and the functions that rebuild one: remembers shape, type and bytes."""
+    """Record what a pickle passes to numpy's array, or to a function that rebuilds one: shape, type and bytes."""
 
     __slots__ = ("state",)
 
@@ -60,7 +60,7 @@ class _Array:
 
 
 class _Buffer(_Array):
-    """Stands for numpy's `_frombuffer`, which newer pickles use."""
+    """Record what a pickle passes to numpy's `_frombuffer`, which newer pickles use."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class _Buffer(_Array):
 
 # A class and not a function: what a pickle may "build" must have a `__setstate__`, or it could set its attributes.
 class _Encode:
-    """Stands for `_codecs.encode`, the way Python 3 writes bytes for Python 2."""
+    """Take the place of `_codecs.encode`, with which Python 3 writes bytes for Python 2."""
 
     def __new__(cls, text: Any = "", how: Any = "") -> bytes:  # type: ignore[misc]
         if not isinstance(text, str) or _text(how) not in ("latin1", "latin-1"):
@@ -97,11 +97,15 @@ NAMES: dict[tuple[str, str], Any] = {
 
 
 class _Refused(Exception):
-    """A name that no array needs."""
+    """Raised for a pickle that names anything but the parts of an array; the message is that name."""
 
 
-# The reader written in Python, because the one in C can be made to reserve any amount of memory by a few bytes.
 class _Reader(pickle._Unpickler):
+    """Read a pickle in which only the names of `NAMES` may occur.
+
+    It derives from Python's own unpickler, because a few bytes can make the one in C reserve any amount of memory.
+    """
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in NAMES:
             raise _Refused(f"{module}.{name}")
@@ -109,7 +113,14 @@ class _Reader(pickle._Unpickler):
 
 
 def read_pickle(data: bytes, where: str) -> dict[str, Any]:
-    """Return the top-level dictionary of a pickle, with text keys and arrays rebuilt.
+    """Return the dictionary that a pickle holds, with keys as text and values as arrays or plain Python values.
+
+    Args:
+        data: The pickle.
+        where: What messages call it.
+
+    Raises:
+        UserError: It is broken, holds no dictionary, or names anything but the parts of an array.
 
     >>> read_pickle(pickle.dumps({b"labels": [1, 2]}), "example")
     {'labels': [1, 2]}

@@ -1,7 +1,8 @@
-"""Prepare a tree of images for training, with all cores; a run that is killed continues where it stopped.
+"""Prepare a folder of images for training, on all cores. If the command is killed, the same command continues from there.
 
-The files of a class are cut into units; a worker makes a part of a unit, and later a shard of the parts of a class. Each is
-there whole or not at all, so a restart looks at what is there and does the rest.
+The files of a class are divided into units. Worker processes decode a unit and write its images to a temporary file, a part.
+When all parts of a class exist, a worker joins them to its shard. Files appear whole or not at all, so that a restart finds
+what is done and does the rest.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from typing import Literal, TextIO
 
 import numpy as np
 
+from ganherd.data.readers.image_tree import Tree, list_tree
 from ganherd.data.shards import worker as unit_work
 from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, Shard, ShardSettings, Skipped, read_index
-from ganherd.data.shards.tree import Tree, list_tree
 from ganherd.data.shards.worker import ClassFiles, Piece
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
@@ -44,10 +45,16 @@ def prepare(
     jobs: int | None = None,
     progress: Progress | None = None,
 ) -> Index:
-    """Read the images below `folder`, write `out`, and return its index.
+    """Decode the images below a folder, write them as shards, and return the index of the shards.
 
     Args:
-        jobs: Number of processes that read.
+        folder: The images, in one folder per class or flat.
+        out: The folder to write; one that an interrupted call has begun is continued.
+        size: Width and height to which images are cropped and resized.
+        crop: Which square of an image is taken.
+        seed: Seed of random crops.
+        jobs: Number of processes that decode; default: one per core.
+        progress: Called with the number of finished files and of all files.
     """
     if seed is not None and crop != "random":
         raise UserError("--seed places random crops, and the crop is centre; leave it out, or take --crop random.")
@@ -85,7 +92,7 @@ def prepare(
 
 
 class _Work:
-    """The tasks that are left, and the processes that work on them."""
+    """Work through the units and shards that are missing, in several processes."""
 
     def __init__(
         self, folder: Path, out: Path, settings: ShardSettings, sources: list[ClassFiles], jobs: int, progress: Progress
@@ -105,6 +112,7 @@ class _Work:
             self._todo += [(source, unit) for unit in missing] or [(source, -1)]
 
     def run(self) -> None:
+        """Do all tasks; restart the processes if one of them crashes."""
         self._progress(self.done, self.total)
         while self._todo:
             with _pool(self.jobs) as pool:
@@ -148,6 +156,7 @@ class _Work:
         return broken
 
     def _finished(self, source: ClassFiles, unit: int) -> None:
+        """Count a finished unit, and schedule the shard of a class whose last unit it was."""
         if unit < 0:
             return
         self.done += len(source.files_of(unit))
@@ -210,7 +219,7 @@ class _Work:
 
 
 def _pool(jobs: int) -> ProcessPoolExecutor:
-    """Return the start method of workers: fork where it is safe, so that they start at once without a main guard."""
+    """Return a pool of worker processes. They are forked on Linux, so that they start at once."""
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     return ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
 
@@ -235,7 +244,7 @@ def end_with_parent() -> None:
 
 
 def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files: tuple[str, ...]) -> Piece:
-    """Halve the files until the one that kills its reader is found; it is skipped."""
+    """Decode files of which one crashes its process: halve them until that file is found, and skip it."""
     try:
         with _pool(1) as pool:
             return pool.submit(unit_work.read_piece, folder, settings, source.folder, files).result()
@@ -276,11 +285,12 @@ def _refuse_others(out: Path, settings: ShardSettings) -> None:
 
 
 def _sources(tree: Tree, settings: ShardSettings) -> list[ClassFiles]:
+    """Return the files of each shard, with a digest of the settings and the names."""
     sources = []
     for number, group in enumerate(tree.groups):
         names = "\0".join((settings.model_dump_json(), group.folder, *group.files)).encode("utf-8", "surrogateescape")
         listing = hashlib.sha256(names).hexdigest()[:32]
-        sources.append(ClassFiles(number, group.label, group.split, group.folder, group.files, listing))
+        sources.append(ClassFiles(**vars(group), number=number, listing=listing))
     return sources
 
 
@@ -295,7 +305,7 @@ def _prepared_before(out: Path, sources: list[ClassFiles]) -> Index:
 
 
 def _lock(out: Path) -> TextIO:
-    """Hold the lock of the folder for this process. Workers do not hold it, so it ends with this process."""
+    """Lock the folder for this process. Workers do not inherit the lock, so it ends with this process."""
     try:
         return files.lock(out / PARTS / ".lock", children_hold_it=False)
     except BlockingIOError:

@@ -1,11 +1,11 @@
-"""Prepared images: one file of bytes for each class and an index. Rows are read when they are needed.
+"""Read prepared images: an index and one file of bytes, a shard, for each class. Rows are read when they are needed.
 
 ```
 OUT/index.json         labels, size and channels; of each shard its class, count and sha256; what was skipped, and why
 OUT/shards/00017.npy   uint8 [count, C, H, W], to be mapped into memory
 ```
 
-A process opens the index, and then a shard at the first row that it wants of it: never another's.
+A process reads the index, and opens a shard when it needs the first row of it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from ganherd.data.arrays import Array
 from ganherd.util import files
-from ganherd.util.errors import UserError, few
+from ganherd.util.errors import UserError, few, first_invalid
 
 INDEX, SHARDS, PARTS = "index.json", "shards", "parts"
 _ANY = 1 << 62  # bytes of a file that is read block by block
@@ -35,6 +35,8 @@ Ints = npt.NDArray[np.int64]
 
 
 class _Facts(BaseModel):
+    """Base class of what index.json holds."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -59,6 +61,8 @@ class Shard(_Facts):
 
 
 class Skipped(_Facts):
+    """A file that could not be read as an image."""
+
     file: str
     why: str
 
@@ -118,16 +122,15 @@ def is_prepared(folder: Path) -> bool:
 
 
 def read_index(folder: Path) -> Index:
+    """Read and check the index of a prepared folder."""
     path = folder / INDEX
     try:
         return Index.model_validate_json(files.read(path, files.MOST_JSON))
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror}.") from None
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
         raise UserError(
-            f"{path} is no index of prepared images ({where + ': ' if where else ''}{first['msg']}); prepare them again."
+            f"{path} is no index of prepared images ({first_invalid(error)}); prepare them again."
         ) from None
 
 
@@ -175,6 +178,7 @@ class ShardFiles:
             self.bytes_read += out.nbytes
 
     def _open(self, shard: Shard) -> Array:
+        """Return a shard as a memory map, after checking its size."""
         path = self.folder / shard.file
         shape = (shard.count, *self.shape)
         wanted = HEADER + int(np.prod(shape))
@@ -194,7 +198,7 @@ class ShardFiles:
 class ShardRows:
     """Rows of shards as one array uint8 [n, C, H, W] that reads rows when they are indexed.
 
-    It takes the place of a numpy array where rows are asked for by number, slice or mask; `numpy.asarray` reads it whole.
+    It can be indexed like a numpy array, by number, slice or mask of rows; `numpy.asarray` reads it whole.
     """
 
     files: ShardFiles
@@ -247,7 +251,11 @@ class ShardRows:
 
 
 def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Index, ShardRows, Ints]:
-    """Return (index, x [n, C, H, W], y [n]) of a prepared folder, of all classes or some, without opening a shard."""
+    """Return the index, the training images x [n, C, H, W] and their labels y [n] of a prepared folder. No shard is opened.
+
+    Args:
+        classes: Numbers of the classes to return; default: all.
+    """
     index = read_index(folder)
     return index, *rows_of(folder, index, "train", classes)
 
@@ -255,7 +263,7 @@ def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Ind
 def rows_of(
     folder: Path, index: Index, split: Literal["train", "test"], classes: Sequence[int] | None = None
 ) -> tuple[ShardRows, Ints]:
-    """Return (x [n, C, H, W], y [n]) of one split."""
+    """Return the images x [n, C, H, W] and labels y [n] of one split, of all classes or of some."""
     known = {shard.label for shard in index.shards}
     wanted = known if classes is None else set(classes)
     if strange := sorted(wanted - known):
@@ -293,6 +301,7 @@ def verify(folder: Path) -> None:
 
 
 def _most_open() -> int:
+    """Return how many shards this process may have open at once: half of the files that the system allows."""
     try:
         import resource
 

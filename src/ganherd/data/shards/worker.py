@@ -1,6 +1,6 @@
-"""The work of one process when images are prepared: units of files become parts on disk, and the parts of a class its shard.
+"""The tasks of a process that prepares images: decode a unit of files to a part on disk, and join parts to a shard.
 
-Parts and shards are written aside and renamed, so that what is there is whole, whenever a process was killed.
+Parts and shards are written to temporary files and renamed, so that they are whole even if a process is killed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import numpy as np
 
 from ganherd.data.arrays import Array
 from ganherd.data.keyed import raw
-from ganherd.data.readers.class_folders import CENTRE, decode
+from ganherd.data.readers.class_folders import CENTRE, ImageReader
+from ganherd.data.readers.image_tree import FileGroup
 from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, header
-from ganherd.data.shards.tree import Split
 from ganherd.util import files
 from ganherd.util.files import JsonObject
 
@@ -29,14 +29,10 @@ UNIT = 256  # files of a unit: the most that each worker of a killed process los
 
 
 @dataclass(frozen=True)
-class ClassFiles:
+class ClassFiles(FileGroup):
     """The files of one class and split, in order, and their shard."""
 
     number: int  # number of the shard
-    label: int  # -1: no classes
-    split: Split
-    folder: str  # below the folder that is prepared; "" if it has no class folders
-    files: tuple[str, ...]  # below the folder of the class
     listing: str  # sha256 of settings and names, which identifies the work
 
     @property
@@ -68,32 +64,14 @@ class Piece:
 
 def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[str, ...]) -> Piece:
     """Decode the files; those that cannot be read are skipped and listed."""
-    x = np.empty((len(files), 3, settings.size, settings.size), np.uint8)
-    piece = Piece(x[:0])
-    n, colour = 0, False
+    reader, images = ImageReader(Path(root, folder), settings.size), []
     for name in files:
-        path = Path(root, folder, name)
-        if not path.is_file():  # a pipe would block, and a broken link has no content
-            piece.skipped.append((name, "it is no file"))
-            continue
-        try:
-            image, done = decode(path, settings.size, _place(settings, f"{folder}/{name}"), draft=True)
-        except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
-            unknown = type(error).__name__ == "UnidentifiedImageError"
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            piece.skipped.append((name, "no known image format" if unknown else reason))
-            continue
-        colour |= image.ndim == 3
-        piece.grey += image.ndim == 2
-        piece.converted.update(done)
-        x[n] = image if image.ndim == 2 else image.transpose(2, 0, 1)
-        n += 1
-    piece.x = x[:n] if colour else x[:n, :1]
-    return piece
+        images += reader.read("", [name], place=_place(settings, f"{folder}/{name}"), draft=True)
+    return Piece(reader.stack(images), reader.grey, reader.skipped, reader.converted)
 
 
 def joined(pieces: list[Piece]) -> Piece:
-    """Concatenate images; grey ones repeat their channel if others have colour."""
+    """Return several pieces as one; grey images repeat their channel if others have colour."""
     channels = max(piece.x.shape[1] for piece in pieces)
     total = Piece(np.concatenate([np.repeat(piece.x, channels // piece.x.shape[1], axis=1) for piece in pieces]))
     for piece in pieces:
@@ -113,7 +91,7 @@ def _place(settings: ShardSettings, name: str) -> tuple[float, float]:
 
 
 def part_path(out: Path, source: ClassFiles, unit: int) -> Path:
-    """Return the path of a part. It depends on the names of its files, so a part of other files is not found."""
+    """Return the path of the part of a unit. It depends on the names of the files, so a part of other files is not found."""
     names = hashlib.sha256("\0".join((source.listing, *source.files_of(unit))).encode("utf-8", "surrogateescape"))
     return out / PARTS / f"{source.number:05d}-{unit:05d}-{names.hexdigest()[:16]}.npz"
 
@@ -124,6 +102,7 @@ def make_part(out: Path, root: Path, settings: ShardSettings, source: ClassFiles
 
 
 def write_part(path: Path, piece: Piece) -> None:
+    """Write the images of a unit, and what was skipped or converted, to a temporary file."""
     facts = np.frombuffer(json.dumps(piece.facts).encode(), np.uint8)
     with files.replacing(
         path
@@ -179,10 +158,12 @@ def make_colour(out: Path, source: ClassFiles, record: Mapping[str, Any]) -> Non
 
 
 def shard_file(source: ClassFiles) -> str:
+    """Return the path of a shard below the prepared folder."""
     return f"{SHARDS}/{source.number:05d}.npy"
 
 
 def record_path(out: Path, source: ClassFiles) -> Path:
+    """Return the path of the record of a finished shard: a JSON file that `prepare` reads to write the index."""
     return out / PARTS / f"{source.number:05d}.json"
 
 
@@ -209,7 +190,13 @@ def _bytes(record: Mapping[str, Any], channels: int) -> int:
 def _write_shard(
     out: Path, source: ClassFiles, shape: tuple[int, ...], blocks: Iterator[Array], facts: JsonObject
 ) -> None:
-    """Write the record of a shard, after the shard itself: a record implies a complete shard."""
+    """Write a shard, then its record: if the record exists, the shard is complete.
+
+    Args:
+        shape: Of the whole shard: [count, C, H, W].
+        blocks: Images [n, C, H, W], in order; grey ones get three channels if `shape` has three.
+        facts: What the record states about skipped and converted files.
+    """
     digest = hashlib.sha256(head := header(shape))
     if shape[0]:
         with files.replacing(out / shard_file(source), sync=True) as temporary, temporary.open("xb") as handle:

@@ -30,7 +30,7 @@ class Agreement:
 
 
 def compare(plain: Snapshot, other: Snapshot, net: str, dtype: torch.dtype, when: str = "") -> Agreement:
-    """Compare all tensors, each within a tolerance that depends on its magnitude.
+    """Compare all tensors of two snapshots, each within a tolerance that depends on its magnitude.
 
     Args:
         net: `g` or `d`, the net under test; a difference in its partner counts as a difference of the output.
@@ -55,7 +55,7 @@ def compare(plain: Snapshot, other: Snapshot, net: str, dtype: torch.dtype, when
 
 
 def _counterpart(other: Snapshot, key: tuple[str, str, str], value: Tensor) -> Tensor:
-    """Return the same tensor of the other side: zeros for a gradient that it does not have, NaN for anything else missing."""
+    """Return the same tensor of the other snapshot: zeros for a gradient that it does not have, NaN for anything else missing."""
     if key in other:
         return other[key]
     return torch.full_like(value, 0.0 if key[1] == "gradient" else math.nan, dtype=torch.float64)

@@ -29,8 +29,7 @@ def count_operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batc
         label = (torch.zeros(rows, dtype=torch.int64),) if takes_label(net) else ()
         with _Counter() as counter, MemberRandomness(torch.tensor(0)):
             net(torch.zeros(rows, *shape), *label)
-        result: float = counter.operations / rows
-        return result
+        return float(counter.operations / rows)
 
     with seeded_generators(0), torch.no_grad():
         return first_that_runs(count, batches)
@@ -41,9 +40,7 @@ class _Counter(TorchFunctionMode):
 
     operations = 0.0
 
-    def __torch_function__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         tensors = [value for value in (*args, *(kwargs or {}).values()) if isinstance(value, Tensor)]
         if (count := _COUNTS.get(getattr(func, "__name__", ""))) is not None:
@@ -51,35 +48,14 @@ class _Counter(TorchFunctionMode):
         return out
 
 
-def _product(out: Tensor, a: Tensor, *_: Tensor) -> float:
-    """Count the operations of a matrix product."""
-    return 2.0 * out.numel() * a.shape[-1]
-
-
-def _sum_and_product(out: Tensor, added: Tensor, a: Tensor, *_: Tensor) -> float:
-    """Count the operations of a matrix product with a summand."""
-    return _product(out, a)
-
-
-def _convolution(out: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> float:
-    """Count the operations of a convolution."""
-    return 2.0 * out.numel() * weight[0].numel()
-
-
-def _transposed(out: Tensor, x: Tensor, weight: Tensor, *_: Tensor) -> float:
-    """Count the operations of a transposed convolution."""
-    return 2.0 * x.numel() * weight[0].numel()
-
-
-def _attention(out: Tensor, query: Tensor, key: Tensor, *_: Tensor) -> float:
-    """Count the operations of both products of an attention."""
-    return 4.0 * query.numel() * key.shape[-2]
-
-
+_PRODUCTS = ("linear", "matmul", "__matmul__", "mm", "bmm", "mv")
+_CONVOLUTIONS = ("conv1d", "conv2d", "conv3d")
+_TRANSPOSED = ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+# The number of operations of a function, computed from its output and the tensors among its arguments.
 _COUNTS: dict[str, Callable[..., float]] = {
-    **dict.fromkeys(("linear", "matmul", "__matmul__", "mm", "bmm", "mv"), _product),
-    **dict.fromkeys(("addmm", "baddbmm", "addmv"), _sum_and_product),
-    **dict.fromkeys(("conv1d", "conv2d", "conv3d"), _convolution),
-    **dict.fromkeys(("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), _transposed),
-    "scaled_dot_product_attention": _attention,
+    **dict.fromkeys(_PRODUCTS, lambda out, a, *_: 2.0 * out.numel() * a.shape[-1]),
+    **dict.fromkeys(("addmm", "baddbmm", "addmv"), lambda out, added, a, *_: 2.0 * out.numel() * a.shape[-1]),
+    **dict.fromkeys(_CONVOLUTIONS, lambda out, x, weight, *_: 2.0 * out.numel() * weight[0].numel()),
+    **dict.fromkeys(_TRANSPOSED, lambda out, x, weight, *_: 2.0 * x.numel() * weight[0].numel()),
+    "scaled_dot_product_attention": lambda out, query, key, *_: 4.0 * query.numel() * key.shape[-2],
 }

@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,19 +24,11 @@ from ganherd.herd.breeds import Breeds
 from ganherd.herd.checks.agreement import FAILS, Agreement, compare
 from ganherd.herd.checks.flops import count_operations
 from ganherd.herd.checks.module_copies import short_message
-from ganherd.herd.checks.plain_pytorch import AdamSettings, PlainGan, Snapshot
-from ganherd.herd.checks.trial import (
-    SEATS,
-    SMALL_EXTENT,
-    ComparisonTask,
-    Extent,
-    batch_sizes,
-    feed_of,
-    rules_of,
-)
-from ganherd.herd.checks.vmap_fallback import slow_operations
+from ganherd.herd.checks.plain_pytorch import ADAM, PlainGan, Snapshot
+from ganherd.herd.checks.trial import SEATS, SMALL_EXTENT, ComparisonTask, Extent, batch_sizes, feed_of, rules_of
 from ganherd.herd.engine.engines import Engine, Herd, Plan
 from ganherd.herd.global_generators import seeded_generators
+from ganherd.herd.lowering.vmap import slow_operations
 from ganherd.herd.state import State, buffers_of, build_seeded, new_state
 from ganherd.herd.step.step import SUMS
 from ganherd.util.errors import UserError, with_type
@@ -98,7 +89,7 @@ def _work(task: ComparisonTask) -> float:
 
 
 def _check(task: ComparisonTask, extent: Extent) -> GuardReport:
-    """Compare all engines with plain PyTorch at one extent."""
+    """Compare all engines with plain PyTorch, with one batch size and number of steps."""
     dtype, plain = _reference(task, extent)
     with slow_operations() as slow:
         results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}
@@ -123,14 +114,13 @@ def _reference(task: ComparisonTask, extent: Extent) -> tuple[torch.dtype, Histo
 
 def _train_plainly(task: ComparisonTask, extent: Extent, dtype: torch.dtype, separate_backward: bool) -> History:
     """Train real module instances, one member after another; see `PlainGan` for `separate_backward`."""
-    rules, feed, history = rules_of(task, extent), feed_of(task, extent, dtype), []
+    rules, feed, history = rules_of(task, extent), feed_of(task, extent, dtype), list[list[Snapshot]]()
     try:
         with seeded_generators(0):  # the engines get other seeds: a net that draws from these generators differs
-            for row, seat in enumerate(SEATS):
+            for seat in SEATS:
                 keys = (rng.key(seat.base_key(), purpose) for purpose in (rng.INIT_G, rng.INIT_D))
-                g, d = (build_seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True))
-                base = np.array([seat.base_key()])
-                gan = PlainGan(g, d, row, base, rules, feed, AdamSettings(), separate_backward)
+                nets = [build_seeded(make, key).to(dtype) for make, key in zip(task.pair(), keys, strict=True)]
+                gan = PlainGan(nets, seat, rules, feed, separate_backward)
                 history.append([gan.snapshot()])
                 for step in range(extent.steps):
                     gan.step(step)
@@ -207,15 +197,9 @@ def _snapshot(herd: Herd, sums: Tensor | None, row: int) -> Snapshot:
 
 def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Herd:
     """Return the herd that engines train."""
-    adam, make_g, make_d = AdamSettings(), *task.pair()
-    both = [1.0] * len(SEATS)
-    settings = {
-        "lr_g": [adam.lr * one for one in both],
-        "lr_d": [adam.lr * one for one in both],
-        "beta1": [adam.beta1 * one for one in both],
-        "beta2": [adam.beta2 * one for one in both],
-    }
-    g, d, state = new_state(make_g, make_d, SEATS, {**settings, "loss": [0] * len(SEATS)}, dtype, ema=False)
+    sources = {"lr_g": "lr", "lr_d": "lr", "beta1": "beta1", "beta2": "beta2"}
+    settings = {name: [ADAM[source]] * len(SEATS) for name, source in sources.items()}
+    g, d, state = new_state(*task.pair(), SEATS, {**settings, "loss": [0] * len(SEATS)}, dtype, ema=False)
     if task.traits is not None:
         (g if task.kind == "g" else d).adopt(task.traits)
     feed = feed_of(task, extent, dtype)

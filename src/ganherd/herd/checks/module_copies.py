@@ -18,10 +18,8 @@ from torch.nn.modules import module as _global_hooks  # has dictionaries of hook
 from ganherd.util.errors import first_line
 from ganherd.util.version import PACKAGE
 
-_FORWARD = ("_forward_hooks", "_forward_pre_hooks")
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
-_GLOBAL_FORWARD = ("_global_forward_hooks", "_global_forward_pre_hooks")
-_GLOBAL_BACKWARD = ("_global_backward_hooks", "_global_backward_pre_hooks")
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", *_BACKWARD)  # dictionaries of hooks that every module has
 _LIBRARIES = (os.path.dirname(os.path.abspath(torch.__file__)) + os.sep, str(PACKAGE) + os.sep)
 _PYTHON = os.path.dirname(os.__file__)  # the folder of the standard library
 
@@ -34,10 +32,10 @@ def why_not_traced(module: nn.Module) -> str:
     >>> why_not_traced(net)
     'its layer 0 (Linear) has a hook'
     """
-    if any(getattr(_global_hooks, hooks) for hooks in (*_GLOBAL_FORWARD, *_GLOBAL_BACKWARD)):
+    if any(getattr(_global_hooks, f"_global{hooks}") for hooks in HOOKS):
         return "a hook is registered for all modules"
     for name, layer in module.named_modules():
-        if any(getattr(layer, hooks) for hooks in (*_FORWARD, *_BACKWARD)):
+        if any(getattr(layer, hooks) for hooks in HOOKS):
             return f"{_describe(name, layer)} has a hook"
         if replaced := _replaced(layer):
             return f"{replaced} of {_describe(name, layer)} is replaced"
@@ -46,7 +44,7 @@ def why_not_traced(module: nn.Module) -> str:
 
 def why_not_fused(module: nn.Module) -> str:
     """Return why only one member at a time can run this module; empty if all members can run at once."""
-    if any(getattr(_global_hooks, hooks) for hooks in _GLOBAL_BACKWARD):
+    if any(getattr(_global_hooks, f"_global{hooks}") for hooks in _BACKWARD):
         return "a backward hook is registered for all modules"
     for name, layer in module.named_modules():
         if any(getattr(layer, hooks) for hooks in _BACKWARD):
@@ -79,9 +77,9 @@ def find_second_reference(module: nn.Module, tensors: Iterable[Tensor]) -> str:
 
 def _other_attributes(layer: nn.Module) -> dict[str, Any]:
     """Return the attributes of a layer except its parameters, buffers and layers; all hooks are one attribute."""
-    registered = ("_parameters", "_buffers", "_modules", *_FORWARD, *_BACKWARD)
+    registered = ("_parameters", "_buffers", "_modules", *HOOKS)
     others = {name: value for name, value in vars(layer).items() if name not in registered}
-    return others | {"a hook": [list(getattr(layer, kind).values()) for kind in (*_FORWARD, *_BACKWARD)]}
+    return others | {"a hook": [list(getattr(layer, kind).values()) for kind in HOOKS]}
 
 
 def _describe(name: str, layer: nn.Module) -> str:
@@ -120,8 +118,13 @@ def calling_line() -> str:
     for frame in _frames():
         name = frame.f_code.co_filename
         if is_user_file(name) and os.path.dirname(name) != _PYTHON:
-            return f" ({os.path.basename(name)}, line {frame.f_lineno})"
+            return at_line(name, frame.f_lineno)
     return ""
+
+
+def at_line(file: str, number: int) -> str:
+    """Return a line of a file for a message, e.g. " (nets.py, line 12)"."""
+    return f" ({os.path.basename(file)}, line {number})"
 
 
 def calling_net() -> str:
@@ -160,7 +163,7 @@ def copy_module(module: nn.Module) -> nn.Module:
                 memo[id(value)] = value.detach().clone()
     copied = copy.deepcopy(module, memo)
     for layer in copied.modules():
-        for hooks in (*_FORWARD, *_BACKWARD):
+        for hooks in HOOKS:
             registered = getattr(layer, hooks)
             for key, hook in registered.items():
                 registered[key] = _rebound(hook, memo)
@@ -193,8 +196,7 @@ def _held_by(value: Any) -> Iterable[Any]:
         return [value.func, value.args, value.keywords]
     if isinstance(value, (nn.Module, type, types.ModuleType)) or not hasattr(value, "__dict__"):
         return ()
-    result: Iterable[Any] = vars(value).values()
-    return result
+    return list(vars(value).values())
 
 
 def _rebound(hook: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any]:

@@ -6,8 +6,7 @@ weights, the member's random streams, the order of the data and the losses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,52 +16,35 @@ from torch.optim.adam import adam  # without torch.optim.Adam, whose first use i
 from ganherd.herd import rng
 from ganherd.herd.feed import Feed
 from ganherd.herd.rng import MemberRandomness, Streams
-from ganherd.herd.state import takes_label
+from ganherd.herd.state import Seat, takes_label
 from ganherd.herd.step.rules import StepRules
 from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
 
 Snapshot = dict[tuple[str, str, str], Tensor]  # (`g`, `d` or `` for both; `output`, `gradient` or `value`; name)
 
 
-@dataclass(frozen=True)
-class AdamSettings:
-    """Hyper-parameters of Adam that both sides of a comparison use.
-
-    The large `eps` keeps the update proportional to the gradient: with a small one Adam turns the rounding error of a gradient
-    that should be zero into a whole step. With `beta1` zero the first moment is the gradient of the last update.
-    """
-
-    lr: float = 0.1
-    beta1: float = 0.0
-    beta2: float = 0.9
-    eps: float = 1.0
+# Hyper-parameters of Adam that both sides of a comparison use. The large `eps` keeps the update proportional to the gradient:
+# with a small one Adam turns the rounding error of a gradient that should be zero into a whole step. With `beta1` zero the
+# first moment is the gradient of the last update.
+ADAM = {"lr": 0.1, "beta1": 0.0, "beta2": 0.9, "eps": 1.0}
 
 
 class PlainGan:
     """One member as a user would train it by hand; its modules are called as they are, with their hooks."""
 
     def __init__(
-        self,
-        g: nn.Module,
-        d: nn.Module,
-        row: int,
-        base: np.ndarray,
-        rules: StepRules,
-        feed: Feed,
-        settings: AdamSettings,
-        separate_backward: bool,
+        self, nets: Sequence[nn.Module], seat: Seat, rules: StepRules, feed: Feed, separate_backward: bool
     ) -> None:
-        """Take two modules as they are.
+        """Take a generator and a discriminator as they are.
 
         Args:
-            row: The member's row in the feed.
-            base: [1] the key of its random streams.
+            seat: The member's; its slot is its row in the feed.
             separate_backward: Call `backward()` after each forward pass instead of once for all. This is the only way to train
                 modules that change a tensor in place that their gradient needs, e.g. a buffer that they divide by.
         """
-        self.modules: Mapping[str, nn.Module] = {"g": g, "d": d}
-        self._row, self._base, self._rules, self._feed = slice(row, row + 1), base, rules, feed
-        self._settings, self._separate_backward = settings, separate_backward
+        self.modules = dict(zip("gd", nets, strict=True))
+        self._row, self._base = slice(seat.slot, seat.slot + 1), np.array([seat.base_key()])
+        self._rules, self._feed, self._separate_backward = rules, feed, separate_backward
         self._moments: dict[Tensor, tuple[Tensor, Tensor, Tensor]] = {}  # Adam's m, v and number of updates
         self._outputs: dict[str, Tensor] = {}
         self._gradients: dict[tuple[str, str], Tensor] = {}
@@ -112,15 +94,15 @@ class PlainGan:
     def _penalties(self, x: Tensor, fake: Tensor, y: Tensor, draws: Streams) -> Iterator[Tensor]:
         """Yield the gradient penalties that the rules ask for."""
         rules = self._rules
+
+        def critic(call: int) -> Callable[[Tensor], Tensor]:
+            return lambda at: self._call("d", at[0], y, draws, call)[0][None]
+
         if rules.game.penalty:
             mix = draws.draw((rng.PENALTY, 0), (rules.batch,), "uniform", x.dtype)
-            penalty = gradient_penalty(
-                lambda at: self._call("d", at[0], y, draws, 11)[0][None], x[None], fake[None], mix
-            )
-            yield rules.gp_weight * penalty[0]
+            yield rules.gp_weight * gradient_penalty(critic(11), x[None], fake[None], mix)[0]
         if rules.r1 > 0:
-            penalty = r1_penalty(lambda at: self._call("d", at[0], y, draws, 12)[0][None], x[None])
-            yield 0.5 * rules.r1 * penalty[0]
+            yield 0.5 * rules.r1 * r1_penalty(critic(12), x[None])[0]
 
     def _begin(self) -> None:
         """Start an update: clear gradients and the terms of the loss."""
@@ -155,12 +137,8 @@ class PlainGan:
         """Take an Adam step for one parameter."""
         if parameter not in self._moments:
             self._moments[parameter] = torch.zeros_like(parameter), torch.zeros_like(parameter), torch.tensor(0.0)
-        m, v, updates = self._moments[parameter]
-        own = self._settings
-        adam(
-            [parameter], [gradient], [m], [v], [], [updates], amsgrad=False, maximize=False,
-            lr=own.lr, beta1=own.beta1, beta2=own.beta2, eps=own.eps, weight_decay=0.0,
-        )  # fmt: skip
+        params, grads, m, v, updates = ([tensor] for tensor in (parameter, gradient, *self._moments[parameter]))
+        adam(params, grads, m, v, [], updates, amsgrad=False, maximize=False, weight_decay=0.0, **ADAM)  # type: ignore[arg-type]
 
     def _noise(self, draws: Streams, update: int, dtype: torch.dtype) -> Tensor:
         """Draw the generator's input of an update, [B, Z]."""

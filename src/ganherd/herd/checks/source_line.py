@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import os
 import re
 from collections.abc import Iterator
 
 from torch import nn
 
-from ganherd.herd.checks.module_copies import is_user_file
+from ganherd.herd.checks.module_copies import at_line, is_user_file
 
 
 def assignment_line(net: nn.Module, name: str = "") -> str:
@@ -27,8 +26,8 @@ def assignment_line(net: nn.Module, name: str = "") -> str:
         for file, first, lines in _sources(type(layer)):
             numbers = [number for number, line in enumerate(lines, first) if assignment.search(line)]
             if numbers:
-                return f" ({file}, line {numbers[-1]})"
-    return next((f" ({file}, line {first})" for file, first, _ in _sources(type(net))), "")
+                return at_line(file, numbers[-1])
+    return next((at_line(file, first) for file, first, _ in _sources(type(net))), "")
 
 
 def _owners(net: nn.Module, name: str) -> Iterator[tuple[nn.Module, str]]:
@@ -46,6 +45,6 @@ def _sources(kind: type) -> Iterator[tuple[str, int, list[str]]]:
             file = inspect.getsourcefile(base)
             if file and is_user_file(file):
                 lines, first = inspect.getsourcelines(base)
-                yield os.path.basename(file), first, lines
+                yield file, first, lines
         except (OSError, TypeError):  # a class of a notebook or of `exec`
             continue

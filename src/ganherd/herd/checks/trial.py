@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd import rng
-from ganherd.herd.checks.plain_pytorch import AdamSettings
-from ganherd.herd.feed import Feed
+from ganherd.herd.checks.plain_pytorch import ADAM
+from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.herd.state import ModuleTraits, Seat
 from ganherd.herd.step.rules import StepRules
 from ganherd.losses.adversarial import Game
@@ -97,9 +97,8 @@ def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: t
 def rules_of(task: ComparisonTask, extent: Extent) -> StepRules:
     """Return rules with one update of each net per step and a smooth loss, with gradient penalties if the recipe has them."""
     game = Game(("wasserstein-gp" if task.penalty else "non-saturating",))
-    return StepRules(
-        game, extent.batch, task.latent, eps=AdamSettings().eps, gp_weight=1.0, r1=float(task.r1), precision="float64"
-    )
+    r1 = float(task.r1)
+    return StepRules(game, extent.batch, task.latent, eps=ADAM["eps"], gp_weight=1.0, r1=r1, precision="float64")
 
 
 def feed_of(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Feed:
@@ -110,7 +109,7 @@ def feed_of(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Feed:
     last = max(task.classes - 1, 0)
     y = torch.arange(rows) % (last + 1) if last < rows else torch.linspace(0, last, rows).round().long()
     index = np.arange(rows).reshape(len(SEATS), each)
-    return Feed(x, y, index, np.full(len(SEATS), each), extent.batch, 0.0, 1.0, dtype)
+    return Feed(x, y, BatchPlan(index, np.full(len(SEATS), each), extent.batch, 0.0, 1.0, dtype))
 
 
 class _Judge(nn.Module):
@@ -133,5 +132,4 @@ class _Painter(nn.Module):
         self.weight, self.bias = (nn.Parameter(torch.randn(math.prod(shape))) for _ in range(2))
 
     def forward(self, z: Tensor) -> Tensor:
-        result: Tensor = torch.tanh(z[:, :1] * self.weight + self.bias).unflatten(1, self.shape)
-        return result
+        return torch.tanh(z[:, :1] * self.weight + self.bias).reshape(len(z), *self.shape)

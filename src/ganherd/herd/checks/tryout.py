@@ -6,10 +6,7 @@ every random number must come from the member's own stream.
 
 from __future__ import annotations
 
-import os
 import re
-import sys
-import types
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,30 +15,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from ganherd.herd.checks.forward_seeds import no_seeding
+from ganherd.herd.checks.forward_draws import RefuseDraws, RefuseDrawsInBackward, line_that_draws, no_seeding
 from ganherd.herd.checks.hidden_state.comparable import differing_names, equal
 from ganherd.herd.checks.hidden_state.outside_state import OutsideState
-from ganherd.herd.checks.hidden_state.python_state import copy_attributes
-from ganherd.herd.checks.module_copies import calling_line, find_second_reference, is_user_file, line_of
+from ganherd.herd.checks.hidden_state.python_state import copy_attributes, copy_numbers
+from ganherd.herd.checks.module_copies import find_second_reference, line_of, short_message
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.global_generators import outside_torch
 from ganherd.herd.parameter_names import refuse_unsupported_tensors
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, build_seeded
 from ganherd.util.errors import UserError, first_line
+from ganherd.util.memory import is_out_of_memory
+
+Inputs = tuple[Tensor, ...]
 
 
 class CannotRun(UserError):
     """Raised if a net fails when it is called or differentiated."""
 
 
-def try_out(
-    make: Callable[[], nn.Module], inputs: Callable[[int], tuple[Tensor, ...]], dtype: torch.dtype
-) -> ModuleTraits:
+def try_out(make: Callable[[], nn.Module], inputs: Callable[[int], Inputs], dtype: torch.dtype) -> ModuleTraits:
     """Call and differentiate a net, and return the traits that engines have to respect.
 
     Args:
@@ -52,54 +48,33 @@ def try_out(
         UserError: If the net draws random numbers outside of the member's stream, has state other than parameters and
             buffers, or cannot be differentiated.
     """
-    net, fresh, other = build_seeded(make, 1), build_seeded(make, 1), build_seeded(make, 2)
-    kind = type(net).__name__
+    nets = net, fresh, other = [build_seeded(make, seed) for seed in (1, 1, 2)]
     refuse_unsupported_tensors(net)
     _refuse_shared_memory(net)
-    if second := find_second_reference(net, net.buffers()):
-        raise UserError(
-            f"{kind}{assignment_line(net)} keeps a buffer under a second name, {second}: use the buffer itself."
-        )
-    for module in (net, fresh, other):
+    for module in nets:
         module.to(dtype)
-    nets = (net, fresh, other)
-    numbers, before, of_other, outside = (
-        _numbers(net),
-        copy_attributes(net),
-        copy_attributes(other),
-        OutsideState(net, nets),
-    )
-    parameters = [id(parameter) for parameter in net.parameters()]
+    # The first call: what does it change?
+    numbers, before, of_other = copy_numbers(net), copy_attributes(net), copy_attributes(other)
+    outside, parameters = OutsideState(net, nets).values, list(net.parameters())
     _call(net, inputs(0), 1)
-    after = _numbers(net)
-    _refuse_other_parameters(net, numbers, after)
-    if [id(p) for p in net.parameters()] != parameters:
-        raise UserError(
-            f"{kind}{assignment_line(net)} replaces a parameter in forward, which no optimiser can know: change its numbers "
-            "instead."
-        )
-    changed = [name for name, _ in net.named_parameters() if not equal(numbers[name], after[name])]
-    left, moved = (
-        differing_names(before, copy_attributes(net)),
-        differing_names(outside.values, OutsideState(net, nets).values),
-    )
-    for name in sorted(name for name in left if name.endswith(".requires_grad")):
-        raise UserError(
-            f"{kind}{assignment_line(net)} changes {name} in forward, when members take turns: freeze in its constructor."
-        )
-    built = differing_names(before, copy_attributes(fresh)) | differing_names(numbers, _numbers(fresh))
-    _refuse_constants(net, built - left, differing_names(before, of_other) - left)
-    # The second member must get the same results in the module of the first as in its own module.
-    numbers_of_other = _numbers(other)
+    _refuse_other_parameters(net, numbers, parameters)
+    changed = [name for name, value in net.named_parameters() if not equal(numbers[name], value.detach())]
+    left = differing_names(before, copy_attributes(net))
+    moved = differing_names(outside, OutsideState(net, nets).values)
+    built = differing_names(before, copy_attributes(fresh)) | differing_names(numbers, copy_numbers(fresh))
+    _refuse_attributes(net, left, built - left, differing_names(before, of_other) - left)
+    # The second call: another member must get the same results in this module as in its own module.
+    numbers_of_other = copy_numbers(other)
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         value.data = numbers_of_other[name]
-    calls = [
-        (_call(module, inputs(1), 2), copy_attributes(module), OutsideState(module, nets)) for module in (net, other)
-    ]
-    (result, attributes, outside), (result_of_other, attributes_of_other, outside_of_other) = calls
-    in_module, same = differing_names(attributes, attributes_of_other), equal(result, result_of_other)
-    shared = differing_names(outside.values, outside_of_other.values) or (set() if same or in_module or left else moved)
-    _refuse_outside_memory(net, shared, outside_of_other)
+    results, attributes, states = [], [], []
+    for module in (net, other):
+        results.append(_call(module, inputs(1), 2))
+        attributes.append(copy_attributes(module))
+        states.append(OutsideState(module, nets))
+    in_module, same = differing_names(*attributes), equal(*results)
+    shared = differing_names(*(state.values for state in states)) or (set() if same or in_module or left else moved)
+    _refuse_outside_memory(net, shared, states[1])
     _refuse_memory(net, left, in_module, same)
     _refuse_outside_memory(net, *_changed_in_evaluation(net, other, inputs(1)))
     why_not_fused = f"its forward changes its parameter {changed[0]}" if changed else ""
@@ -107,17 +82,42 @@ def try_out(
     return ModuleTraits(tuple((layer, name) for layer, _, name in paths), why_not_fused)
 
 
+def refuse_cpu_only(make: Callable[[], nn.Module], inputs: Inputs, dtype: torch.dtype, device: torch.device) -> None:
+    """Call and differentiate a net once on the device of the run. A net that makes tensors on the CPU fails there.
+
+    Args:
+        make: Builds the net, which was tried out on the CPU before.
+        inputs: Arguments of its forward.
+
+    Raises:
+        UserError: If it fails there.
+    """
+    net = build_seeded(make, 1).to(device, dtype)
+    try:
+        with MemberRandomness(torch.tensor(1, device=device)):
+            output = net(*(value.to(device) for value in inputs))
+        _loss(output).backward()
+    except UserError:
+        raise
+    except Exception as error:
+        if not is_out_of_memory(error):  # what fits is measured later
+            raise UserError(
+                f"{type(net).__name__} runs on the CPU, but not on {device} ({short_message(error)}): give tensors that its "
+                "forward makes device=x.device, and register tensors that it keeps as buffers."
+            ) from error
+
+
 # -- one call ---------------------------------------------------------------------------------------------------------
 
 
-def _call(net: nn.Module, inputs: tuple[Tensor, ...], key: int) -> list[Any]:
+def _call(net: nn.Module, inputs: Inputs, key: int) -> list[Any]:
     """Call and differentiate a net. Return its outputs, the gradients, and the parameters and buffers after the call."""
     kind, before = type(net).__name__, outside_torch()
     try:
         net.zero_grad()
-        with MemberRandomness(torch.tensor(key)), _Draws(kind), no_seeding(kind):
+        with MemberRandomness(torch.tensor(key)), RefuseDraws(kind), no_seeding(kind):
             output = net(*inputs)
-        with _Backward(net):
+        with RefuseDrawsInBackward(net):
             _loss(output).backward()
     except UserError:
         raise
@@ -125,18 +125,16 @@ def _call(net: nn.Module, inputs: tuple[Tensor, ...], key: int) -> list[Any]:
         raise CannotRun(_mistake(net, inputs, key, error)) from error
     for name, after in outside_torch().items():
         if not equal(before[name], after):
-            line = _line_that_draws(net, inputs)
+            line = line_that_draws(net, inputs)
             raise UserError(
                 f"{kind} draws random numbers with {name} in forward{line}, which no member's stream controls: "
                 "use torch.rand or torch.randn instead."
             )
     gradients = [parameter.grad for parameter in net.parameters()]
-    return [tree_leaves(output), gradients, _numbers(net)]
+    return [tree_leaves(output), gradients, copy_numbers(net)]
 
 
-def _changed_in_evaluation(
-    net: nn.Module, other: nn.Module, inputs: tuple[Tensor, ...]
-) -> tuple[set[str], OutsideState]:
+def _changed_in_evaluation(net: nn.Module, other: nn.Module, inputs: Inputs) -> tuple[set[str], OutsideState]:
     """Call two nets in evaluation mode, and return the variables outside of them that the second call changes."""
     snapshots = []
     for module in (net, other):
@@ -148,36 +146,13 @@ def _changed_in_evaluation(
     return differing_names(snapshots[0].values, snapshots[1].values), snapshots[1]
 
 
-def _line_that_draws(net: nn.Module, inputs: tuple[Tensor, ...]) -> str:
-    """Return the line of the user's code that draws from Python's or NumPy's generator, in brackets; empty if not found."""
-    lines: list[str] = []
-    before, line, around = outside_torch(), "", sys.gettrace()
-
-    def trace(frame: types.FrameType, event: str, _: Any) -> Any:
-        nonlocal before, line
-        if not is_user_file(frame.f_code.co_filename):
-            return None
-        if not equal(before, now := outside_torch()):
-            lines.append(line)
-            before = now
-        line = f" ({os.path.basename(frame.f_code.co_filename)}, line {frame.f_lineno})"
-        return trace
-
-    sys.settrace(trace)
-    try:
-        net(*inputs)
-    finally:
-        sys.settrace(around)
-    return lines[0] if lines else ""
-
-
 def _loss(output: Any) -> Tensor:
     """Return a number that depends on all tensors of a net's output."""
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
     return torch.stack([leaf.double().square().mean() for leaf in leaves]).sum()
 
 
-def _mistake(net: nn.Module, inputs: tuple[Tensor, ...], key: int, error: Exception) -> str:
+def _mistake(net: nn.Module, inputs: Inputs, key: int, error: Exception) -> str:
     """Describe an error of a forward or backward pass in one sentence, with the line of the user's forward that causes it."""
     problem = first_line(error).split(". ")[0].rstrip(":")
     line = line_of(error) or _line_of_forward(net, inputs, key)
@@ -189,71 +164,25 @@ def _mistake(net: nn.Module, inputs: tuple[Tensor, ...], key: int, error: Except
     return f"{type(net).__name__} cannot be trained ({problem}{f'; {line}' if line else ''}): {advice}."
 
 
-def _line_of_forward(net: nn.Module, inputs: tuple[Tensor, ...], key: int) -> str:
+def _line_of_forward(net: nn.Module, inputs: Inputs, key: int) -> str:
     """Return the line whose gradient failed; PyTorch's anomaly mode prints it in a warning."""
     with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True, check_nan=False):
         warnings.simplefilter("always")
-        try:
+        with suppress(Exception):
             with MemberRandomness(torch.tensor(key)):
                 output = net(*inputs)
             _loss(output).backward()
-        except Exception:
-            pass
     file = type(net).__module__.rpartition(".")[2] + ".py"
     pattern = re.compile(rf'File ".*?({re.escape(file)})", line (\d+)')
     lines = [match for warning in caught for match in pattern.findall(str(warning.message))]
     return f"{lines[-1][0]}, line {lines[-1][1]}" if lines else ""
 
 
-class _Draws(TorchFunctionMode):
-    """Refuse functions that draw from PyTorch's default generator."""
-
-    def __init__(self, kind: str) -> None:
-        super().__init__()
-        self._kind = kind
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        before = torch.random.get_rng_state()
-        out = func(*args, **(kwargs or {}))
-        drew = not torch.equal(before, torch.random.get_rng_state())
-        if drew and getattr(func, "__module__", "") != "torch.nn.init":  # which initialises a layer built in forward
-            self._refuse(getattr(func, "__name__", "a function"))
-        return out
-
-    def _refuse(self, name: str) -> None:
-        """Raise an error about a function that draws."""
-        raise UserError(
-            f"{self._kind} draws random numbers in {name}{calling_line()}, and no member's stream can give those numbers: "
-            "use torch.rand, torch.randn or nn.Dropout instead."
-        )
-
-
-class _Backward(TorchDispatchMode):
-    """Refuse backward passes that draw random numbers, as activation checkpoints do when they run their layers again."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self._net = net
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch.Tag.nondeterministic_seeded in func.tags:
-            raise UserError(
-                f"{type(self._net).__name__}{assignment_line(self._net)} draws random numbers within torch.utils.checkpoint, "
-                "which would draw others when it runs again in the backward pass: draw them outside of it."
-            )
-        return func(*args, **(kwargs or {}))
-
-
-def _numbers(net: nn.Module) -> dict[str, Tensor]:
-    """Return copies of all parameters and buffers."""
-    return {name: value.detach().clone() for name, value in (*net.named_parameters(), *net.named_buffers())}
-
-
 # -- refusals -----------------------------------------------------------------------------------------------------------
 
 
 def _refuse_shared_memory(net: nn.Module) -> None:
-    """Raise if tensors overlap in memory: in plain PyTorch they change each other, in members' rows they would not."""
+    """Raise if tensors overlap in memory or have two names: they change each other in plain PyTorch, but not in members' rows."""
     ranges: list[tuple[int, int, int, str]] = []  # first address, end, number of the tensor, name
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         if value.numel():
@@ -268,11 +197,25 @@ def _refuse_shared_memory(net: nn.Module) -> None:
                 f"{one} and {two} of {type(net).__name__}{assignment_line(net, two)} share memory, which members' rows cannot: "
                 "give each its own, or use one parameter in both places."
             )
+    if second := find_second_reference(net, net.buffers()):
+        raise UserError(
+            f"{type(net).__name__}{assignment_line(net)} keeps a buffer under a second name, {second}: use the buffer itself."
+        )
 
 
-def _refuse_constants(net: nn.Module, each_time: set[str], each_member: set[str]) -> None:
-    """Raise if attributes differ between two nets of the same seed (each_time) or of different seeds (each_member)."""
+def _refuse_attributes(net: nn.Module, changed: set[str], each_time: set[str], each_member: set[str]) -> None:
+    """Raise if a net freezes or unfreezes parameters in forward, or has attributes that are not the same in all members.
+
+    Args:
+        changed: Attributes that a call changes.
+        each_time: Attributes that differ between two nets of the same seed.
+        each_member: Attributes that differ between two nets of different seeds.
+    """
     kind, names = type(net).__name__, each_time or each_member
+    for frozen in sorted(name for name in changed if name.endswith(".requires_grad")):
+        raise UserError(
+            f"{kind}{assignment_line(net)} changes {frozen} in forward, when members take turns: freeze in its constructor."
+        )
     name = min(names) + assignment_line(net, min(names)) if names else ""
     if each_time:
         raise UserError(
@@ -285,9 +228,9 @@ def _refuse_constants(net: nn.Module, each_time: set[str], each_member: set[str]
         )
 
 
-def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
-    """Raise if forward adds or removes parameters or buffers, or changes their shape or dtype."""
-    kind = type(net).__name__
+def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], parameters: list[nn.Parameter]) -> None:
+    """Raise if forward adds, removes or replaces parameters or buffers, or changes their shape or dtype."""
+    kind, after = type(net).__name__, dict((*net.named_parameters(), *net.named_buffers()))
     for name in sorted(before.keys() ^ after.keys()):
         raise UserError(
             f"{kind} makes or removes {name} in forward{assignment_line(net, name)}, when no optimiser can know it: "
@@ -299,6 +242,11 @@ def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], after: d
                 f"{kind} changes the shape or the type of its buffer {name} in forward{assignment_line(net, name)}: keep it "
                 f"{value.dtype} of shape {tuple(value.shape)}."
             )
+    if list(map(id, net.parameters())) != list(map(id, parameters)):
+        raise UserError(
+            f"{kind}{assignment_line(net)} replaces a parameter in forward, which no optimiser can know: change its numbers "
+            "instead."
+        )
 
 
 def _refuse_memory(net: nn.Module, changed: set[str], different: set[str], same: bool) -> None:

@@ -7,8 +7,8 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -17,18 +17,15 @@ from ganherd.herd.checks.module_copies import short_message
 from ganherd.herd.engine.engines import (
     Herd,
     Plan,
-    copy_block,
-    keys_on_device,
     measure_rate,
     members_that_fit,
     one_member_per_breed,
+    train_copy,
 )
-from ganherd.herd.state import base_keys
-from ganherd.herd.step.step import SUMS, Step
 from ganherd.recipe.schema import EngineConfig as Settings
 from ganherd.recipe.schema import parse_bytes
-from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.files import write_cache
 from ganherd.util.memory import advice, available_memory, is_out_of_memory, reason
 from ganherd.util.paths import cache_home
 from ganherd.util.registry import ENGINES
@@ -75,7 +72,7 @@ def choose(herd: Herd, settings: Settings, log: Callable[[str], None]) -> Plan:
         rate = f"{rates[plan]:,.3g} member-steps/s" if plan in rates else "not measured, because a step is slow here"
         log(f"  {plan.describe(herd.num_members)}: {rate}{'  <- chosen' if plan is best else ''}")
     if len(rates) == len(plans):
-        _write(cache, {**_read(cache), identity: [best.name, best.chunk, best.threads]})
+        write_cache(cache, {**_read(cache), identity: [best.name, best.chunk, best.threads]})
     return best
 
 
@@ -96,7 +93,7 @@ def _candidates(herd: Herd, settings: Settings) -> list[Plan]:
 
 
 def _measure(herd: Herd, plans: list[Plan]) -> dict[Plan, float]:
-    """Measure member-steps per second of the plans; on a CPU, stop when that takes too long."""
+    """Return the member-steps per second of each plan. On a CPU, slow plans are left out if the measurement takes too long."""
     rates: dict[Plan, float] = {}
     began = time.perf_counter()
     for plan in reversed(plans):  # the likely winners first, so that slow plans can be given up early
@@ -129,33 +126,29 @@ def cannot_be_fused(herd: Herd) -> str:
 
 def _try_step(herd: Herd, fused: bool) -> None:
     """Train a copy of one member of each breed for one step; raise `UserError` if it does not fit into memory."""
-    for block, breed in one_member_per_breed(herd):
-        try:
-            state = copy_block(herd, block, breed)
-            base = base_keys(state)
-            sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
-            batches = partial(herd.feed.batch_at, block, base)
-            Step(breed.g, herd.d, herd.rules, fused)(state, batches, keys_on_device(base, herd.device), sums, 0)
-        except (RuntimeError, MemoryError) as error:
-            if not is_out_of_memory(error):
-                raise
-            smaller = advice("Lower train.batch, use smaller nets, or free memory there")
-            raise UserError(
-                f"one member does not fit into the memory of {herd.device} while it trains ({reason(error)}). {smaller}."
-            ) from error
+    smaller = advice("Lower train.batch, use smaller nets, or free memory there")
+    with _refuse_if_too_large("one member", herd.device, f"{smaller}."):
+        for block, breed in one_member_per_breed(herd):
+            train_copy(herd, block, breed, fused)
 
 
 def _refuse_chunk(herd: Herd, plan: Plan) -> None:
     """Raise if the chunk that the recipe sets does not fit into the memory of the device; tried on a copy of the state."""
-    try:
+    smaller = "Lower it, or leave it out: ganherd then takes as many members as fit."
+    with _refuse_if_too_large(f"engine.chunk {plan.chunk}", herd.device, smaller):
         measure_rate(herd, plan, seconds=_IMMEDIATELY)
+
+
+@contextmanager
+def _refuse_if_too_large(subject: str, device: torch.device, smaller: str) -> Iterator[None]:
+    """Turn memory that runs out inside this context into a `UserError`; `smaller` is a sentence that says what to change."""
+    try:
+        yield
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-        raise UserError(
-            f"engine.chunk {plan.chunk} does not fit into the memory of {herd.device} while it trains ({reason(error)}). "
-            "Lower it, or leave it out: ganherd then takes as many members as fit."
-        ) from error
+        problem = f"{subject} does not fit into the memory of {device} while it trains ({reason(error)})"
+        raise UserError(f"{problem}. {smaller}") from error
 
 
 def _chunk(herd: Herd, settings: Settings) -> int:
@@ -201,12 +194,3 @@ def _read(path: Path) -> dict[str, list[object]]:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError):
         return {}
-
-
-def _write(path: Path, choices: dict[str, list[object]]) -> None:
-    """Write the cache."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        files.atomic_write(path, json.dumps(choices).encode(), sync=False)
-    except OSError:
-        pass  # a cache that cannot be written costs only the next measurement

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.engines import Engine, Herd, Plan, never
+from ganherd.herd.engine.engines import Engine, Herd, Plan, StopCheck, Tick, never, no_tick
 from ganherd.herd.lowering.kernels.weight_cache import cache_weights
 from ganherd.herd.state import State, base_keys, bytes_per_member, members_of
 
@@ -36,14 +34,7 @@ class GraphEngine(Engine):
         self._whole = herd.blocks(n)  # all members of a breed at once
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
-    def advance(
-        self,
-        start: int,
-        stop: int,
-        sums: Tensor,
-        should_stop: Callable[[], bool] = never,
-        tick: Callable[[int], None] | None = None,
-    ) -> int:
+    def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train from `start` to `stop` like `Engine.advance`; steps outside of whole periods run without a graph."""
         base = base_keys(self.herd.state)
         aligned = -(-start // self._period) * self._period
@@ -72,14 +63,13 @@ class GraphEngine(Engine):
         self._indices[: len(rows)].copy_(torch.from_numpy(np.stack(rows)))
         self._cursor.zero_()
 
-    def _replay(self, step: int, stop: int, should_stop: Callable[[], bool], tick: Callable[[int], None] | None) -> int:
+    def _replay(self, step: int, stop: int, should_stop: StopCheck, tick: Tick) -> int:
         """Replay graphs from `step` to `stop`, both at the start of a period; return the step that was reached."""
         while step < stop:
             periods = _UNROLLED if step + _UNROLLED * self._period <= stop else 1
             self._graphs[periods].replay()
             step += periods * self._period
-            if tick:
-                tick(step)
+            tick(step)
             if should_stop():
                 break
         torch.cuda.synchronize(self.herd.device)  # so that the host reports only finished steps

@@ -19,23 +19,13 @@ class EngineSpec:
     about: str = ""
     one_by_one: bool = False  # train one member after another, so that nets that cannot be fused are trained, too
     needs_gpu: bool = False
-    needs_whole_herd: bool = (
-        False  # state and data of all members lie on the device, and all members take the same steps
-    )
+    # State and data of all members are on the device, and all members take the same steps.
+    needs_whole_herd: bool = False
 
 
-_ENGINES = {
-    "loop": EngineSpec(
-        "ganherd.herd.engine.engines:Engine", "one member after another: the reference", one_by_one=True
-    ),
-    "fused": EngineSpec("ganherd.herd.engine.engines:Engine", "all members at once"),
-    "graph": EngineSpec(
-        "ganherd.herd.engine.cuda_graph:GraphEngine",
-        "all members at once, captured as a CUDA graph",
-        needs_gpu=True,
-        needs_whole_herd=True,
-    ),
-}
-for _name, _spec in _ENGINES.items():
-    ENGINES.register(_name, _spec)
+_ENGINE, _GRAPH = "ganherd.herd.engine.engines:Engine", "ganherd.herd.engine.cuda_graph:GraphEngine"
+_CAPTURED = "all members at once, captured as a CUDA graph"
+ENGINES.register("loop", EngineSpec(_ENGINE, "one member after another: the reference", one_by_one=True))
+ENGINES.register("fused", EngineSpec(_ENGINE, "all members at once"))
+ENGINES.register("graph", EngineSpec(_GRAPH, _CAPTURED, needs_gpu=True, needs_whole_herd=True))
 ENGINES.seal()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -21,6 +22,9 @@ from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.util.host import torch_threads
 from ganherd.util.registry import ENGINES, load_target
+
+StopCheck = Callable[[], bool]
+Tick = Callable[[int], None]  # gets the number of steps made so far
 
 _LONG = 1.0  # seconds; a plan whose first steps take longer may be given up
 _VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, first steps of this length are measurement enough
@@ -93,7 +97,7 @@ class Plan:
 
     @property
     def one_by_one(self) -> bool:
-        """Whether the engine trains one member after another."""
+        """Return whether the engine trains one member after another."""
         return ENGINES[self.name].one_by_one
 
     def describe(self, num_members: int) -> str:
@@ -107,6 +111,10 @@ class Plan:
 def never() -> bool:
     """Return False: the default of `should_stop`."""
     return False
+
+
+def no_tick(step: int) -> None:
+    """Do nothing: the default of `tick`."""
 
 
 class Engine:
@@ -127,71 +135,34 @@ class Engine:
             for breed in herd.breeds.all
         }
 
-    def advance(
-        self,
-        start: int,
-        stop: int,
-        sums: Tensor,
-        should_stop: Callable[[], bool] = never,
-        tick: Callable[[int], None] | None = None,
-    ) -> int:
+    def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train every member from `start` up to `stop`, and return the step that was reached.
+
+        If the state is on the device, all blocks make a step before the next step begins, so that a request to stop takes
+        effect at once. Otherwise one block after another trains up to `stop`, so that it moves to the device and back once.
 
         Args:
             sums: [4, N]; steps add losses and mean logits, see `SUMS`.
             should_stop: Called between steps; training ends early when it returns True.
             tick: Called with the number of steps made so far, to show progress.
         """
-        advance = self._advance_on_device if self.is_resident else self._advance_from_host
-        return advance(start, stop, sums, should_stop, tick)
-
-    def _advance_on_device(
-        self,
-        start: int,
-        stop: int,
-        sums: Tensor,
-        should_stop: Callable[[], bool],
-        tick: Callable[[int], None] | None,
-    ) -> int:
-        """Train step by step over all blocks, so that a request to stop takes effect at once."""
         base = base_keys(self.herd.state)
-        blocks = [
-            (block, breed, breed.view(members_of(self.herd.state, block)), sums[:, block])
-            for block, breed in self._blocks
-        ]
-        for step in range(start, stop):
-            for block, breed, state, block_sums in blocks:
-                self._train_block(breed, state, block, base[block], block_sums, step)
-            if tick:
-                tick(step + 1)
-            if should_stop():
-                return step + 1
-        return stop
-
-    def _advance_from_host(
-        self,
-        start: int,
-        stop: int,
-        sums: Tensor,
-        should_stop: Callable[[], bool],
-        tick: Callable[[int], None] | None,
-    ) -> int:
-        """Train block by block up to `stop`, so that each block moves to the device and back only once."""
-        base = base_keys(self.herd.state)
-        for number, (block, breed) in enumerate(self._blocks):
-            host = breed.view(members_of(self.herd.state, block))
-            state = {name: value.to(self.herd.device) for name, value in host.items()}
-            block_sums = sums[:, block].to(self.herd.device)
+        groups = [self._blocks] if self.is_resident else [[block] for block in self._blocks]
+        for number, group in enumerate(groups):
+            own = [(breed.view(members_of(self.herd.state, block)), sums[:, block]) for block, breed in group]
+            on_device = own if self.is_resident else [_to_device(*block, self.herd.device) for block in own]
             for step in range(start, stop):
-                self._train_block(breed, state, block, base[block], block_sums, step)
-                if tick:
-                    tick(start + ((stop - start) * number + step + 1 - start) // len(self._blocks))
+                for (block, breed), (state, block_sums) in zip(group, on_device, strict=True):
+                    self._train_block(breed, state, block, base[block], block_sums, step)
+                tick(start + ((stop - start) * number + step + 1 - start) // len(groups))
                 if number == 0 and should_stop():  # the other blocks then train up to the same step
                     stop = step + 1
                     break
-            for name, value in host.items():
-                value.copy_(state[name])
-            sums[:, block] = block_sums.to(sums.device)
+            if not self.is_resident:
+                for (host, host_sums), (state, block_sums) in zip(own, on_device, strict=True):
+                    host_sums.copy_(block_sums)
+                    for name, value in host.items():
+                        value.copy_(state[name])
         return stop
 
     @property
@@ -200,7 +171,7 @@ class Engine:
         return self.herd.state["g.params"].device.type == self.herd.device.type
 
     def _train_block(self, breed: Breed, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
-        """Train a block of members for one step of the run, unless it skips this step because of its pace."""
+        """Train a block of members for one step of the run, unless its members skip this step because of their pace."""
         if self.herd.pace:
             member_step = own_step(step, self.herd.pace[block.start])
             if member_step is None:
@@ -215,6 +186,11 @@ class Engine:
             step,
             opponents=self.herd.opponents and self.herd.opponents.of(block),
         )
+
+
+def _to_device(state: State, sums: Tensor, device: torch.device) -> tuple[State, Tensor]:
+    """Copy the state and the sums of a block to a device."""
+    return {name: value.to(device) for name, value in state.items()}, sums.to(device)
 
 
 def has_kernels(herd: Herd) -> bool:
@@ -242,8 +218,10 @@ def _placed(value: Tensor, device: torch.device) -> Tensor:
 
 
 def make_engine(herd: Herd, plan: Plan) -> Engine:
-    """Return the engine of a plan. An engine that needs the whole herd falls back to `fused` unless state and data are on a GPU
-    and no member skips steps."""
+    """Return the engine of a plan.
+
+    An engine that needs the whole herd is replaced by `fused` if state or data are not on a GPU, or if members skip steps.
+    """
     spec = ENGINES[plan.name]
     whole = herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace
     if spec.needs_whole_herd and not whole:
@@ -266,19 +244,15 @@ def memory_per_member(herd: Herd) -> int:
 
 
 def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
-    """Measure the bytes of one member, a block of one; see `memory_per_member`."""
-    state = copy_block(herd, block, breed)
+    """Measure the bytes that the only member of a block takes; see `memory_per_member`."""
     saved: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
 
     def save(tensor: Tensor) -> Tensor:
         saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    step = Step(breed.g, herd.d, herd.rules, fused=False)  # also works for nets that cannot be fused
-    base = base_keys(state)
-    sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
     with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-        step(state, lambda number: herd.feed.batch_at(block, base, number), keys_on_device(base, herd.device), sums, 0)
+        state = train_copy(herd, block, breed, fused=False)  # also works for nets that cannot be fused
     activations = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
     gradients = 2 * (breed.g.num_params + herd.d.num_params) * state["g.params"].element_size()
     return bytes_per_member(state) + activations + gradients
@@ -290,9 +264,14 @@ def one_member_per_breed(herd: Herd) -> list[tuple[slice, Breed]]:
     return [(first[breed], breed) for breed in herd.breeds.all if breed in first]
 
 
-def copy_block(herd: Herd, block: slice, breed: Breed) -> State:
-    """Copy the state of some members of one breed to the device."""
-    return {k: v.clone().to(herd.device) for k, v in breed.view(members_of(herd.state, block)).items()}
+def train_copy(herd: Herd, block: slice, breed: Breed, fused: bool) -> State:
+    """Train a copy of a block of one member for one step on the device, and return its state."""
+    state = {k: v.clone().to(herd.device) for k, v in breed.view(members_of(herd.state, block)).items()}
+    base = base_keys(state)
+    sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
+    batches = partial(herd.feed.batch_at, block, base)
+    Step(breed.g, herd.d, herd.rules, fused)(state, batches, keys_on_device(base, herd.device), sums, 0)
+    return state
 
 
 def members_that_fit(herd: Herd, limit: int) -> int:

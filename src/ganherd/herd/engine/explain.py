@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from ganherd.herd import rng
-from ganherd.herd.checks import vmap_fallback
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Herd
-from ganherd.herd.lowering import lower
-from ganherd.herd.lowering.lower import LoweredOperation
-from ganherd.herd.lowering.trace import NotTraceable, trace
+from ganherd.herd.lowering.lower import VMAP, LoweredOperation, lower
+from ganherd.herd.lowering.trace import NotTraceable
+from ganherd.herd.lowering.vmap import mute_slow_operations
 from ganherd.herd.step.rules import StepRules
 from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
@@ -26,10 +25,10 @@ def explain(herd: Herd, guards: Sequence[JsonObject] = ()) -> JsonObject:
     Args:
         guards: For each net, the comparison of its engines with plain PyTorch; see `herd.checks.guard`.
     """
-    vmap_fallback.mute_warnings()  # `guards` lists these operations
-    nets = [("generator", breed.g.module, False) for breed in herd.breeds.all]
-    nets.append(("discriminator", herd.d.module, herd.rules.game.penalty or herd.rules.r1 > 0))
-    facts = [_net(herd, role, module, double_backward) for role, module, double_backward in nets]
+    mute_slow_operations()  # `guards` lists these operations
+    penalised = herd.rules.game.penalty or herd.rules.r1 > 0  # penalties differentiate the discriminator twice
+    facts = [_net(herd, "generator", breed.g.module, False) for breed in herd.breeds.all]
+    facts.append(_net(herd, "discriminator", herd.d.module, penalised))
     if guards:
         facts = [net | {"guard": guard} for net, guard in zip(facts, guards, strict=True)]
     differences = [guard["engines"]["fused"]["why"] for guard in guards]
@@ -57,7 +56,7 @@ def _net(herd: Herd, role: str, module: nn.Module, double_backward: bool) -> Jso
 
 def _penalty(module: nn.Module, rules: StepRules) -> str:
     """Describe how many layers run in which way in the forward pass of a gradient penalty."""
-    operations = _lowered(module, rules, kernels=True, double_backward=True)
+    operations = _lowered(module, rules, kernels=True, twice=True)
     return f"the pass of the penalty is differentiated twice: there {_count_methods(op.method for op in operations)}"
 
 
@@ -84,28 +83,18 @@ def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[
     ]
 
 
-def _lowered(
-    module: nn.Module, rules: StepRules, kernels: bool, double_backward: bool = False
-) -> list[LoweredOperation]:
-    """Return the operations of a module; one for the whole module if it cannot be traced."""
-    lowered = lower.lower(module, kernels, double_backward)
-    if lowered is None:
-        return [LoweredOperation("all of it", type(module).__name__, lower.VMAP, _why_not_traced(module))]
+def _lowered(module: nn.Module, rules: StepRules, kernels: bool, twice: bool = False) -> list[LoweredOperation]:
+    """Return the operations of a module, which may be differentiated twice; one for all of it if it cannot be traced."""
+    try:
+        lowered = lower(module, kernels, twice)
+    except NotTraceable as why:
+        return [LoweredOperation("all of it", type(module).__name__, VMAP, str(why))]
     return lowered.explain(rules.batch, torch.bfloat16 if rules.precision == "bf16" else torch.float32)
 
 
 def _count_methods(methods: Iterable[str]) -> str:
     """Count equal methods, e.g. "3 kernel, 1 vmap"."""
     return ", ".join(f"{count} {method}" for method, count in Counter(methods).items())
-
-
-def _why_not_traced(module: nn.Module) -> str:
-    """Return why a module cannot be traced; empty if it can."""
-    try:
-        trace(module)
-    except NotTraceable as why:
-        return str(why)
-    return ""
 
 
 def _comparison(guard: JsonObject) -> list[str]:

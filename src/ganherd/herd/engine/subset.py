@@ -1,22 +1,26 @@
-"""Train some members of a herd: their rows are copied to a separate state, so that the other members cost no time."""
+"""Train some members of a herd on a copy of their state, so that the other members cost no time."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.engines import Engine, Herd, Plan, make_engine, never, place_state
+from ganherd.herd.engine.engines import Engine, Herd, Plan, StopCheck, Tick, make_engine, never, no_tick, place_state
 from ganherd.herd.state import members_of
 
 
 class SubsetEngine:
-    """An engine for some rows of a herd. Each call starts from the herd's state, and writes the result back to it."""
+    """An engine for some members of a herd. Each call reads their state from the herd, and writes the result back to it."""
 
     def __init__(self, herd: Herd, plan: Plan, rows: Sequence[int]) -> None:
-        """Prepare an engine for these rows of a herd without opponents and without paces."""
+        """Prepare the training of some members. The herd must have neither frozen opponents nor paces.
+
+        Args:
+            rows: The members, as rows of the herd's state.
+        """
         assert herd.opponents is None and not herd.pace
         members = list(rows)
         self._herd, self._rows = herd, torch.tensor(members, device=herd.state["set.seed"].device)
@@ -28,14 +32,7 @@ class SubsetEngine:
         place_state(self._subset, plan)
         self._engine = make_engine(self._subset, plan)
 
-    def advance(
-        self,
-        start: int,
-        stop: int,
-        sums: Tensor,
-        should_stop: Callable[[], bool] = never,
-        tick: Callable[[int], None] | None = None,
-    ) -> int:
+    def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train these members like `Engine.advance`; `sums` [4, N] of the other members do not change."""
         if self._subset is None:
             return self._engine.advance(start, stop, sums, should_stop, tick)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -41,7 +40,11 @@ def is_supported(node: fx.Node) -> bool:
 
 def run(node: fx.Node, args: Any, kwargs: Any, draws: Draws) -> Any:
     """Run a function or method of the graph; tensors among its arguments are [N, …]."""
-    function: Any = node.target if node.op == "call_function" else _method(str(node.target))
+
+    def method(x: Any, *rest: Any, **named: Any) -> Any:
+        return getattr(x, str(node.target))(*rest, **named)
+
+    function: Any = node.target if node.op == "call_function" else method
     if not _has_tensor((args, kwargs)):
         returns_number = node.op == "call_method" or getattr(function, "__module__", "") in _NUMBER_MODULES
         return function(*args, **kwargs) if returns_number else vmap_call(function, args, kwargs, draws)
@@ -70,8 +73,7 @@ def _pool_width(args: Any, kwargs: Any) -> int | None:
 def _max_pool(x: Tensor, width: int) -> Tensor:
     """Return the largest of every `width` neighbours; numbers at the end that do not fill a window are dropped."""
     count = x.shape[-1] // width
-    result: Tensor = x[..., : count * width].unflatten(-1, (count, width)).max(-1).values
-    return result
+    return x[..., : count * width].reshape(*x.shape[:-1], count, width).max(-1).values
 
 
 def _has_tensor(values: Any) -> bool:
@@ -133,12 +135,3 @@ def _indices(index: Any, *also: type) -> tuple[Any, ...] | None:
     indices = index if isinstance(index, tuple) else (index,)
     is_basic = all(isinstance(i, (slice, int, *also)) or i is None or i is Ellipsis for i in indices)
     return indices if is_basic else None
-
-
-def _method(name: str) -> Callable[..., Any]:
-    """Return a function that calls a method by name."""
-
-    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        return getattr(self, name)(*args, **kwargs)
-
-    return call

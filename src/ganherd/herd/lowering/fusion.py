@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from torch import fx, nn
 
 from ganherd.herd.lowering.layers import Library
@@ -17,31 +19,32 @@ _NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d)
 Reader = tuple[nn.Module | None, bool]  # a layer, and whether an upsampling comes before it
 
 
+class Neighbours(NamedTuple):
+    """What an operation has to know about the operations around it."""
+
+    fused: list[nn.Module]  # layers that it computes in addition to its own
+    feeds_norm: bool  # only a batch norm with batch statistics reads the output of the operation and its fused layers
+    reader: Reader  # for a batch norm: the layer whose kernel alone reads the images that it returns
+
+
 class FusionPlan:
-    """The fusions of one graph, computed once. Libraries of kernels that set `FUSES_EPILOGUES` allow more of them."""
+    """The fusions of one graph, computed once. Libraries of kernels that set `FUSES_EPILOGUES` allow more of them.
+
+    Attributes:
+        fused_into: Maps an operation to the neighbour that computes it.
+        neighbours: Maps each operation to what it has to know about the others.
+    """
 
     def __init__(self, graph: TracedGraph, library: Library) -> None:
         self._graph, self._library = graph, library
         self._fuses_epilogues = bool(getattr(library, "FUSES_EPILOGUES", False))
-        # Maps an operation to the neighbour that computes it.
         self.fused_into = self._pairs() | (self._epilogues() if self._fuses_epilogues else {})
-        self._fused_layers: dict[fx.Node, list[nn.Module]] = {}
+        fused: dict[fx.Node, list[nn.Module]] = {node: [] for node in graph.nodes}
         for node, into in self.fused_into.items():
-            self._fused_layers.setdefault(into, []).append(graph.layers[str(node.target)])
-        self._feeding_norms = {node for node in graph.nodes if self._is_read_by_norm(node)}
-        self._readers = {node: self._reader_of_norm(node) for node in graph.nodes}
-
-    def fused_layers(self, node: fx.Node) -> list[nn.Module]:
-        """Return the layers that an operation computes in addition to its own."""
-        return self._fused_layers.get(node, [])
-
-    def feeds_norm(self, node: fx.Node) -> bool:
-        """Return whether only a batch norm with batch statistics reads the output of this operation and its fused layers."""
-        return node in self._feeding_norms
-
-    def reader(self, node: fx.Node) -> Reader:
-        """Return the layer whose kernel alone reads the images that a batch norm, with its activation, returns."""
-        return self._readers[node]
+            fused[into].append(graph.layers[str(node.target)])
+        self.neighbours = {
+            node: Neighbours(fused[node], self._feeds_norm(node), self._reader_of_norm(node)) for node in graph.nodes
+        }
 
     def _layer(self, node: fx.Node | None) -> nn.Module | None:
         """Return the layer of a node; None unless it is called with its input alone, because others are not fused."""
@@ -95,8 +98,8 @@ class FusionPlan:
                 fused |= dict.fromkeys(tail, node)
         return fused
 
-    def _is_read_by_norm(self, node: fx.Node) -> bool:
-        """Compute `feeds_norm`."""
+    def _feeds_norm(self, node: fx.Node) -> bool:
+        """Compute `Neighbours.feeds_norm`."""
         last = node
         while (user := only_user(last)) is not None and self.fused_into.get(user) is node:
             last = user
@@ -104,7 +107,7 @@ class FusionPlan:
         return isinstance(after, _NORMS) and after.training
 
     def _reader_of_norm(self, node: fx.Node) -> Reader:
-        """Compute `reader`; (None, False) if the node is no batch norm of images."""
+        """Compute `Neighbours.reader`; (None, False) if the node is not a batch norm of images."""
         layer = self._layer(node)
         if not self._fuses_epilogues or type(layer) is not nn.BatchNorm2d:
             return None, False
@@ -112,7 +115,11 @@ class FusionPlan:
         return self._reader(last, layer)
 
     def _reader(self, node: fx.Node, producer: nn.Module) -> Reader:
-        """Return the layer whose kernel alone reads the images of `producer`, which `node`, its last fused layer, returns."""
+        """Return the layer whose kernel alone reads the images that `producer` computes; (None, False) if there is none.
+
+        Args:
+            node: The last of the layers that are fused into `producer`, or its own node.
+        """
         user = only_user(node)
         between = self._layer(user)
         doubled = _doubles(between)

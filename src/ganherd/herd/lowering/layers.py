@@ -19,51 +19,38 @@ Library = Any  # the module `ops`, or `ops_triton` or `ops_triton_double_backwar
 _ELEMENTWISE = (nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity)
 
 
-class Buffers:
-    """The buffers [N, …] of one layer, by the names that the layer gives them."""
-
-    def __init__(self, buffers: Tensors, names: dict[str, str]) -> None:
-        """Take all buffers of the module, and a map from the layer's names to canonical names."""
-        self._buffers, self._names = buffers, names
-
-    def get(self, key: str) -> Tensor | None:
-        """Return a buffer, or None if the layer does not have it."""
-        return self._buffers[self._names[key]] if key in self._names else None
-
-    def set(self, key: str, value: Tensor) -> None:
-        """Replace a buffer."""
-        self._buffers[self._names[key]] = value
-
-
 @dataclass
 class Layer:
-    """One call of a layer for all members: its parameters [N, …], its buffers, and what is known of its neighbours."""
+    """One call of a layer for all members: its parameters and buffers by its own names, and what is known of its neighbours."""
 
     module: Any
-    params: Tensors
-    buffers: Buffers
+    params: Tensors  # [N, …]
+    buffers: Tensors  # [N, …]; operations replace those that change
     draws: Draws
     library: Library
-    fused: list[Any]  # neighbouring layers that this operation computes too, see `FusionPlan`
-    feeds_norm: bool  # whether only a batch norm reads the output
-    reader: tuple[nn.Module | None, bool]  # for a batch norm: see `FusionPlan.reader`
+    # See `herd.lowering.fusion.Neighbours`.
+    fused: list[Any]
+    feeds_norm: bool
+    reader: tuple[nn.Module | None, bool]
 
     @property
-    def epilogue(self) -> ops.Epilogue | None:
-        """Return the activation and dropout that are fused into a convolution or linear layer."""
-        activation = [other for other in self.fused if isinstance(other, (nn.ReLU, nn.LeakyReLU))]
-        dropout = next((other for other in self.fused if isinstance(other, nn.Dropout)), None)
-        if dropout is not None:
-            return ops.Epilogue(_slope(activation), dropout.p, self.draws.keys, self.draws.calls.next())
-        return ops.Epilogue(_slope(activation)) if activation else None
+    def fusions(self) -> ops.Fusions:
+        """Return what a convolution or linear layer computes in addition to its product."""
+        kinds = {type(other): other for other in self.fused}
+        shape = tuple(kinds[nn.Unflatten].unflattened_size) if nn.Unflatten in kinds else ()
+        activation = [kinds[kind] for kind in (nn.ReLU, nn.LeakyReLU) if kind in kinds]
+        epilogue = ops.Epilogue(_slope(activation)) if activation else None
+        if nn.Dropout in kinds:
+            p, call = kinds[nn.Dropout].p, next(self.draws.calls)
+            epilogue = ops.Epilogue(_slope(activation), p, self.draws.keys, call)
+        upsample, pool = nn.Upsample in kinds, kinds.get(nn.AvgPool2d)
+        return ops.Fusions(nn.Flatten in kinds, shape, upsample, pool, epilogue, self.feeds_norm)
 
 
 def _linear(layer: Layer, x: Tensor) -> Tensor:
-    """Run a linear layer, with a flattening before it or an unflattening after it."""
-    flatten = any(isinstance(other, nn.Flatten) for other in layer.fused)
-    shape = next((tuple(other.unflattened_size) for other in layer.fused if isinstance(other, nn.Unflatten)), ())
+    """Run a linear layer."""
     weight, bias = layer.params["weight"], layer.params.get("bias")
-    result: Tensor = layer.library.linear(x, weight, bias, flatten, shape, layer.feeds_norm, layer.epilogue)
+    result: Tensor = layer.library.linear(x, weight, bias, layer.fusions)
     return result
 
 
@@ -114,20 +101,14 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
     normed: Tensor
     normed, updated = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
     if updated is not None:
-        buffers.set("running_mean", updated.mean)
-        buffers.set("running_var", updated.var)
-        buffers.set("num_batches_tracked", updated.count)
+        buffers |= {"running_mean": updated.mean, "running_var": updated.var, "num_batches_tracked": updated.count}
     return normed
 
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
-    """Run a convolution, with an upsampling before it or an average pooling after it."""
+    """Run a convolution."""
     weight, bias = layer.params["weight"], layer.params.get("bias")
-    doubled = any(isinstance(other, nn.Upsample) for other in layer.fused)
-    pooled = next((other for other in layer.fused if isinstance(other, nn.AvgPool2d)), None)
-    result: Tensor = layer.library.conv2d(
-        x, weight, bias, layer.module, doubled, layer.feeds_norm, layer.epilogue, pooled
-    )
+    result: Tensor = layer.library.conv2d(x, weight, bias, layer.module, layer.fusions)
     return result
 
 
@@ -144,18 +125,16 @@ def _embedding(layer: Layer, y: Tensor) -> Tensor:
 
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
     """Divide the weight by its largest singular value, and run the layer with it."""
-    u = layer.buffers.get("u")
-    assert u is not None
-    weight, new_u = layer.library.divide(layer.params["weight"], u, layer.module.training)
-    layer.buffers.set("u", new_u)
-    operation = next(operation for kind, operation in _SPECTRAL.items() if isinstance(layer.module, kind))
+    weight, new_u = layer.library.divide(layer.params["weight"], layer.buffers["u"], layer.module.training)
+    layer.buffers["u"] = new_u
+    operation = next(_LAYERS[base] for base in type(layer.module).__bases__ if base in _LAYERS)
     return operation(replace(layer, params={**layer.params, "weight": weight}), x)
 
 
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
     """Run a transposed convolution."""
     weight, bias = layer.params["weight"], layer.params.get("bias")
-    result: Tensor = layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.feeds_norm, layer.epilogue)
+    result: Tensor = layer.library.conv_transpose2d(x, weight, bias, layer.module, layer.fusions)
     return result
 
 
@@ -164,28 +143,17 @@ def _image_layer(layer: Layer, x: Tensor) -> Tensor:
     return ops.apply_to_images(layer.module, x)
 
 
-_SPECTRAL: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
-    nn.Conv2d: _conv,
-    nn.Linear: _linear,
-    nn.Embedding: _embedding,
-}
-
 _LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
     nn.Linear: _linear,
     nn.Dropout: _dropout,
     nn.Flatten: _flatten,
     nn.Unflatten: _unflatten,
-    nn.BatchNorm1d: _batch_norm,
-    nn.BatchNorm2d: _batch_norm,
     nn.Conv2d: _conv,
     nn.Embedding: _embedding,
     nn.ConvTranspose2d: _conv_transpose,
-    nn.Upsample: _image_layer,
-    nn.AvgPool2d: _image_layer,
-    nn.MaxPool2d: _image_layer,
-    SpectralConv2d: _spectral,
-    SpectralLinear: _spectral,
-    SpectralEmbedding: _spectral,
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
+    **dict.fromkeys((nn.Upsample, nn.AvgPool2d, nn.MaxPool2d), _image_layer),
+    **dict.fromkeys((SpectralConv2d, SpectralLinear, SpectralEmbedding), _spectral),
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
 }
 

@@ -14,18 +14,17 @@ from torch import Tensor, fx, nn
 
 from ganherd.herd.lowering import functions, ops
 from ganherd.herd.lowering.fusion import FusionPlan
-from ganherd.herd.lowering.layers import Buffers, Layer, Library, find_operation
-from ganherd.herd.lowering.trace import NotTraceable, TracedGraph, node_label, trace
-from ganherd.herd.lowering.vmap import Draws, Tensors, vmap_layer
+from ganherd.herd.lowering.layers import Layer, Library, find_operation
+from ganherd.herd.lowering.trace import TracedGraph, node_label, trace
+from ganherd.herd.lowering.vmap import Draws, Keys, Tensors, vmap_layer
 
 # Methods by which an operation runs, as they are shown to users.
 KERNEL, ALL_AT_ONCE, ONE_BY_ONE = "kernel", "PyTorch on all members", "PyTorch member by member"
 VMAP, FUSED = "vmap", "with its neighbour"
 
 Values = dict[Any, Any]  # outputs by node
-Run = Callable[
-    [Values, Tensors, Tensors, Draws], Any
-]  # (outputs so far, parameters, buffers to update, draws) -> output
+# (outputs so far, parameters, buffers to update, draws) -> output
+Run = Callable[[Values, Tensors, Tensors, Draws], Any]
 
 
 class LoweredOperation(NamedTuple):
@@ -46,9 +45,7 @@ class LoweredModule:
         last_read = _last_read(graph.nodes)
         self._plan = [(node, self._runner(node), last_read.get(node, ())) for node in graph.nodes]
 
-    def __call__(
-        self, params: Tensors, buffers: Tensors, keys: Callable[[], Tensor], *inputs: Tensor
-    ) -> tuple[Any, Tensors]:
+    def __call__(self, params: Tensors, buffers: Tensors, keys: Keys, *inputs: Tensor) -> tuple[Any, Tensors]:
         """Return the module's output, one tensor or several [N, …], and the buffers after the call."""
         new_buffers, draws, remaining = dict(buffers), Draws(keys), iter(inputs)
         values: Values = {}
@@ -74,17 +71,16 @@ class LoweredModule:
         operation, names = find_operation(layer), self._graph.tensor_names(name)
         if operation is None or node.kwargs:
             return lambda values, *around: vmap_layer(names, layer, *_arguments(node, values), *around)
-        keys = [
-            (key, self._graph.canonical_names[f"{name}.{key}"])
-            for key, _ in layer.named_parameters(recurse=False, remove_duplicate=False)
-        ]
-        fusion, source = self._fusion, node.args[0]
-        neighbours = fusion.fused_layers(node), fusion.feeds_norm(node), fusion.reader(node)
+        neighbours, source = self._fusion.neighbours[node], node.args[0]
+        own = [key for key, _ in layer.named_parameters(recurse=False, remove_duplicate=False)]
+        full_names = {key: self._graph.canonical_names[f"{name}.{key}"] for key in own}
 
         def run(values: Values, params: Tensors, buffers: Tensors, draws: Draws) -> Any:
-            own = {key: params[full] for key, full in keys}
-            call = Layer(layer, own, Buffers(buffers, names), draws, self._library, *neighbours)
-            return operation(call, values[source])
+            own_params = {key: params[full] for key, full in full_names.items()}
+            own_buffers = {key: buffers[full] for key, full in names.items() if full in buffers}
+            out = operation(Layer(layer, own_params, own_buffers, draws, self._library, *neighbours), values[source])
+            buffers.update({names[key]: value for key, value in own_buffers.items()})
+            return out
 
         return run
 
@@ -92,10 +88,10 @@ class LoweredModule:
 
     def explain(self, batch: int = 1, dtype: torch.dtype = torch.float32) -> list[LoweredOperation]:
         """Return how every operation of the module runs with batches of this size, in the order of its graph."""
-        calls = [node for node in self._graph.nodes if node.op.startswith("call")]
         return [
             LoweredOperation(node_label(node), self._operation(node), *self._method(node, batch, dtype))
-            for node in calls
+            for node in self._graph.nodes
+            if node.op.startswith("call")
         ]
 
     def _operation(self, node: fx.Node) -> str:
@@ -131,7 +127,7 @@ class LoweredModule:
 
     def _linear_method(self, node: fx.Node, layer: nn.Linear, batch: int, dtype: torch.dtype) -> tuple[str, str]:
         """Return method and reason for a linear layer, if kernels are used."""
-        reshaping = [x for x in self._fusion.fused_layers(node) if isinstance(x, (nn.Flatten, nn.Unflatten))]
+        reshaping = [x for x in self._fusion.neighbours[node].fused if isinstance(x, (nn.Flatten, nn.Unflatten))]
         if any(isinstance(other, nn.Unflatten) and len(other.unflattened_size) != 3 for other in reshaping):
             return ALL_AT_ONCE, "no kernel makes anything but rows or images"
         if reshaping or not self._library.is_aligned(dtype, batch, layer.in_features, layer.out_features):
@@ -163,19 +159,19 @@ def _last_read(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     return sources
 
 
-def lower(module: nn.Module, kernels: bool = False, double_backward: bool = False) -> LoweredModule | None:
-    """Lower a module, or return None if it cannot be traced, e.g. because its control flow depends on its inputs.
+def lower(module: nn.Module, kernels: bool = False, double_backward: bool = False) -> LoweredModule:
+    """Lower a module.
 
     Args:
         kernels: Use Triton kernels, which need a GPU.
         double_backward: Use only operations that can be differentiated twice, as a gradient penalty requires.
+
+    Raises:
+        NotTraceable: If the module cannot be traced, e.g. because its control flow depends on its inputs.
     """
     library: Any = ops
     if kernels and double_backward:
         from ganherd.herd.lowering import ops_triton_double_backward as library
     elif kernels:
         from ganherd.herd.lowering import ops_triton as library
-    try:
-        return LoweredModule(trace(module), library)
-    except NotTraceable:
-        return None
+    return LoweredModule(trace(module), library)

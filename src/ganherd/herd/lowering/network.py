@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,16 @@ from torch.func import vmap
 from torch.utils._pytree import tree_map
 
 from ganherd.herd.checks.source_line import assignment_line
-from ganherd.herd.lowering.lower import lower
-from ganherd.herd.lowering.vmap import VmapRandomness
+from ganherd.herd.lowering.lower import LoweredModule, lower
+from ganherd.herd.lowering.trace import NotTraceable
+from ganherd.herd.lowering.vmap import Keys, Tensors, VmapRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import Blueprint, State, base_keys
 from ganherd.herd.step.weights import MemberWeights, Weights, load_member_, write_back_
 from ganherd.util.errors import UserError
 
-Tensors = dict[str, Tensor]
+Inputs = tuple[Tensor, ...]
 # A net's output: a tensor, or (logits [B], class logits [B, K]) of a discriminator that also predicts classes.
 Output = Tensor | tuple[Tensor, Tensor]
 _MAX_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call without gradients may hold, by kind of device
@@ -77,12 +78,13 @@ class StackedNetwork:
             double_backward: Use only operations that can be differentiated twice.
         """
         self.net, self.fused, self._precision = net, fused, precision
-        self._lowered = lower(net.module, kernels, double_backward) if fused else None
+        self._lowered: LoweredModule | None = None
+        if fused:
+            with suppress(NotTraceable):
+                self._lowered = lower(net.module, kernels, double_backward)
 
-    def __call__(
-        self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
-    ) -> tuple[Output, Tensors]:
-        """Return outputs [N, B, …] and the buffers after the call. Arguments do not change, except for buffers by kernels.
+    def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
+        """Return outputs [N, B, …] and the buffers after the call. No argument is changed, but kernels update buffers in place.
 
         Args:
             views: Named parameters [N, …].
@@ -95,15 +97,8 @@ class StackedNetwork:
                 return vmap(lambda p, b, k, i: member_call(self.net, p, b, k, *i))(views, buffers, keys(), inputs)
             return self._one_by_one(views, buffers, keys(), inputs)
 
-    def _one_by_one(
-        self, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]
-    ) -> tuple[Output, Tensors]:
+    def _one_by_one(self, views: Tensors, buffers: Tensors, keys: Tensor, inputs: Inputs) -> tuple[Output, Tensors]:
         """Call the module for one member after another."""
-        if len(keys) == 1:  # one member needs no copies: neither slices nor a stack
-            params, own = ({name: value.squeeze(0) for name, value in group.items()} for group in (views, buffers))
-            result = member_call(self.net, params, own, keys[0], *(value.squeeze(0) for value in inputs))
-            out, new_buffers = tree_map(lambda value: value[None], result)
-            return out, new_buffers
         results = []
         for row in range(len(keys)):
             params, own = ({name: value[row] for name, value in group.items()} for group in (views, buffers))
@@ -148,9 +143,7 @@ class MemberNetwork(StackedNetwork):
         self._own_buffers = {canonical: layer_buffers[name] for layer_buffers, name, canonical in self._slots}
         self._member_buffers: Tensors = {}  # the state's buffers that those in the module were copied from
 
-    def __call__(
-        self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
-    ) -> tuple[Output, Tensors]:
+    def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
         """Call the module with the parameters, buffers and inputs [1, …] of one member; see `StackedNetwork`."""
         load_member_(self.net, views)
         self._member_buffers = buffers
@@ -198,7 +191,7 @@ class MemberNetwork(StackedNetwork):
 
 
 class NetworkCall(StackedNetwork):
-    """Call nets without training them: all at once, or one after another from the first time that this fails.
+    """Call nets without training them: all at once or, after the first such call that fails, one after another.
 
     For a discriminator that also predicts classes it returns the logits only.
     """
@@ -207,9 +200,7 @@ class NetworkCall(StackedNetwork):
         """Lower the net, unless it is known that only one member at a time can run it."""
         super().__init__(net, not net.traits.why_not_fused, kernels, precision)
 
-    def __call__(
-        self, views: Tensors, buffers: Tensors, keys: Callable[[], Tensor], inputs: tuple[Tensor, ...]
-    ) -> tuple[Tensor, Tensors]:
+    def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Tensor, Tensors]:
         """Return outputs [N, B, …] and the buffers after the call; see `StackedNetwork`."""
         try:
             out, new_buffers = super().__call__(views, buffers, keys, inputs)

@@ -12,6 +12,8 @@ from torch.nn import functional as F
 from ganherd.herd import rng
 from ganherd.nets.common.spectral import divide as divide  # works for stacked weights as it is
 
+Bias = Tensor | None
+
 
 def refine_keys(keys: Tensor, number: int) -> Tensor:
     """Derive the keys [N] of one draw from the keys of its module."""
@@ -36,31 +38,31 @@ class Epilogue:
         return x if self.slope == 1.0 else F.leaky_relu(x, self.slope)
 
 
-def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool = False, shape: tuple[int, ...] = (),
-    feeds_norm: bool = False, epilogue: Epilogue | None = None,
-) -> Tensor:  # fmt: skip
-    """Run linear layers: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay.
+@dataclass(frozen=True)
+class Fusions:
+    """What a convolution or linear layer computes in addition to its product."""
 
-    Args:
-        flatten: Flatten x to [N, B, I] first.
-        shape: Unflatten the outputs to this shape; (): do not.
-        feeds_norm: Whether only a batch norm reads the output, which cancels the bias. Only kernels use this.
-        epilogue: What to apply to the output.
-    """
-    if epilogue is not None:
-        return epilogue(linear(x, weight, bias, flatten, shape))
-    if shape:
-        images: Tensor = linear(x, weight, bias, flatten).unflatten(2, shape)
-        return images
-    x = x.flatten(2) if flatten else x
+    flatten: bool = False  # flatten the input of a linear layer to [N, B, I]
+    unflatten: tuple[int, ...] = ()  # unflatten the output of a linear layer to this shape; (): do not
+    upsample: bool = False  # double height and width of the input of a convolution
+    pool: nn.AvgPool2d | None = None  # applied to the output of a convolution
+    epilogue: Epilogue | None = None  # applied to the output at the end
+    feeds_norm: bool = False  # only a batch norm reads the output, which cancels the bias; only kernels use this
+
+
+def linear(x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions()) -> Tensor:
+    """Run linear layers: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay."""
+    x = x.flatten(2) if fusions.flatten else x
     flat = x.flatten(1, -2) if x.dim() > 3 else x
     if torch.is_autocast_enabled(x.device.type):  # cast here, because autocast does not cover custom backward passes
         low = torch.get_autocast_dtype(x.device.type)
         flat, weight, bias = flat.to(low), weight.to(low), None if bias is None else bias.to(low)
-    out = BatchedLinear.apply(flat, weight, bias)
-    unflattened: Tensor = out.unflatten(1, x.shape[1:-1]) if x.dim() > 3 else out
-    return unflattened
+    out: Tensor = BatchedLinear.apply(flat, weight, bias)
+    if x.dim() > 3:
+        out = out.unflatten(1, x.shape[1:-1])
+    if fusions.unflatten:
+        out = out.unflatten(2, fusions.unflatten)
+    return fusions.epilogue(out) if fusions.epilogue else out
 
 
 class BatchedLinear(torch.autograd.Function):
@@ -172,48 +174,27 @@ def upsample(x: Tensor) -> Tensor:
 def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
     """Apply a layer without parameters to images [N, B, C, H, W]."""
     out: Tensor = layer(x.flatten(0, 1))
-    result: Tensor = out.unflatten(0, x.shape[:2])
-    return result
+    return out.reshape(*x.shape[:2], *out.shape[1:])
 
 
-def conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    like: nn.Conv2d,
-    upsample_first: bool = False,
-    feeds_norm: bool = False,
-    epilogue: Epilogue | None = None,
-    pool_after: nn.AvgPool2d | None = None,
-) -> Tensor:
+def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusions = Fusions()) -> Tensor:
     """Run convolutions: x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W'].
 
     Args:
         like: The layer that defines stride, padding, dilation and groups.
-        upsample_first: Double height and width of x first.
-        feeds_norm: See `linear`.
-        epilogue: See `linear`.
-        pool_after: A pooling to apply to the output.
     """
-    if pool_after is not None:
-        return apply_to_images(pool_after, conv2d(x, weight, bias, like, upsample_first))
-    if epilogue is not None:
-        return epilogue(conv2d(x, weight, bias, like, upsample_first))
-    x = upsample(x) if upsample_first else x
-    return torch.stack([
-        like._conv_forward(one, w, b)
-        for one, w, b in zip(x, weight, bias if bias is not None else [None] * len(x), strict=True)
-    ])  # fmt: skip
+    x = upsample(x) if fusions.upsample else x
+    biases = bias if bias is not None else [None] * len(x)
+    out = torch.stack([like._conv_forward(*one) for one in zip(x, weight, biases, strict=True)])
+    out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
+    return fusions.epilogue(out) if fusions.epilogue else out
 
 
 def conv_transpose2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d, feeds_norm: bool = False,
-    epilogue: Epilogue | None = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor, weight: Tensor, bias: Bias, like: nn.ConvTranspose2d, fusions: Fusions = Fusions()
+) -> Tensor:
     """Run transposed convolutions: x [N, B, C, H, W], weight [N, C, O/groups, k, k] -> [N, B, O, H', W']; see `conv2d`."""
-    if epilogue is not None:
-        return epilogue(conv_transpose2d(x, weight, bias, like))
-    return torch.stack([
-        F.conv_transpose2d(one, w, b, like.stride, like.padding, like.output_padding, like.groups, like.dilation)  # type: ignore[arg-type]
-        for one, w, b in zip(x, weight, bias if bias is not None else [None] * len(x), strict=True)
-    ])  # fmt: skip
+    biases = bias if bias is not None else [None] * len(x)
+    settings: Any = (like.stride, like.padding, like.output_padding, like.groups, like.dilation)
+    out = torch.stack([F.conv_transpose2d(*one, *settings) for one in zip(x, weight, biases, strict=True)])
+    return fusions.epilogue(out) if fusions.epilogue else out

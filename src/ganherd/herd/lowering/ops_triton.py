@@ -10,16 +10,15 @@ from torch import Tensor, nn
 from ganherd.herd.lowering import ops
 from ganherd.herd.lowering.kernels.conv import ConvSpec, has_few_outputs
 from ganherd.herd.lowering.kernels.linear import MemberLinear
-from ganherd.herd.lowering.kernels.member_conv import MemberConv
+from ganherd.herd.lowering.kernels.member_conv import MemberConv, Source
 from ganherd.herd.lowering.kernels.norm import MemberNorm, NormOnLoad
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout
 from ganherd.herd.lowering.kernels.spectral_kernel import MemberDivide
 from ganherd.herd.lowering.kernels.taps import WeightLayout
-from ganherd.herd.lowering.ops import Epilogue
+from ganherd.herd.lowering.ops import Bias, Epilogue, Fusions
 
-_LIGHT = (
-    8e9  # floating-point operations; layers with more do not normalise their input on load, which would slow them down
-)
+# Floating-point operations; layers with more do not normalise their input on load, which would slow them down.
+_LIGHT = 8e9
 FUSES_EPILOGUES = True  # see `FusionPlan`
 
 # Attributes that an operation sets on its output for the only operation that reads it.
@@ -38,37 +37,34 @@ def _channels_last(x: Tensor) -> Tensor:
     return x.permute(0, 1, 3, 4, 2).contiguous()
 
 
-def linear(
-    x: Tensor, weight: Tensor, bias: Tensor | None, flatten: bool = False, shape: tuple[int, ...] = (),
-    feeds_norm: bool = False, epilogue: Epilogue | None = None,
-) -> Tensor:  # fmt: skip
+def linear(x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions()) -> Tensor:
     """Run linear layers as `ops.linear` does, as convolutions of one tap or by PyTorch's batched product.
 
     The convolution kernel is as fast with any size, whereas the batched product needs multiples of 8. Images that are flattened
     before the layer, or unflattened after it, are stored channels last: the weights are read in another order, so that the
     images need not be permuted.
     """
-    images = flatten and x.dim() == 5
+    images, shape = fusions.flatten and x.dim() == 5, fusions.unflatten
     if (x.dim() != 3 and not images) or (shape and len(shape) != 3):
-        return ops.linear(x, weight, bias, flatten, shape, feeds_norm, epilogue)
+        return ops.linear(x, weight, bias, fusions)
     if not images and not shape and x.dtype == _dtype(x) and is_aligned(x.dtype, *x.shape[1:], weight.shape[1]):
         if bias is None:
-            return ops.linear(x, weight, bias, epilogue=epilogue)
+            return ops.linear(x, weight, bias, fusions)
         out = MemberLinear.apply(x, weight, bias)  # the batched product reads the weights as they are stored
-        return epilogue(out) if epilogue else out
+        return fusions.epilogue(out) if fusions.epilogue else out
     layout = WeightLayout(1, places_in=math.prod(x.shape[3:]), places_out=math.prod(shape[1:]))
     source = _source(x)
     x = _channels_last(x).flatten(2) if images else x
     if shape and bias is not None:
         bias = bias.unflatten(1, (shape[0], -1)).transpose(1, 2).flatten(1)
     spec = _conv_spec((1, 1), layout, 1, 0, False)
-    out = _run(x[..., None, None], weight[..., None, None], bias, spec, feeds_norm, epilogue, source)
+    out = _run(x[..., None, None], weight[..., None, None], bias, spec, fusions, source)
     stats = getattr(out, _STATS)
     out = out.flatten(2)
     if shape:  # columns are (place, channel), so each place has partial statistics of all channels
         out = out.unflatten(2, (*shape[1:], shape[0])).permute(0, 1, 4, 2, 3)
         stats = None if stats is None else stats.view(3, stats.shape[1], -1, shape[0])
-    return _annotate(out, stats, epilogue)
+    return _annotate(out, stats, fusions.epilogue)
 
 
 def is_aligned(dtype: torch.dtype, *sizes: int) -> bool:
@@ -99,9 +95,8 @@ def batch_norm(
         reader: The layer whose kernel alone reads the output, if there is one; see `reads_images`.
         doubled: Whether an upsampling comes before `reader`.
     """
-    if x.dtype == torch.float64 or (
-        running and running.momentum is None
-    ):  # no kernel for a plain average over all batches
+    averages = running is not None and running.momentum is None  # no kernel for a plain average over all batches
+    if x.dtype == torch.float64 or averages:
         return ops.batch_norm(x, weight, bias, eps, slope, running)
     if running and not all(value.is_contiguous() for value in (running.mean, running.var, running.count)):
         mean, var, count = (value.contiguous() for value in (running.mean, running.var, running.count))
@@ -146,42 +141,33 @@ def reads_images(layer: nn.Module, doubled: bool = False) -> bool:
     return not doubled or (layer.kernel_size[0], layer.stride[0], layer.padding[0]) == (3, 1, 1)
 
 
-def conv2d(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None,
-    like: nn.Conv2d,
-    upsample_first: bool = False,
-    feeds_norm: bool = False,
-    epilogue: Epilogue | None = None,
-    pool_after: nn.AvgPool2d | None = None,
-) -> Tensor:
+def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusions = Fusions()) -> Tensor:
     """Run convolutions; see `ops.conv2d`. With an epilogue, only a batch norm or another kernel may read the output."""
     if not has_conv_kernel(like):
-        return ops.conv2d(x, weight, bias, like, upsample_first, feeds_norm, epilogue, pool_after)
+        return ops.conv2d(x, weight, bias, like, fusions)
     k, stride, pad = like.kernel_size[0], int(like.stride[0]), int(like.padding[0])
-    if upsample_first and not (k == 3 and stride == 1 and pad == 1):
-        x, upsample_first = ops.upsample(x), False
+    doubled = fusions.upsample
+    if doubled and not (k == 3 and stride == 1 and pad == 1):
+        x, doubled = ops.upsample(x), False
     h, w = x.shape[3:]
-    if pool_after is not None:
-        if upsample_first or (k, stride, pad, h % 2, w % 2) != (3, 1, 1, 0, 0):
-            return ops.apply_to_images(pool_after, conv2d(x, weight, bias, like, upsample_first))
+    if fusions.pool is not None:
+        if doubled or (k, stride, pad, h % 2, w % 2) != (3, 1, 1, 0, 0):
+            return ops.apply_to_images(fusions.pool, conv2d(x, weight, bias, like, Fusions(upsample=doubled)))
         spec = _conv_spec((h // 2, w // 2), WeightLayout(3, pool=True), 2, 1, False)
-    elif upsample_first:
+    elif doubled:
         spec = _conv_spec((2 * h, 2 * w), WeightLayout(3, fold=True), 2, 1, True)
     else:
         size = ((h + 2 * pad - k) // stride + 1, (w + 2 * pad - k) // stride + 1)
         spec = _conv_spec(size, WeightLayout(k), stride, pad, False)
-    return _run(x, weight, bias, spec, feeds_norm, epilogue)
+    return _run(x, weight, bias, spec, fusions)
 
 
 def conv_transpose2d(
-    x: Tensor, weight: Tensor, bias: Tensor | None, like: nn.ConvTranspose2d, feeds_norm: bool = False,
-    epilogue: Epilogue | None = None,
-) -> Tensor:  # fmt: skip
+    x: Tensor, weight: Tensor, bias: Bias, like: nn.ConvTranspose2d, fusions: Fusions = Fusions()
+) -> Tensor:
     """Run transposed convolutions; see `ops.conv_transpose2d`."""
     if not has_conv_kernel(like):
-        return ops.conv_transpose2d(x, weight, bias, like, feeds_norm, epilogue)
+        return ops.conv_transpose2d(x, weight, bias, like, fusions)
     k, pad, more = like.kernel_size[0], int(like.padding[0]), int(like.output_padding[0])
     stride = int(like.stride[0])
     h, w = ((edge - 1) * stride - 2 * pad + k + more for edge in x.shape[3:])
@@ -189,7 +175,7 @@ def conv_transpose2d(
         spec = _conv_spec((h, w), WeightLayout(k, flip=True, in_first=True), 1, k - 1 - pad, False)
     else:
         spec = _conv_spec((h, w), WeightLayout(k, in_first=True), 2, pad, True)
-    return _run(x, weight, bias, spec, feeds_norm, epilogue)
+    return _run(x, weight, bias, spec, fusions)
 
 
 def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
@@ -230,7 +216,7 @@ def _conv_spec(size: tuple[int, int], layout: WeightLayout, stride: int, pad: in
     return ConvSpec(size, layout, stride, pad, transposed, bool(torch.backends.cuda.matmul.allow_tf32))
 
 
-def _source(x: Tensor) -> NormOnLoad | tuple[Epilogue, int] | None:
+def _source(x: Tensor) -> Source:
     """Return what the reader of x [N, B, C, H, W] has to know about the operation that computed x.
 
     Returns:
@@ -247,15 +233,12 @@ def _annotate(out: Tensor, stats: Tensor | None, epilogue: Epilogue | None) -> T
     return out
 
 
-def _run(
-    x: Tensor, weight: Tensor, bias: Tensor | None, spec: ConvSpec, feeds_norm: bool = False,
-    epilogue: Epilogue | None = None, source: NormOnLoad | tuple[Epilogue, int] | None = None,
-) -> Tensor:  # fmt: skip
+def _run(x: Tensor, weight: Tensor, bias: Bias, spec: ConvSpec, fusions: Fusions, source: Source = None) -> Tensor:
     """Run a convolution on x [N, B, C, H, W] in any memory format, with the weight in the layout of its module."""
     source = source or _source(x)
     rows, dtype = x.permute(0, 1, 3, 4, 2), _dtype(x)
     if rows.dtype != dtype or not rows.is_contiguous():  # permute and cast in one pass
         rows = torch.empty(rows.shape, dtype=dtype, device=x.device).copy_(rows)
-    y, stats = MemberConv.apply(rows, weight, bias, spec, feeds_norm, epilogue, source)
+    y, stats = MemberConv.apply(rows, weight, bias, spec, fusions.feeds_norm, fusions.epilogue, source)
     # A view: PyTorch sees the usual shape, and the next kernel finds channels last in memory.
-    return _annotate(y.permute(0, 1, 4, 2, 3), stats, epilogue)
+    return _annotate(y.permute(0, 1, 4, 2, 3), stats, fusions.epilogue)

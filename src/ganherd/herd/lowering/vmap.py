@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 import torch
@@ -14,17 +18,19 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ganherd.herd.lowering import ops
 from ganherd.herd.parameter_names import call_with_tensors
-from ganherd.herd.rng import DrawCounter, MemberRandomness
+from ganherd.herd.rng import MemberRandomness
 
 Tensors = dict[str, Tensor]
+Keys = Callable[[], Tensor]  # computes the keys [N] of all members
+
+_WARNING = "There is a performance drop because we have not yet implemented the batching rule for"
 
 
 class Draws:
     """Keys of all members for the draws in one call of a module, numbered as `MemberRandomness` numbers them."""
 
-    def __init__(self, keys: Callable[[], Tensor]) -> None:
-        """Take a function that computes the members' keys [N]."""
-        self._compute, self.calls = keys, DrawCounter()
+    def __init__(self, keys: Keys) -> None:
+        self._compute, self.calls = keys, count(1)
 
     @cached_property
     def keys(self) -> Tensor:
@@ -33,7 +39,7 @@ class Draws:
 
     def next(self) -> Tensor:
         """Return the keys [N] of the next draw."""
-        return ops.refine_keys(self.keys, self.calls.next())
+        return ops.refine_keys(self.keys, next(self.calls))
 
 
 class VmapRandomness(MemberRandomness):
@@ -96,3 +102,22 @@ def vmap_layer(
     out, new_buffers = vmap_call(call, (own_params, own_buffers, *args), kwargs, draws)
     buffers.update({names[key]: value for key, value in new_buffers.items()})
     return out
+
+
+def mute_slow_operations() -> None:
+    """Suppress warnings about operations that `vmap` runs member by member; `slow_operations` still collects their names."""
+    warnings.filterwarnings("ignore", message=_WARNING)
+
+
+@contextmanager
+def slow_operations() -> Iterator[set[str]]:
+    """Collect the names of operations without a batching rule that run in this context; other warnings are passed on."""
+    names: set[str] = set()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield names
+    for warning in caught:
+        if match := re.search(rf"{_WARNING} aten::(\w+)", str(warning.message)):
+            names.add(match[1])
+        else:
+            warnings.warn_explicit(warning.message, warning.category, warning.filename, warning.lineno)

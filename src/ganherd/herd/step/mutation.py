@@ -11,25 +11,6 @@ from ganherd.herd.rng import Streams
 from ganherd.herd.state import State
 
 
-def mutated_learning_rates(
-    lr: Tensor, lr0: Tensor, formula: str, strength: float, normal: Tensor, uniform: Tensor, p: float
-) -> Tensor:
-    """Return learning rates [N] after one mutation.
-
-    Args:
-        lr0: [N] the initial learning rates.
-        formula: `reference`: lr + strength · N(-lr0/10, lr0), at least 0. `lognormal`: lr · exp(strength · N(0, 1)).
-        normal: [N] draws from N(0, 1).
-        uniform: [N] draws from [0, 1); members whose draw is at least `p` keep their learning rate.
-        p: The probability of a mutation.
-    """
-    if formula == "reference":
-        changed = (lr + strength * (normal - 0.1) * lr0).clamp(min=0.0)
-    else:
-        changed = lr * torch.exp(strength * normal)
-    return torch.where(uniform < p, changed, lr)
-
-
 def mutate_learning_rates_(
     state: State, kind: str, draws: Streams, number: int, formula: str, strength: float, probability: float
 ) -> None:
@@ -37,11 +18,18 @@ def mutate_learning_rates_(
 
     Args:
         number: The number of this mutation within the step, for its draws.
+        formula: `reference`: lr + strength · N(-lr0/10, lr0), at least 0, with the initial learning rate lr0. `lognormal`:
+            lr · exp(strength · N(0, 1)).
+        probability: Of a mutation; the other members keep their learning rate.
     """
     lr, first = state[f"set.lr_{kind}"], state[f"set.lr0_{kind}"]
     normal = draws.draw((rng.MUTATE, number, 0), (), "normal", torch.float64).to(lr.device)
     u = draws.draw((rng.MUTATE, number, 1), (), "uniform", torch.float64).to(lr.device)
-    lr.copy_(mutated_learning_rates(lr, first, formula, strength, normal, u, probability))
+    if formula == "reference":
+        changed = (lr + strength * (normal - 0.1) * first).clamp(min=0.0)
+    else:
+        changed = lr * torch.exp(strength * normal)
+    lr.copy_(torch.where(u < probability, changed, lr))
 
 
 def draw_losses_(state: State, draws: Streams, losses: int) -> None:

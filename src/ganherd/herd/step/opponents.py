@@ -1,4 +1,4 @@
-"""Let members train against opponents other than their own partner: frozen copies of members, and a table of who meets which."""
+"""Let members train against frozen copies of other members. A table lists the opponents that each member can meet."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ganherd.herd.state import State, buffers_of
+from ganherd.herd.state import State
 
 OPPONENT_TENSORS = ("params", "buffers.")  # state tensors that an opponent needs, without the prefix `g.` or `d.`
 
@@ -39,21 +39,24 @@ class FrozenOpponents:
         column = (u * self.count).long().clamp(max=self.table.shape[1] - 1)
         return self.table.gather(1, column[:, None])[:, 0], column == 0
 
-    def pick(self, kind: str, state: State, u: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        """Return the chosen opponents: parameters [N, P], buffers [N, …], and whether each is the living partner, bool [N].
+    def pick(self, kind: str, state: State, u: Tensor) -> tuple[State, Tensor]:
+        """Return parameters and buffers of the chosen opponents, and whether each is the living partner, bool [N].
 
         Args:
             kind: `g` for generators, `d` for discriminators.
             u: [N] draws in [0, 1).
         """
         row, is_living = self.pick_rows(u)
+        living = {name: value for name, value in opponent_tensors(state).items() if name.startswith(f"{kind}.")}
+        return choose_members(is_living, living, {name: self.frozen[name][row] for name in living}), is_living
 
-        def pick(name: str) -> Tensor:
-            living = state[name]
-            return torch.where(is_living.view(-1, *(1,) * (living.dim() - 1)), living, self.frozen[name][row])
 
-        buffers = {name: pick(f"{kind}.buffers.{name}") for name in buffers_of(state, kind)}
-        return pick(f"{kind}.params"), buffers, is_living
+def choose_members(which: Tensor, first: State, second: State) -> State:
+    """Return a state with the members of `first` where `which`, bool [N], is True, and those of `second` elsewhere."""
+    return {
+        name: torch.where(which.view(-1, *(1,) * (value.dim() - 1)), value, second[name])
+        for name, value in first.items()
+    }
 
 
 def opponent_tensors(state: State) -> State:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,12 +16,11 @@ from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of
-from ganherd.herd.step.adam import clip_
 from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_
-from ganherd.herd.step.opponents import FrozenOpponents
+from ganherd.herd.step.opponents import FrozenOpponents, choose_members
+from ganherd.herd.step.optimizer import clip_, update_, update_ema_
 from ganherd.herd.step.rules import StepRules
-from ganherd.herd.step.update import update_, update_ema_
 from ganherd.herd.step.weights import Weights
 from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
 
@@ -92,9 +92,9 @@ class Step:
         self._keeps_precision = not (rules.input_noise or rules.augment or rules.game.penalty)
         # A penalty differentiates the discriminator twice; kernels that are fused with their neighbours allow it only once.
         double = (rules.game.penalty or rules.r1 > 0) and kernels and fused
-        self._critic = (
-            StackedNetwork(d, fused, kernels, rules.precision, double_backward=True) if double else self._networks["d"]
-        )
+        self._critic = self._networks["d"]
+        if double:
+            self._critic = StackedNetwork(d, fused, kernels, rules.precision, double_backward=True)
 
     def __call__(
         self,
@@ -149,18 +149,18 @@ class Step:
             ahead: Draw the samples of the generator's update in parallel, and return them.
         """
         rules, state, draws = self.rules, ctx.state, ctx.draws
-        # The side stream reads `batch` until the join; released earlier, its memory would be given to something else.
+        # The side stream reads `batch` until the join. If `batch` were released earlier, its memory could be overwritten.
         batch, y = ctx.batches(update)
         weights = self._networks["d"].weights(state["d.params"], state)
         call = 8 * (update + 1)  # every forward pass of a step has its own random streams
         with self._fork(_REAL):
             with torch.no_grad():
                 x = augment_inputs(rules, batch, ctx.noise_scale, draws, update, 0)
-            real_logits, real_classes = self._forward("d", ctx, weights.views(), (x,), y, call + 1)  # [N, B]
+            real_logits, real_classes = self._forward("d", ctx, weights.views(), x, y, call + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:
                 z = self._noise(ctx, update)
-                fake, _ = self._opponent("g", ctx, (z,), y, call, update + 1)
+                fake, _ = self._opponent("g", ctx, z, y, call, update + 1)
             else:
                 fake = shared.fake.detach()
             fake = augment_inputs(rules, fake, ctx.noise_scale, draws, update, 1)
@@ -169,7 +169,7 @@ class Step:
             with self._fork(_AHEAD):
                 samples = self._samples(ctx)
         self._join(_REAL)
-        fake_logits, fake_classes = self._forward("d", ctx, weights.views(), (fake,), y, call + 2)
+        fake_logits, fake_classes = self._forward("d", ctx, weights.views(), fake, y, call + 2)
         loss = rules.game.d(state["set.loss"], real_logits, fake_logits)  # [N]
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
@@ -190,7 +190,7 @@ class Step:
 
         def critic(number: int) -> Callable[[Tensor], Tensor]:
             views = weights.views()
-            return lambda inputs: self._forward("d", ctx, views, (inputs,), y, number, network=self._critic)[0]
+            return lambda at: self._forward("d", ctx, views, at, y, number, twice=True)[0]
 
         penalty: Tensor | float = 0.0
         if rules.game.penalty:
@@ -207,7 +207,7 @@ class Step:
         y = ctx.batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
         z = self._noise(ctx, self.rules.n_critic)
         weights = self._networks["g"].weights(ctx.state["g.params"], ctx.state)
-        return _Samples(weights, y, self._forward("g", ctx, weights.views(), (z,), y, 0)[0])
+        return _Samples(weights, y, self._forward("g", ctx, weights.views(), z, y, 0)[0])
 
     def _update_generator(self, ctx: _StepContext, samples: _Samples | None = None) -> None:
         """Make the generator update, on these samples or on new ones."""
@@ -216,7 +216,7 @@ class Step:
         if samples is None:
             samples = self._samples(ctx)
         fake = augment_inputs(rules, samples.fake, ctx.noise_scale, ctx.draws, last, 1)
-        logits, classes = self._opponent("d", ctx, (fake,), samples.y, 1, 0)
+        logits, classes = self._opponent("d", ctx, fake, samples.y, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)
         if classes is not None:
             y = samples.y if samples.y is not None else ctx.batches(rules.n_critic - 1)[1]
@@ -245,70 +245,56 @@ class Step:
     # -- building blocks ------------------------------------------------------------------------------------------
 
     def _opponent(
-        self, kind: str, ctx: _StepContext, inputs: tuple[Tensor, ...], y: Tensor | None, call: int, number: int
+        self, kind: str, ctx: _StepContext, x: Tensor, y: Tensor | None, call: int, number: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Call the opponents of this update on inputs [N, B, …]. Only buffers of living partners are updated, not of frozen ones.
+        """Call the opponents of this update on inputs x [N, B, …]. Only buffers of living partners are updated, not of frozen ones.
 
         Args:
             call: The number of this forward pass within the step, for draws inside the nets.
             number: The number of the update, for the draw of the opponent.
         """
-        state = ctx.state
-        blueprint = self.g if kind == "g" else self.d
+        views = (self.g if kind == "g" else self.d).views
         if ctx.opponents is None:
-            return self._forward(kind, ctx, blueprint.views(state[f"{kind}.params"]), inputs, y, call)
+            return self._forward(kind, ctx, views(ctx.state[f"{kind}.params"]), x, y, call)
         u = ctx.draws.draw((rng.OPPONENT, number), (), "uniform", torch.float64)
-        rows, buffers, is_living = ctx.opponents.pick(kind, state, u)
-        out = self._forward(kind, ctx, blueprint.views(rows), inputs, y, call, buffers)
-        for name, own in buffers_of(state, kind).items():
-            alive = is_living.view(-1, *(1,) * (own.dim() - 1))
-            own.copy_(torch.where(alive, buffers[name], own))
+        picked, is_living = ctx.opponents.pick(kind, ctx.state, u)
+        against = replace(ctx, state=ctx.state | picked)
+        out = self._forward(kind, against, views(picked[f"{kind}.params"]), x, y, call)
+        own = buffers_of(ctx.state, kind)
+        for name, value in choose_members(is_living, buffers_of(against.state, kind), own).items():
+            own[name].copy_(value)
         return out
 
     def _forward(
-        self,
-        kind: str,
-        ctx: _StepContext,
-        views: dict[str, Tensor],
-        inputs: tuple[Tensor, ...],
-        y: Tensor | None,
-        call: int,
-        buffers: dict[str, Tensor] | None = None,
-        network: StackedNetwork | None = None,
+        self, kind: str, ctx: _StepContext, views: State, x: Tensor, y: Tensor | None, call: int, twice: bool = False
     ) -> tuple[Tensor, Tensor | None]:
-        """Run all members' nets of a kind on their inputs [N, B, …].
+        """Run all members' nets of a kind on their inputs x [N, B, …], and update the buffers of the state.
 
         Args:
             views: Named parameters [N, …].
+            y: Labels [N, B], for nets that take them.
             call: The number of this forward pass within the step, for draws inside the nets.
-            buffers: Updated in place; None: those of the state.
-            network: What runs the nets; None: the usual network of this kind.
+            twice: Whether the output will be differentiated twice.
 
         Returns:
             Samples or logits [N, B], and class logits [N, B, K] if the discriminator predicts classes.
         """
-        blueprint = self.g if kind == "g" else self.d
-        buffers = buffers_of(ctx.state, kind) if buffers is None else buffers
-        if blueprint.takes_label:
+        network, buffers = self._critic if twice else self._networks[kind], buffers_of(ctx.state, kind)
+        inputs: tuple[Tensor, ...] = (x,)
+        if network.net.takes_label:
             assert y is not None
-            inputs = (*inputs, y)
-
-        def member_keys() -> Tensor:
-            return ctx.draws.keys(rng.INSIDE, call)
-
-        out, new_buffers = (network or self._networks[kind])(views, buffers, member_keys, inputs)
+            inputs = (x, y)
+        out, new_buffers = network(views, buffers, partial(ctx.draws.keys, rng.INSIDE, call), inputs)
         with torch.no_grad():
             for name, value in new_buffers.items():
                 if value is not buffers[name]:  # kernels update them in place
                     buffers[name].copy_(value)
         out, classes = out if isinstance(out, tuple) else (out, None)
-        if kind == "g" and self._keeps_precision:
-            return out, None  # the discriminator computes in the same precision
         dtype = ctx.state["g.params"].dtype
-        out = out.to(dtype)
         if kind == "g":
-            return out, None
-        return out.reshape(out.shape[0], self.rules.batch), None if classes is None else classes.to(dtype)
+            return (out if self._keeps_precision else out.to(dtype)), None
+        logits = out.to(dtype).reshape(len(out), self.rules.batch)
+        return logits, None if classes is None else classes.to(dtype)
 
     def _clip_weights(self, state: State) -> None:
         """Clip the discriminators' weights of members whose loss asks for it."""

@@ -40,14 +40,13 @@ class Weights:
         return {name: views[name] if trained else views[name].detach() for name, trained in self._net.trainable.items()}
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Differentiate the members' losses [N]. Return pieces that, side by side, are the gradient [N, P]."""
+        """Differentiate the members' losses [N]. Return the gradient [N, P], cut into pieces along P."""
         if not self._leaves:
             return list(torch.autograd.grad(loss.sum(), self._row))
         leaves = [leaf for leaf in self._leaves.values() if leaf.requires_grad]
         grads = iter(torch.autograd.grad(loss.sum(), leaves, allow_unused=True, materialize_grads=True))
-        return self._pieces(
-            [next(grads) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves.values()]
-        )
+        every = [next(grads) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves.values()]
+        return self._pieces(every)
 
     def _pieces(self, gradients: Sequence[Tensor]) -> list[Tensor]:
         """Flatten the gradients of all parameters (zeros for frozen ones), and join small neighbours to one piece."""
@@ -70,7 +69,7 @@ class MemberWeights(Weights):
         load_member_(net, self.views())
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Differentiate the member's loss [1] with `backward()`. Return pieces that, side by side, are the gradient [1, P]."""
+        """Differentiate the member's loss [1] with `backward()`. Return the gradient [1, P], cut into pieces along P."""
         load_member_(self._net, self.views())  # in between, the module may have held an opponent's parameters
         parameters = dict(self._net.module.named_parameters())
         for parameter in parameters.values():

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd.features.extract import tf32
 from ganherd.herd.evaluation import member_module
 from ganherd.herd.state import takes_label
-from ganherd.metrics.ais.hmc import Chains, Decoder, Hmc, Likelihood, full_precision
+from ganherd.metrics.ais.hmc import Chains, Decoder, Hmc, Likelihood
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -26,11 +27,12 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str], None]
 _QUIET = 3.0  # seconds between two lines of progress
+_BLOCK = 4096  # samples of a kernel density estimate at once
 
 
 @dataclass(frozen=True)
 class AisSettings:
-    """What an estimate is made with; its value means nothing without these and the variance."""
+    """Settings of an estimate, which depends on all of them."""
 
     temperatures: int = 1000  # steps from the prior to the posterior; 10,000 in the paper
     chains: int = 16  # for each point
@@ -42,47 +44,45 @@ class AisSettings:
 
 @dataclass(frozen=True)
 class Estimate:
-    """log p(x) of every point, in nats, and the weights that it comes from."""
+    """Estimates of log p(x) for every point, in nats, with the importance weights behind them."""
 
     log_p: np.ndarray  # float64 [P]
     log_weights: np.ndarray  # float64 [P, C]
-    variance: float
-    temperatures: int
     acceptance: float  # of the last moves, by a running mean
-    step: float  # the step size at the end
 
     @property
     def mean(self) -> float:
+        """Return the mean of log p(x) over the points."""
         return float(self.log_p.mean())
 
     @property
     def error(self) -> float:
-        """The standard error of the mean over the points."""
+        """Return the standard error over the points."""
         return standard_error(self.log_p)
 
     @property
     def effective_chains(self) -> np.ndarray:
-        """[P] how many equal weights would be worth as much; near 1 one chain says it all: use more temperatures."""
+        """Return the effective number of chains of each point [P]; near 1, one chain dominates: use more temperatures."""
         share = np.exp(self.log_weights - self.log_weights.max(1, keepdims=True))
         return np.asarray(share.sum(1) ** 2 / (share**2).sum(1))
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """Bidirectional bounds on simulated points: lower from the prior, upper from the very noise that made the point."""
+    """Bounds on log p(x) of points that were simulated from the decoder."""
 
     lower: np.ndarray  # float64 [P]
     upper: np.ndarray  # float64 [P]
     x: np.ndarray  # [P, d] the simulated points
-    temperatures: int
 
     @property
     def gap(self) -> float:
-        """Nats between the bounds, over the points: no estimate at these settings is off by more, on average."""
+        """Return the mean difference of the bounds in nats: on average no estimate at these settings is off by more."""
         return float((self.upper - self.lower).mean())
 
     @property
     def error(self) -> float:
+        """Return the standard error over the points."""
         return standard_error(self.upper - self.lower)
 
 
@@ -107,9 +107,15 @@ def log_likelihood(
     settings: AisSettings = AisSettings(),
     progress: Progress | None = None,
 ) -> Estimate:
-    """Return log p(x) of every row of x [P, …], on x's device and in its precision; the seed determines it.
+    """Return log p(x) of every row of x [P, …], computed on its device and in its precision.
 
-    `decoder` takes standard normal noise [n, latent]; `with_uniform_prior` makes it so.
+    Args:
+        decoder: Maps standard normal noise [n, latent] to means; see `with_uniform_prior` for other noise.
+        x: The points.
+        latent: The length of the noise.
+        variance: The variance of the decoder.
+        settings: The settings of the annealing, with the seed.
+        progress: Receives lines about the progress.
 
     >>> points = torch.zeros(2, 3, dtype=torch.float64)
     >>> result = log_likelihood(lambda u: 0 * u.repeat(1, 3), points, 1, 1.0, AisSettings(temperatures=3, chains=2))
@@ -117,19 +123,12 @@ def log_likelihood(
     [-2.757, -2.757]
     """
     x = _rows(decoder, x, latent, variance)
-    generator = _generator(x, settings.seed)
+    generator = torch.Generator(x.device).manual_seed(settings.seed)
     start = torch.randn(len(x), settings.chains, latent, generator=generator, dtype=x.dtype, device=x.device)
-    with full_precision():
+    with tf32(False):  # An energy of thousands of nats cannot be compared in the ten bits of TF32.
         weights, chains = _anneal(decoder, x, start, variance, settings, generator, False, progress)
     log_p = torch.logsumexp(weights, 1) - math.log(settings.chains)
-    return Estimate(
-        log_p.cpu().numpy(),
-        weights.cpu().numpy(),
-        variance,
-        settings.temperatures,
-        float(chains.accepted),
-        float(chains.step),
-    )
+    return Estimate(log_p.cpu().numpy(), weights.cpu().numpy(), float(chains.accepted))
 
 
 def bdmc(
@@ -142,30 +141,34 @@ def bdmc(
     dtype: torch.dtype = torch.float32,
     progress: Progress | None = None,
 ) -> Bounds:
-    """Return bounds on log p(x) of points simulated from the decoder: forward with all chains, backward with one."""
+    """Return lower and upper bounds on log p(x) of points that are simulated from the decoder (bidirectional Monte Carlo).
+
+    The lower bounds come from all chains, annealed from the prior. The upper bounds come from one chain per point, annealed
+    backwards from the noise that generated the point.
+    """
     generator = torch.Generator(device).manual_seed(settings.seed + 1)  # not the noise that the chains start from
     u = torch.randn(points, 1, latent, generator=generator, dtype=dtype, device=device)
     with torch.no_grad():
         mean = decoder(u[:, 0]).flatten(1)  # [P, d]
     x = mean + math.sqrt(variance) * torch.randn(mean.shape, generator=generator, dtype=dtype, device=device)
     forward = log_likelihood(decoder, x, latent, variance, settings, progress)
-    with full_precision():
+    with tf32(False):
         weights, _ = _anneal(decoder, x, u, variance, settings, generator, True, progress)
-    return Bounds(forward.log_p, -weights[:, 0].cpu().numpy(), x.cpu().numpy(), settings.temperatures)
+    return Bounds(forward.log_p, -weights[:, 0].cpu().numpy(), x.cpu().numpy())
 
 
-def kde(
-    decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0, block: int = 4096
-) -> np.ndarray:
-    """Return the log of the mean of N(x; G(z_k), σ² I) over this many z_k, float64 [P]: annealing without steps between,
-    far too low if the posterior is narrow."""
+def kde(decoder: Decoder, x: Tensor, latent: int, variance: float, samples: int = 100_000, seed: int = 0) -> np.ndarray:
+    """Return log p(x) of every point by a kernel density estimate, float64 [P]: the mean of N(x; G(z_k), σ² I) over samples z_k.
+
+    It is far too low if the posterior is narrow.
+    """
     x = _rows(decoder, x, latent, variance)
-    generator = _generator(x, seed)
+    generator = torch.Generator(x.device).manual_seed(seed)
     total = torch.full((len(x),), -math.inf, dtype=torch.float64, device=x.device)
     with torch.no_grad():
-        for first in range(0, samples, block):
-            u = torch.randn(min(block, samples - first), latent, generator=generator, dtype=x.dtype, device=x.device)
-            off = torch.cdist(x, decoder(u).flatten(1), compute_mode="donot_use_mm_for_euclid_dist")  # [P, block]
+        for first in range(0, samples, _BLOCK):
+            u = torch.randn(min(_BLOCK, samples - first), latent, generator=generator, dtype=x.dtype, device=x.device)
+            off = torch.cdist(x, decoder(u).flatten(1), compute_mode="donot_use_mm_for_euclid_dist")  # [P, samples]
             part = torch.logsumexp(-off.double().square() / (2 * variance), 1)
             total = torch.logaddexp(total, part)
     total -= math.log(samples) + 0.5 * x.shape[1] * math.log(2 * math.pi * variance)
@@ -173,7 +176,7 @@ def kde(
 
 
 def with_uniform_prior(decoder: Decoder) -> Decoder:
-    """Turn a decoder of z uniform in [-1, 1] into one of u standard normal: z = 2 Φ(u) - 1, so no chain meets a wall."""
+    """Turn a decoder of z uniform in [-1, 1] into one of u standard normal: z = 2 Φ(u) - 1. Chains then need no limits."""
     return lambda u: decoder(torch.erf(u / math.sqrt(2.0)))
 
 
@@ -181,13 +184,12 @@ def decoder_of(
     mixture: Mixture,
     member: int,
     replica: int = 0,
-    label: int | None = None,
     device: torch.device | str = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Decoder:
     """Return a member's generator as a decoder of standard normal noise, in evaluation mode.
 
-    Images in [0, 1] (a tanh generator's x as (x + 1) / 2), points in the data's own units.
+    Images are in [0, 1], points in the units of the data.
     """
     if not (0 <= member < mixture.members and 0 <= replica < mixture.replicas):
         raise UserError(f"there is no member {member} of replica {replica}; both are counted from 0.")
@@ -197,22 +199,20 @@ def decoder_of(
     scale, offset = mixture.scale, mixture.offset
     if mixture.is_image:
         scale, offset = scale / 255, offset / 255
-    told, stands_for = takes_label(module), int(mixture.label_of[member])
-    if told and stands_for >= 0:
-        label = stands_for
-    if told and label is None:
-        raise UserError("this generator takes the label as an input: say which label's likelihood is wanted.")
-    y = torch.tensor([label or 0], device=device)
+    conditional, label = takes_label(module), int(mixture.label_of[member])
+    if conditional and label < 0:
+        raise UserError("this generator takes the label as an input, so it has no likelihood without one.")
+    y = torch.tensor([label], device=device)
 
     def decode(z: Tensor) -> Tensor:
-        given = (z, y.expand(len(z))) if told else (z,)
-        return torch.as_tensor(module(*given)) * scale + offset
+        inputs = (z, y.expand(len(z))) if conditional else (z,)
+        return torch.as_tensor(module(*inputs)) * scale + offset
 
     return decode if mixture.prior_of(member) == "normal" else with_uniform_prior(decode)
 
 
 def dequantised(x: np.ndarray, seed: int = 0) -> np.ndarray:
-    """Return uint8 pixels as float32 in [0, 1): (x + U(0, 1)) / 256, so that a density over them means something.
+    """Return uint8 pixels as float32 in [0, 1): (x + U(0, 1)) / 256. Discrete pixels would have no density.
 
     >>> pixels = dequantised(np.array([[0, 255]], np.uint8))
     >>> bool(0 <= pixels[0, 0] < 1 / 256 and 255 / 256 <= pixels[0, 1] <= 1)
@@ -223,7 +223,9 @@ def dequantised(x: np.ndarray, seed: int = 0) -> np.ndarray:
 
 
 def mixture_log_p(per_member: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return log Σ_m w_m p_m(x) [P] from every member's log p(x) [members, P]; below the truth in expectation, as its parts are.
+    """Return log Σ_m w_m p_m(x) [P] from the log p(x) of every member [members, P].
+
+    It is too low in expectation, as those of the members are.
 
     >>> mixture_log_p(np.array([[0.0], [-100.0]]), np.array([0.5, 0.5])).round(3).tolist()
     [-0.693]
@@ -244,13 +246,27 @@ def _anneal(
     backward: bool,
     progress: Progress | None,
 ) -> tuple[Tensor, Chains]:
-    """Log weights float64 [P, C] of chains from `start` [P, C, k]: up from the prior, or down from the posterior."""
+    """Return the log importance weights of chains, float64 [P, C], and the chains at the end.
+
+    Args:
+        decoder: The decoder.
+        x: The points [P, d].
+        start: The first positions of the chains [P, C, k].
+        variance: The variance of the decoder.
+        settings: The number of temperatures, and how chains move.
+        generator: Draws the random numbers of the moves.
+        backward: Anneal from the posterior down to the prior, instead of from the prior up to the posterior.
+        progress: Receives lines about the progress.
+
+    Raises:
+        UserError: A weight is not finite.
+    """
     betas = schedule(settings.temperatures)
     betas = betas.flip(0) if backward else betas
     deltas = betas.diff().tolist()
     on_device = betas.to(x)
     budget = settings.budget or (1 << 32 if x.is_cuda else 1 << 29)
-    likelihood = Likelihood(decoder, x, variance, start.shape[1], budget)
+    likelihood = Likelihood(decoder, x, variance, budget)
     chains = Chains(likelihood, start, settings.hmc, generator, settings.graph)
     weights = torch.zeros(start.shape[:2], dtype=torch.float64, device=x.device)
     began = last = time.monotonic()
@@ -260,7 +276,7 @@ def _anneal(
             chains.move(on_device[t + 1])
         if progress and time.monotonic() - last >= _QUIET:
             if x.is_cuda:
-                torch.cuda.synchronize(x.device)  # the host runs ahead; what is reported must have happened
+                torch.cuda.synchronize(x.device)  # wait for the GPU, so that the reported progress is true
             last = time.monotonic()
             left = (last - began) / (t + 1) * (settings.temperatures - t - 1)
             way = "down" if backward else "up"
@@ -271,7 +287,11 @@ def _anneal(
 
 
 def _rows(decoder: Decoder, x: Tensor, latent: int, variance: float) -> Tensor:
-    """Return x as [P, d]; refuse what would make the estimate meaningless."""
+    """Return points flattened to [P, d], after checking the decoder on them.
+
+    Raises:
+        UserError: The variance is not positive, the decoder makes points of another size, or it is not deterministic.
+    """
     if not variance > 0:
         raise UserError(f"the variance of the decoder must be above 0, not {variance:g}.")
     x = x.flatten(1)
@@ -286,10 +306,6 @@ def _rows(decoder: Decoder, x: Tensor, latent: int, variance: float) -> Tensor:
             "put it into evaluation mode."
         )
     return x
-
-
-def _generator(x: Tensor, seed: int) -> torch.Generator:
-    return torch.Generator(x.device).manual_seed(seed)
 
 
 def standard_error(values: np.ndarray) -> float:

@@ -1,4 +1,4 @@
-"""The AIS score of a mixture: held-out images under all its members, with the gap and the KDE baseline."""
+"""Measure the log-likelihood of held-out images under a mixture by AIS, with its gap and a kernel density estimate."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import torch
 
 from ganherd.features.material import MetricSkipped
 from ganherd.metrics.ais import ais
-from ganherd.metrics.groups import in_groups
+from ganherd.metrics.groups import SampleGroup, in_groups, of_rows, shares_of
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
 if TYPE_CHECKING:
     from ganherd.features.material import ScoringContext
 
-VARIANCE = 0.025  # of the decoder, for pixels in [0, 1]: what the paper takes for its GAN with 10 latent numbers
+VARIANCE = 0.025  # of the decoder, for pixels in [0, 1]; that of the paper for its GAN with 10 latent numbers
 POINTS = {"cuda": 100, "cpu": 16}  # held-out images
 SIMULATED = 16  # points of the gap
 KDE_SAMPLES = 10_000
-FEW = 16  # images
-WIDE = 10.0  # nats of gap from which an estimate is warned of
+FEW = 16  # with fewer images there is a warning
+WIDE = 10.0  # with a larger gap, in nats, there is a warning
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
@@ -83,15 +83,21 @@ def measure(material: ScoringContext) -> ScoreEntry:
 
 
 def _in_groups(material: ScoringContext, per_member: np.ndarray, log_p: np.ndarray, y: np.ndarray) -> ScoreEntry:
-    """Return log p(x) for the images of each class, or under each neighbourhood; per-member values are known already."""
+    """Return the mean of log p(x) over the images of each class, or under the mixture of each neighbourhood.
+
+    Args:
+        material: What is scored; its `per` says which groups are wanted.
+        per_member: log p(x) of every image under each member [members, P].
+        log_p: log p(x) of every image under the whole mixture [P].
+        y: The class of every image [P].
+    """
     if material.per == "class":
-        images = {name: log_p[y == k] for k, name in enumerate(material.dataset.labels) if (y == k).any()}
-        values = {name: float(own.mean()) for name, own in images.items()}
-        return in_groups("class", values, {name: len(own) for name, own in images.items()})
+        labels = enumerate(material.dataset.labels)
+        groups = [SampleGroup(name, np.flatnonzero(y == k)) for k, name in labels if (y == k).any()]
+        return of_rows(material, groups, lambda one: float(log_p[one.index].mean()))
     if material.per != "neighbourhood":
         return {}
-    values = {}
-    for number, one in enumerate(material.neighbourhoods or ()):
-        weights = np.ones(len(one.members)) if one.weights is None else np.asarray(one.weights, np.float64)
-        values[str(number)] = float(ais.mixture_log_p(per_member[list(one.members)], weights / weights.sum()).mean())
+    cells = enumerate(material.neighbourhoods or ())
+    log_ps = {str(number): ais.mixture_log_p(per_member[list(one.members)], shares_of(one)) for number, one in cells}
+    values = {number: float(own.mean()) for number, own in log_ps.items()}
     return in_groups("neighbourhood", values, dict.fromkeys(values, len(log_p)))

@@ -1,4 +1,4 @@
-"""GAM and GAM-II: generators are judged by discriminators that they did not meet; error rates, larger is better.
+"""GAM and GAM-II: the error rates of discriminators on generators that they did not meet; larger is better.
 
 Everything here is arithmetic on logits; `gam_runs` finds the logits of runs. A judge errs on a fake that it calls real.
 GAM-II of a generator is the mean (and the least) error of all judges that it did not meet. A judge that calls everything
@@ -19,10 +19,10 @@ from ganherd.metrics.statistics.verdict import UNDECIDED, difference, sign
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.errors import UserError
 
-SAMPLES = 10_000  # of every generator, at least: then an error rate is known to 0.005
-# where a logit of each loss stands between fake and real, as its own targets have it
+SAMPLES = 10_000  # of each generator; an error rate then has a standard error of at most 0.005
+# the logit between fake and real for each loss, by its targets
 _THRESHOLDS = {"minimax": 0.0, "non-saturating": 0.0, "hinge": 0.0, "least-squares": 0.5}
-TIE = 0.1  # GAM: judges whose errors on real data differ by more than this factor from 1 decide nothing
+TIE = 0.1  # GAM: the battle is a tie if the ratio of the errors on real data differs by more than this from 1
 
 
 @dataclass(frozen=True)
@@ -31,27 +31,28 @@ class Player:
 
     group: str  # the run
     member: int
-    herd: int = 0  # the replica: players of one herd may have met
-    label: int = -1  # the class that it represents
-    kind: str = ""  # its generator's net, if the runs have several: then each kind is judged by itself
+    herd: int = 0  # the replica; nets of one herd may have met
+    label: int = -1  # the class that it generates; -1: none
+    kind: str = ""  # the net of its generator, if the runs have several; each kind is judged separately
     kin: frozenset[str] = frozenset()  # other runs that its run began with, or that began with it
-    seed: int | None = None  # of its replica, where its run has several
+    seed: int | None = None  # of its replica, if its run has several
 
     @property
     def seat(self) -> str:
-        """Its place in its run."""
+        """Return the number of the member, with the seed of its replica if its run has several."""
         return str(self.member) if self.seed is None else f"{self.member} of seed {self.seed}"
 
     @property
     def name(self) -> str:
+        """Return the name of the player in messages."""
         return f"member {self.seat} of {self.group}"
 
 
 def threshold(loss: str, real: np.ndarray, fake: np.ndarray) -> tuple[float, str]:
-    """Return the logit above which a judge calls a picture real, and its rule in words.
+    """Return the logit above which a judge calls an image real, and the rule behind it in words.
 
-    Critics have no probability: theirs is the midpoint between the mean critic on held-out real data and on fresh
-    fakes of the critic's generator.
+    The logits of a critic are no probabilities. Its threshold is the midpoint between its mean on held-out real data and its
+    mean on new fakes of the generator that it was trained with.
 
     >>> threshold("wasserstein", np.array([4.0, 6.0]), np.array([0.0, 2.0]))
     (3.0, 'midpoint of the mean critic on held-out real data and on its own fakes')
@@ -64,7 +65,7 @@ def threshold(loss: str, real: np.ndarray, fake: np.ndarray) -> tuple[float, str
 
 
 def called_real(logits: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
-    """Return the shares [J, …] above each judge's threshold [J], of logits [J, …, n]: on fakes, the error rate.
+    """Return the share of logits [J, …, n] above the threshold of each judge [J], as [J, …]; on fakes it is the error rate.
 
     >>> called_real(np.array([[-1.0, 1.0, 2.0, 3.0]]), np.array([0.0]))
     array([0.75])
@@ -75,23 +76,23 @@ def called_real(logits: np.ndarray, thresholds: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Gam2Scores:
     """GAM-II of every generator; NaN if no discriminator may judge it."""
 
-    errors: np.ndarray  # [J, M] of judge j on generator m
+    errors: np.ndarray  # [J, M] error of judge j on generator m
     allowed: np.ndarray  # bool [J, M]
     average: np.ndarray  # [M]
     worst: np.ndarray  # [M]
-    across: np.ndarray  # [M] the average of the judges of every kind, by which kinds can be compared
+    across: np.ndarray  # [M] average over the judges of all kinds, to compare generators of different kinds
 
     @property
     def judges(self) -> np.ndarray:
-        """[M] how many judged each."""
+        """Return the number of judges of each generator [M]."""
         return np.asarray(self.allowed.sum(0))
 
     @property
     def winner(self) -> int | None:
-        """The generator with the largest average; of equals none is the best."""
+        """Return the generator with the largest average; None if several have it."""
         return largest(self.average, range(len(self.average)))
 
 
@@ -106,9 +107,13 @@ def largest(values: np.ndarray, rows: Sequence[int]) -> int | None:
     return top[0] if len(top) == 1 else None
 
 
-def gam2(errors: np.ndarray, met: np.ndarray, met_across: np.ndarray | None = None) -> Verdict:
-    """Averages and worst of error rates [J, M], without the judges that a generator met (bool [J, M]); `met_across` where
-    judges of other kinds, which decide nothing else, say who is the best across kinds.
+def gam2(errors: np.ndarray, met: np.ndarray, met_across: np.ndarray | None = None) -> Gam2Scores:
+    """Return the mean and the least error rate of every generator over the judges that it did not meet.
+
+    Args:
+        errors: Error rates of judge j on generator m [J, M].
+        met: bool [J, M], True if the judge may not judge the generator.
+        met_across: The same without regard to the kinds of generators, to compare generators of different kinds.
 
     >>> gam2(np.array([[0.9, 0.2], [0.4, 0.8]]), np.eye(2, dtype=bool)).average.tolist()
     [0.4, 0.2]
@@ -116,7 +121,7 @@ def gam2(errors: np.ndarray, met: np.ndarray, met_across: np.ndarray | None = No
     errors, allowed = np.asarray(errors, float), ~np.asarray(met, bool)
     average, worst = _over_judges(errors, allowed, np.nanmean), _over_judges(errors, allowed, np.nanmin)
     across = average if met_across is None else _over_judges(errors, ~np.asarray(met_across, bool), np.nanmean)
-    return Verdict(errors, allowed, average, worst, across)
+    return Gam2Scores(errors, allowed, average, worst, across)
 
 
 def _over_judges(errors: np.ndarray, allowed: np.ndarray, of: Callable[..., np.ndarray]) -> np.ndarray:
@@ -127,13 +132,17 @@ def _over_judges(errors: np.ndarray, allowed: np.ndarray, of: Callable[..., np.n
 
 
 def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool], across: bool = False) -> np.ndarray:
-    """Return bool [J, M]: which judges may not judge which generators.
+    """Return bool [J, M], True if judge j may not judge generator m.
 
-    `other_runs`: every discriminator of the same run, as in the paper's tables, so that all members of a run face the
-    same judges. Otherwise: the one of its slot, and where the strategy lets members meet (`swaps`), all of its herd.
-    Nobody is judged by runs that theirs began with, or that began with it: their discriminators met its generators.
-    Nor do members of different classes judge each other, nor, but `across` kinds, of different ones: the paper has a table
-    for each kind.
+    A judge may not judge generators of a run that its own run began with or that began with its run, nor generators of
+    another class.
+
+    Args:
+        players: All generators with their discriminators.
+        other_runs: Exclude all judges of the same run, as the tables of the paper do. Otherwise, exclude the judge of the same
+            slot, and those of the whole herd if its nets are exchanged.
+        swaps: Whether the nets of each player's herd are exchanged [M].
+        across: Let judges of other kinds of generators judge as well; the paper has a table for each kind.
     """
     out = np.zeros((len(players), len(players)), bool)
     for j, judge in enumerate(players):
@@ -147,7 +156,7 @@ def met_matrix(players: Sequence[Player], other_runs: bool, swaps: Sequence[bool
 
 
 class Helps(TypedDict, total=False):
-    """What a comparison of a herd with single GANs says."""
+    """The result of comparing a herd with single GANs."""
 
     words: str
     value: float
@@ -155,12 +164,16 @@ class Helps(TypedDict, total=False):
 
 
 def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> Helps:
-    """Compare each member of a herd with the best single GAN, as the paper does, and return the `words` for it.
+    """Compare each member of a herd with the best single GAN, as the paper does.
 
-    `strongly helps`: every member is better; `helps`: at least one is; `does not help`: every member is worse. Otherwise it
-    is undecided. A member is better or worse if the interval of its difference, from this many samples of each generator,
-    does not hold zero. The intervals of all members hold at once (Bonferroni). `value` and `interval` are those of the best
-    member.
+    The `words` are: `strongly helps` if every member is better; `helps` if at least one is; `does not help` if every member is
+    worse; otherwise `undecided`. A member is better or worse if the interval of its difference excludes zero. The intervals of
+    all members hold at once (Bonferroni). `value` and `interval` are those of the best member.
+
+    Args:
+        herd: GAM-II of the members.
+        single: GAM-II of single GANs.
+        samples: The number of samples of each generator.
 
     >>> single = np.array([0.35, 0.39])
     >>> [helps(np.array(herd), single, 10_000)["words"] for herd in ([0.43, 0.47], [0.3, 0.47], [0.3, 0.395])]
@@ -184,26 +197,33 @@ def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> Helps:
 
 @dataclass(frozen=True)
 class Battle:
-    """GAM of two: who wins, and the two ratios that decide."""
+    """GAM of two generators: the winner, and the two ratios that decide."""
 
     winner: int | None  # 0 or 1; None: a tie
-    sample_ratio: float  # error of the first's judge on the second's samples, by the reverse: below 1 the first wins
-    test_ratio: float  # their errors on held-out real data: the judges must be alike
+    # Ratio of the first judge's error on the second generator to the reverse; below 1 the first wins
+    sample_ratio: float
+    test_ratio: float  # ratio of their errors on held-out real data
 
 
-def gam(
-    errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, tie: float = TIE, samples: int = SAMPLES
-) -> Battle:
-    """Return the pairwise battle of 2016, from error rates [J, M] on this many fakes each and [J] on real data.
+def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, samples: int = SAMPLES) -> Battle:
+    """Return the battle of two generators by GAM (2016).
 
-    It is a tie if the judges differ by more than `tie` on real data, or if the two error rates on fakes are undecided.
+    It is a tie if the errors of the two judges on real data differ by more than `TIE`, or if the difference of their errors on
+    fakes is undecided.
+
+    Args:
+        errors: Error rates on fakes [J, M].
+        real_errors: Error rates on real data [J].
+        first: One generator, with its judge.
+        second: The other.
+        samples: The number of fakes of each generator.
 
     >>> gam(np.array([[0.5, 0.2], [0.4, 0.5]]), np.array([0.1, 0.1]), 0, 1).winner
     0
     """
     sample = _ratio(errors[first, second], errors[second, first])
     test = _ratio(real_errors[first], real_errors[second])
-    alike = abs(test - 1) <= tie
+    alike = abs(test - 1) <= TIE
     ahead = sign(apart(float(errors[second, first]), float(errors[first, second]), samples)) if alike else 0
     winner = {1: 0, -1: 1}.get(ahead)
     return Battle(winner, sample, test)
@@ -219,11 +239,12 @@ def apart(rate: float, other: float, samples: int, z: float = 1.96) -> tuple[flo
 
 
 def _ratio(a: float, b: float) -> float:
+    """Return a / b; 1 if both are equal, and infinity if only b is 0."""
     return 1.0 if a == b else float(a / b) if b else float("inf")
 
 
-def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
-    """Return [J] what is wrong with each judge, or "": one with the same answer to all decides nothing and shifts all."""
+def weak_judges(real_errors: np.ndarray, verdict: Gam2Scores) -> list[str]:
+    """Return what is wrong with each judge [J], or "". A judge that gives the same answer to everything decides nothing."""
     out = []
     for j, real in enumerate(real_errors):
         fakes = verdict.errors[j][verdict.allowed[j]]
@@ -240,7 +261,7 @@ def weak_judges(real_errors: np.ndarray, verdict: Verdict) -> list[str]:
 def standings(
     errors: np.ndarray, real_errors: np.ndarray, players: Sequence[Player], samples: int = SAMPLES
 ) -> dict[str, ScoreEntry]:
-    """Return GAM by run: every generator battles those of the other runs with the same class, or with none."""
+    """Return GAM of each run: every generator battles those of the other runs with the same class, or without one."""
     out: dict[str, ScoreEntry] = {p.group: {"won": 0, "tied": 0, "lost": 0} for p in players}
     for i, one in enumerate(players):
         for j in range(i + 1, len(players)):
@@ -257,13 +278,15 @@ def standings(
 
 
 def comparable(one: Player, other: Player) -> bool:
-    """Return whether one may judge the other: members of different classes may not, as a judge of 7s calls every 3 a fake."""
+    """Return whether one player may judge the other. Members of different classes may not: a judge of 7s calls every 3 a fake."""
     return one.label == other.label or min(one.label, other.label) < 0
 
 
 def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> ScoreInterval | None:
-    """Return the interval of the mean of GAM-II over generators [M], from error rates [J, M]; judges of the same samples
-    err together, so they are taken as one: the interval is rather too wide."""
+    """Return the interval of the mean of GAM-II over generators, from error rates [J, M].
+
+    Judges of the same samples err together, so they count as one judge; the interval is rather too wide.
+    """
     judged = allowed.any(0)
     if not judged.any():
         return None
@@ -272,13 +295,18 @@ def interval(errors: np.ndarray, allowed: np.ndarray, samples: int) -> ScoreInte
     return intervals.share(value, samples * known.shape[1])
 
 
-def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: np.ndarray, samples: int) -> ScoreEntry:
-    """Return what scores.json holds of one run: the mean of its averages, every member's, and its judges' errors on real data."""
+def entry(
+    players: Sequence[Player], verdict: Gam2Scores, group: str, real_errors: np.ndarray, samples: int
+) -> ScoreEntry:
+    """Return what scores.json holds of GAM-II of one run.
+
+    It is the mean over its members, the value of each, and the errors of its judges on real data.
+    """
     rows = [i for i, player in enumerate(players) if player.group == group]
     average = verdict.average[rows]
     known = not np.isnan(average).all()
     kinds = sorted({players[i].kind for i in rows} - {""})
-    # who is compared needs the same judges: kinds share those of every kind, classes share none
+    # Only generators with the same judges can be compared: kinds share the judges of all kinds, classes share none.
     values = verdict.across if len(kinds) > 1 else verdict.average
     found_best = largest(values, rows) if len({players[i].label for i in rows}) == 1 else None
     best = None if found_best is None else players[found_best]
@@ -295,11 +323,12 @@ def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: 
         "by_judge": {
             players[j].name: _numbers(np.where(verdict.allowed[j, rows], verdict.errors[j, rows], np.nan))
             for j in np.flatnonzero(verdict.allowed[:, rows].any(1)).tolist()
-        },  # of each judge, the error on every generator of the run
+        },  # the error of each judge on every generator of the run
         "best_member": best.member if best else None,
         "best_replica": best.herd if best else None,
         "best_value": None if found_best is None else float(values[found_best]),
-        "best_of_all": found_best is not None and largest(verdict.average, rivals) == found_best,  # of its kind
+        "best_of_all": found_best is not None
+        and largest(verdict.average, rivals) == found_best,  # among those of its kind
     }
     if len(kinds) > 1:
         scores["best_by"] = "the judges of every kind that they did not meet"
@@ -309,4 +338,5 @@ def entry(players: Sequence[Player], verdict: Verdict, group: str, real_errors: 
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
+    """Return values as a list for JSON, with None for NaN."""
     return [None if np.isnan(value) else float(value) for value in values]

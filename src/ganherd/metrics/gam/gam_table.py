@@ -1,4 +1,4 @@
-"""GAM-II of runs as the paper's tables have it: by kind and run, the least and the largest over the generators, in words."""
+"""Write GAM-II of several runs as the tables of the paper: the least and the largest value of each run, and what follows."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Required, TypedDict
 
 import numpy as np
 
-from ganherd.metrics.gam.gam import Helps, Player, Verdict, apart, helps, weak_judges
+from ganherd.metrics.gam.gam import Gam2Scores, Helps, Player, apart, helps, weak_judges
 from ganherd.metrics.statistics.verdict import UNDECIDED, sign
 from ganherd.util.text import text_table
 
@@ -34,9 +34,11 @@ class GamRow(TypedDict, total=False):
     differences: dict[str, Helps]
 
 
-def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int) -> list[GamRow]:
-    """Return GAM-II by kind and run, as the paper's tables have it: least and largest over the generators, and whether it
-    helps against the first run of its kind, in `words` and as the `differences` of the best members."""
+def summary(players: Sequence[Player], verdict: Gam2Scores, real_errors: np.ndarray, samples: int) -> list[GamRow]:
+    """Return the rows of the tables in the paper: for each kind and run, the least and the largest GAM-II of its generators.
+
+    Rows also say whether the run helps against the first run of its kind, in `words`, and the `differences` of the best members.
+    """
     out: list[GamRow] = []
     for kind in dict.fromkeys(player.kind for player in players):
         first: dict[str, np.ndarray] = {}
@@ -62,7 +64,7 @@ def summary(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray
     return out
 
 
-def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, samples: int, held_out: int) -> str:
+def table(players: Sequence[Player], verdict: Gam2Scores, real_errors: np.ndarray, samples: int, held_out: int) -> str:
     """Return a table of GAM-II by run (least and largest over its members), and below it the weak judges."""
     groups = summary(players, verdict, real_errors, samples)
     lines = [("run", "generators", "judged by", "avg", "worst", "its judges' error on real")]
@@ -111,11 +113,13 @@ def table(players: Sequence[Player], verdict: Verdict, real_errors: np.ndarray, 
 
 
 def _named(group: str, kind: str) -> str:
+    """Return the name of a run, with the kind of its generators if there are several."""
     return f"{group} ({kind})" if kind else group
 
 
 def _best_by(best: Helps | None) -> str:
-    """
+    """Return the words for the difference of the best members, with its interval.
+
     >>> _best_by({"value": 0.04, "interval": {"low": 0.021, "high": 0.06}})
     ', best members differ by +0.040: 95 % +0.021 to +0.060'
     """
@@ -126,7 +130,8 @@ def _best_by(best: Helps | None) -> str:
 
 
 def _span(values: np.ndarray) -> LeastAndLargest | None:
-    """
+    """Return the least and the largest of the values that are not NaN; None if all are.
+
     >>> _span(np.array([0.3, np.nan, 0.1])), _span(np.array([np.nan]))
     ({'least': 0.1, 'largest': 0.3}, None)
     """
@@ -135,6 +140,7 @@ def _span(values: np.ndarray) -> LeastAndLargest | None:
 
 
 def _words(span: LeastAndLargest | None) -> str:
+    """Return a span as text; one number if both ends are written alike."""
     if span is None:
         return "–"
     low, high = f"{span['least']:.3f}", f"{span['largest']:.3f}"

@@ -14,7 +14,7 @@ import numpy as np
 
 from ganherd.runs.score_entry import ScoreInterval
 
-COUNTED = 1000  # resamples of counts, which cost nothing
+COUNTED = 1000  # resamples of counts; they are cheap
 
 
 def interval(low: float, high: float, how: str) -> ScoreInterval:
@@ -122,7 +122,7 @@ def variation(value: float, seen: np.ndarray, n: int, seed: int) -> ScoreInterva
     >>> round(found["low"], 2), round(found["high"], 2)
     (0.48, 0.52)
     """
-    # one sample more, spread over the classes: what none of n samples showed may be rare, not impossible
+    # One more sample is spread over the classes, because a class without samples may be rare, not impossible.
     again = _counts(n * seen + 1 / len(seen), n, seed) / n  # [resamples, classes]
     reach = float(np.quantile(np.abs(again - seen).sum(1) / 2, 0.95))
     return interval(max(0.0, value - reach), min(1.0, value + reach), f"bootstrap of the shares, {COUNTED:,} resamples")
@@ -134,8 +134,9 @@ def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
     >>> captured(np.array([50, 1, 0]), 51, 0)["low"], captured(np.array([50, 50, 0]), 100, 0)["low"]
     (1.0, 2.0)
     """
-    again = (_counts(np.append(counts, n - counts.sum()), n, seed)[:, :-1] > 0).sum(1)  # the last: of no mode
-    # a mode that no sample hit is in no resample either: the upper end is what was seen
+    # The last count is that of samples without a mode
+    again = (_counts(np.append(counts, n - counts.sum()), n, seed)[:, :-1] > 0).sum(1)
+    # A mode without samples is in no resample either, so the upper end is the number that was seen.
     how = f"bootstrap, {COUNTED:,} resamples; modes without a sample stay without"
     return interval(np.quantile(again, 0.025, method="lower"), int((counts > 0).sum()), how)
 

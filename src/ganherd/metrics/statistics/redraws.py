@@ -1,4 +1,4 @@
-"""How much recall and coverage vary if the samples are redrawn: measured on subsets of the samples.
+"""Estimate how much recall and coverage would vary over redrawn samples, from random subsets of the samples.
 
 Both are means over the data, and a sample that is missing changes them for all data around it. So points of the data do not
 count independently, and an interval for independent points is too narrow. Subsampling (Politis and Romano) has no such
@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 SUBSETS = 100
-PART = 0.75  # of the samples in a subset: fewer would shift the scores, more would overrate their variance
+PART = 0.75  # share of the samples in a subset; a smaller one would shift the scores, a larger one overestimate the variance
 LISTED = 20  # neighbours of a sample: the k-th in a subset is nearly always one of them
-SAFE = 30  # data that this many samples reach is reached in every subset
-ROWS = 1024  # of distances at once
+SAFE = 30  # data that this many samples reach counts as reached in every subset
+ROWS = 1024  # rows of distances at once
 
 
 @dataclass(frozen=True)
@@ -32,12 +32,12 @@ class NearestSamples:
 
     @property
     def radius(self) -> Tensor:
-        """[n] the distance to the k-th."""
+        """Return the distance of each sample to its k-th nearest [n]."""
         return self.far[:, self.k - 1]
 
     @property
     def reach(self) -> Tensor:
-        """[n] the distance to the last that is listed: no subset's radius is taken to be larger."""
+        """Return the distance of each sample to the last listed neighbour [n], the largest radius in any subset."""
         return self.far[:, -1]
 
     def radii(self, drawn: Tensor) -> Tensor:
@@ -63,7 +63,8 @@ class Counts:
     def __init__(self, near: NearestSamples) -> None:
         self.near = near
         self.hit: list[Tensor] = []  # bool [chunk] of each chunk of data
-        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []  # (row of the data, sample, distance), as may matter
+        # (row of the data, sample, distance) of pairs that may change between subsets
+        self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
         self.own = False  # whether the balls are those of the samples, which change with the subset
         self.rows, self.sure = 0, 0
 

@@ -12,10 +12,15 @@ from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
 Entry = Mapping[str, Any]
-COUNTS = ("samples", "fewest", "held_out", "training", "real_samples", "held_out_samples")  # the least is claimed
-SURE = (
-    6  # seeds that agree, by the sign test: 2 ** (1 - 6) < 0.05; of fewer the spread is not known, as it is not of one
-)
+COUNTS = (
+    "samples",
+    "fewest",
+    "held_out",
+    "training",
+    "real_samples",
+    "held_out_samples",
+)  # the minimum over replicas is reported
+SURE = 6  # equal values of this many seeds give an interval; by the sign test, 2 ** (1 - 6) < 0.05
 
 
 def together(
@@ -30,7 +35,7 @@ def together(
     """
     values = [entry["value"] for entry in each]
     known = [value for value in values if value is not None]
-    # an interval is about one replica's samples: a mean of replicas has an interval from their spread instead
+    # Intervals over samples are those of one replica; the interval of a mean comes from the spread of the replicas.
     own = ("replica", "interval", "std", "error")
     out = _merged([{k: v for k, v in one.items() if k not in own and not k.endswith("_interval")} for one in each])
     deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
@@ -59,7 +64,7 @@ def _merged(each: Sequence[Entry]) -> dict[str, Any]:
         elif all(isinstance(value, Mapping) for value in present):
             out[key] = _merged(present)
         elif key == "warning":
-            out[key] = present[0]  # one replica's is all's
+            out[key] = present[0]  # a warning about one replica applies to the mean
         elif all(isinstance(value, (int, float)) for value in present) and key not in ("best_member", "best_replica"):
             out[key] = float(np.mean(present))
     return out

@@ -1,4 +1,4 @@
-"""The one rule of every comparison: a difference whose 95 % interval holds zero, or that has none, is undecided."""
+"""The rule of every comparison: a difference without an interval, or whose 95 % interval contains zero, is undecided."""
 
 from __future__ import annotations
 

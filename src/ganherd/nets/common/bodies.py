@@ -31,7 +31,7 @@ def stages(shape: tuple[int, ...], width: int) -> list[int]:
 
 
 def attention_at(shape: tuple[int, ...]) -> int:
-    """Return the number of halvings between the image and its attention: at half its size, or at 32 px for larger ones.
+    """Return how often the maps are halved before self-attention: to half the size of the image, or to 32 px if larger.
 
     >>> [attention_at((3, side, side)) for side in (32, 64, 128)]
     [1, 1, 2]
@@ -50,7 +50,7 @@ def init_sngan(module: nn.Module) -> None:
 
 
 class Attention(nn.Module):
-    """x + gamma * attention(x): every position attends to all others, pooled by 2; gamma starts at 0."""
+    """Self-attention: x + gamma * attention(x), with keys and values pooled by 2. gamma is learnt and starts at 0."""
 
     def __init__(self, channels: int, conv: Conv = nn.Conv2d) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class Attention(nn.Module):
 
 
 class DownBlock(nn.Module):
-    """Halve the maps by average pooling; without batch norm, so that a logit depends on no other image of the batch."""
+    """A residual block that halves the maps. It has no batch norm, so a logit does not depend on other images."""
 
     def __init__(self, n_in: int, n_out: int, conv: Conv) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class DownBlock(nn.Module):
 
 
 class ResidualBody(nn.Module):
-    """Blocks as in SNGAN, each of which halves the maps; the features are the channels of the last maps, summed."""
+    """Residual blocks as in SNGAN, each of which halves the maps. The features are the sums of the last maps."""
 
     def __init__(self, shape: tuple[int, ...], width: int, attention: bool, spectral: bool) -> None:
         super().__init__()
@@ -112,9 +112,9 @@ class ResidualBody(nn.Module):
 
 
 class PlainBody(nn.Module):
-    """Alternating convolutions, 3x3 that double the channels and 4x4 that halve the maps, as SNGAN's net without blocks.
+    """Convolutions as in SNGAN's net without residual blocks: 3x3 that double the channels, then 4x4 that halve the maps.
 
-    Every number of the last maps is a feature. It costs half as much to compute as the blocks.
+    Every number of the last maps is a feature. It costs half as much to compute as `ResidualBody`.
     """
 
     def __init__(self, shape: tuple[int, ...], width: int, attention: bool, spectral: bool) -> None:
@@ -148,7 +148,7 @@ BODIES: dict[str, Callable[[tuple[int, ...], int, bool, bool], ResidualBody | Pl
 
 
 class DiscriminatorWithBody(nn.Module):
-    """A discriminator with a body and a head for real or generated; subclasses add further outputs."""
+    """Base class of discriminators: a body that computes features, and a head that computes a logit from them."""
 
     def __init__(
         self,

@@ -35,14 +35,15 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
 
 
 class Spectral:
-    """The part that the layers below share: the direction `u`, and the divided weight."""
+    """What the layers below have in common: the direction `u`, and the divided weight."""
 
     weight: Any
     u: Tensor
     training: bool
     register_buffer: Any
 
-    def _begin(self) -> None:
+    def __init__(self, *args: Any, **settings: Any) -> None:
+        super().__init__(*args, **settings)
         self.register_buffer("u", F.normalize(torch.randn(self.weight.shape[0]), dim=0))
 
     def divided(self) -> Tensor:
@@ -55,28 +56,16 @@ class Spectral:
 
 
 class SpectralConv2d(Spectral, nn.Conv2d):
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._begin()
-
     def forward(self, x: Tensor) -> Tensor:
         result: Tensor = self._conv_forward(x, self.divided(), self.bias)
         return result
 
 
 class SpectralLinear(Spectral, nn.Linear):
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._begin()
-
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x, self.divided(), self.bias)
 
 
 class SpectralEmbedding(Spectral, nn.Embedding):
-    def __init__(self, *args: Any, **settings: Any) -> None:
-        super().__init__(*args, **settings)
-        self._begin()
-
     def forward(self, y: Tensor) -> Tensor:
         return F.embedding(y, self.divided())

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from ganherd.recipe.base import LossName, Section, refuse
+from ganherd.recipe.base import LossName, Section, Span, refuse
 from ganherd.recipe.mixture_scores import known_score
-from ganherd.recipe.strategy.spans import Span
 from ganherd.recipe.strategy.strategy_settings import MutationConfig, StrategySettings
-from ganherd.recipe.topology_config import Graph, RewireConfig, TopologyName, refuse_schedule, refuse_topology
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -41,8 +40,9 @@ class MixingConfig(Section):
     when: Literal["iteration", "end", "off"] = "iteration"
     generations: int = Field(1, ge=1)  # steps of the ES in each iteration
     sigma: float = Field(0.01, gt=0)
-    # score of a mixture's samples: fid, tvd, kid, ifid (lower is better), classifier_score, precision, density, coverage,
-    # label_accuracy, modes, stacked_modes (higher is better), or package.module:function of your own (lower is better)
+    # score of a mixture's samples: fid, tvd, kid, ifid (lower is better), classifier_score, precision, coverage,
+    # label_accuracy, modes, stacked_modes (higher is better), density (1 is best), or package.module:function of your own
+    # (lower is better)
     score: Annotated[str, AfterValidator(_score)] = "fid"
     network: str = "auto"  # network of the features; auto: a classifier of the data, or coordinates for points
     samples: int = Field(1000, ge=2)  # samples of each generator
@@ -60,10 +60,82 @@ class MixingConfig(Section):
 
 
 def _grid(value: Any) -> Any:
-    whole = isinstance(value, list) and all(isinstance(n, int) and not isinstance(n, bool) for n in value)
+    whole = isinstance(value, list) and all(type(n) is int for n in value)
     if not whole or len(value) != 2 or min(value) < 1:
         raise ValueError("must be rows and columns, two whole numbers of at least 1, such as [3, 3]")
     return value
+
+
+def _graph(value: Any) -> Any:
+    lists = isinstance(value, list) and all(isinstance(own, list) for own in value)
+    if not lists or not all(type(cell) is int and cell >= 0 for own in value for cell in own):
+        raise refuse(
+            "",
+            "a graph lists the neighbours of each cell, with cells as whole numbers from 0 on, such as [[1, 2], [0], [0]]; "
+            f"this is not one: {reprlib.repr(value)}",
+        )
+    return value
+
+
+TopologyName = Literal["torus", "moore", "ring", "isolated", "full", "graph"]  # isolated: no communication
+Graph = Annotated[list[list[int]], BeforeValidator(_graph)]
+
+
+class RewireConfig(Section):
+    """A topology that replaces the previous one from an iteration on."""
+
+    at: int = Field(ge=1)  # first iteration of the topology, counted from 0
+    topology: TopologyName
+    neighbours: int = Field(1, ge=1)  # number of neighbours on each side (topology ring)
+    graph: Graph = []  # neighbours of each cell (topology graph)
+
+    @model_validator(mode="after")
+    def _is_one(self) -> RewireConfig:
+        refuse_topology("strategy.cellular.rewire", self.topology, self.neighbours, self.graph)
+        return self
+
+
+def refuse_topology(key: str, topology: str, neighbours: int, graph: list[list[int]]) -> None:
+    """Refuse settings of a topology that do not fit together."""
+
+    def keys(*names: str) -> str:
+        return key if key.endswith("rewire") else " ".join(f"{key}.{name}" for name in names)
+
+    if (topology == "graph") != bool(graph):
+        raise refuse(
+            keys("graph", "topology"),
+            f"{key}.graph lists the neighbours of each cell and belongs to {key}.topology graph: give both or neither",
+        )
+    if neighbours != 1 and topology != "ring":
+        raise refuse(
+            keys("neighbours", "topology"),
+            f"{key}.neighbours {neighbours} has no effect on the topology {topology}: it is for ring, on each side; "
+            "leave it out",
+        )
+    for cell, listed in enumerate(graph):
+        if max(listed, default=0) >= len(graph):
+            raise refuse(
+                keys("graph"),
+                f"{key}.graph: cell {cell} lists {max(listed)}, and its cells are numbered from 0 to {len(graph) - 1}",
+            )
+
+
+def refuse_schedule(key: str, changes: list[RewireConfig], cells: int) -> None:
+    """Refuse a schedule with two changes at one iteration, or with a graph of another number of cells."""
+    seen: set[int] = set()
+    for change in changes:
+        if change.at in seen:
+            raise refuse(
+                f"{key}.rewire",
+                f"{key}.rewire has two changes at iteration {change.at}: leave one of them out",
+            )
+        seen.add(change.at)
+        if change.graph and len(change.graph) != cells:
+            raise refuse(
+                f"{key}.rewire {key}.grid {key}.graph",
+                f"{key}.rewire at {change.at}: its graph lists the neighbours of {len(change.graph)} cells, and there "
+                f"are {cells}",
+            )
 
 
 class CellularConfig(StrategySettings):
@@ -100,12 +172,8 @@ class CellularConfig(StrategySettings):
         key = _KEY
         refuse_topology(key, self.topology, self.neighbours, self.graph)
         refuse_schedule(key, self.rewire, self.cells)
-        for name in ("tournament", "replacements"):
-            if not self.selection and getattr(self, name) != type(self).model_fields[name].default:
-                raise refuse(
-                    f"{key}.{name} {key}.selection",
-                    f"{key}.{name} has no effect with {key}.selection false: set that to true, or leave it out",
-                )
+        self._refuse_without_effect(("tournament", "replacements"), "selection", False, True)
+        self._refuse_without_effect(("staleness", "rejoin"), "exchange", "sync", "async")
         if self.rewire and self.rewire_by:
             raise refuse(
                 f"{key}.rewire {key}.rewire_by",
@@ -122,12 +190,6 @@ class CellularConfig(StrategySettings):
                 f"{key}.rewire changes neighbourhoods between two iterations, and with {key}.exchange async ranks are not at "
                 "the same one: leave one of them out",
             )
-        for name in ("staleness", "rejoin"):
-            if self.exchange == "sync" and getattr(self, name) != type(self).model_fields[name].default:
-                raise refuse(
-                    f"{key}.{name} {key}.exchange",
-                    f"{key}.{name} has no effect with {key}.exchange sync: set {key}.exchange to async, or leave it out",
-                )
         if self.iteration == "0":
             raise refuse(f"{key}.iteration", f"{key}.iteration must be longer than 0, such as 1epochs")
         if self.replacements > self.population:
@@ -136,6 +198,16 @@ class CellularConfig(StrategySettings):
                 f"{key}.replacements {self.replacements} is more than the {self.population} individuals of a cell",
             )
         return self
+
+    def _refuse_without_effect(self, names: tuple[str, ...], switch: str, off: object, on: object) -> None:
+        """Refuse these settings, if the switch that they need is off."""
+        for name in names:
+            if getattr(self, switch) == off and getattr(self, name) != type(self).model_fields[name].default:
+                was, wanted = str(off).lower(), str(on).lower()
+                raise refuse(
+                    f"{_KEY}.{name} {_KEY}.{switch}",
+                    f"{_KEY}.{name} has no effect with {_KEY}.{switch} {was}: set that to {wanted}, or leave it out",
+                )
 
     @property
     def replaces_generators(self) -> str:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from ganherd.recipe.base import refuse
-from ganherd.recipe.strategy.spans import Span
+from ganherd.recipe.base import Span, refuse
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
 
 if TYPE_CHECKING:
@@ -44,16 +43,12 @@ class GapConfig(StrategySettings):
         return given
 
     @model_validator(mode="after")
-    def _the_fastest_keeps_step(self) -> GapConfig:
+    def _has_possible_speeds(self) -> GapConfig:
         if self.pace and max(self.pace) < 1:
             raise refuse(
                 f"{_KEY}.pace",
                 f"{_KEY}.pace is {max(self.pace):g} for the fastest member, which takes every step of the run: its pace is 1",
             )
-        return self
-
-    @model_validator(mode="after")
-    def _smoothing_is_short(self) -> GapConfig:
         if self.smoothing.strip().endswith("run"):
             raise refuse(f"{_KEY}.smoothing", f"{_KEY}.smoothing must be steps or epochs, such as 0.05epochs")
         return self

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, model_validator
 
-from ganherd.recipe.base import refuse
-from ganherd.recipe.strategy.spans import Span
+from ganherd.recipe.base import Span, refuse
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
 
 

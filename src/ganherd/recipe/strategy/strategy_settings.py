@@ -1,4 +1,4 @@
-"""What ganherd asks of the settings of any strategy, and the entry of a strategy in its registry."""
+"""The base class of the settings of a strategy, and the entry of a strategy in its registry."""
 
 from __future__ import annotations
 

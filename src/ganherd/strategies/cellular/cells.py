@@ -45,7 +45,6 @@ class Wiring:
     table: np.ndarray  # int64 [C, S] rows of `wanted`: the sub-population of each cell, its own individuals first
     real: np.ndarray  # bool [C, S]: False for padding
     members: np.ndarray  # int64 [n, S] rows of `wanted`: the same for each member, itself first
-    own: np.ndarray  # int64 [n] rows of `wanted`: the rank's members themselves
     near: np.ndarray  # int64 [C, s] positions in this rank's `cells`: the cells of each neighbourhood, the centre first
     cells: tuple[tuple[int, ...], ...]  # for each rank all cells that its own meet, in all replicas, ascending
 
@@ -57,7 +56,7 @@ def wire(topology: Topology, population: int, replicas: int, placement: Placemen
         topology: The neighbourhoods of the cells of one replica.
         population: The number of individuals in a cell.
         replicas: The number of replicas.
-        placement: Where the members live.
+        placement: The rank of each member.
         rank: The rank whose tables are returned.
     """
     all_members = replicated(with_population(topology, population), replicas)  # [N, S]
@@ -76,7 +75,6 @@ def wire(topology: Topology, population: int, replicas: int, placement: Placemen
         rows(all_members.table[first]),
         all_members.mask[first],
         rows(all_members.table[own]),
-        rows(own),
         np.searchsorted(np.array(cells[rank], np.int64), replicated(topology, replicas).table[first // population]),
         cells,
     )

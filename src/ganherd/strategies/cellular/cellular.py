@@ -27,7 +27,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.herd.state import State
@@ -45,9 +44,10 @@ from ganherd.strategies.cellular.requirements import refuse_impossible
 from ganherd.strategies.cellular.rewiring import Rewiring
 from ganherd.strategies.cellular.tournament import SelectedIndividuals, ranked, survivors, winners
 from ganherd.strategies.event_buffer import EventBuffer
-from ganherd.strategies.mixing.mixer import Mixer
+from ganherd.strategies.member_ranks import MemberRanks
+from ganherd.strategies.mixing.grid_scorer import GridScorer
 from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures
-from ganherd.strategies.strategy import Event, Strategy, on_all_ranks
+from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.host import give_back
 
 if TYPE_CHECKING:
@@ -67,48 +67,44 @@ class Cellular(Strategy):
     def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
         settings, ranks = prepared.recipe.strategy.settings, prepared.ranks
         assert isinstance(settings, Settings)
-        strategy = cls(prepared, settings, spans, **on_all_ranks(prepared))
-        if (
-            not ranks.is_single_process
-        ):  # the first rank trains the network of the mixtures; the others find it in the cache
-            look = strategy.mixtures.mixer.look_at_data
+        strategy = cls(prepared, settings, spans, MemberRanks.of(prepared))
+        # The first rank trains the network of the mixtures; the others find it in the cache.
+        if not ranks.is_single_process:
+            look = strategy.mixtures.scorer.look_at_data
             run_on_all_ranks(ranks.member_comm, lambda: look() if ranks.is_first else None)
         return strategy
 
     def __init__(
-        self,
-        assembly: PreparedHerd,
-        settings: Settings,
-        spans: Mapping[str, int],
-        *,
-        comm: Communicator,
-        placement: Placement,
-        members: int,
+        self, assembly: PreparedHerd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks
     ) -> None:
         super().__init__()
-        self.herd, self.settings, self.comm, self.placement = assembly.herd, settings, comm, placement
-        self.span, self.replicas = max(1, spans["iteration"]), placement.num_members // members
+        self.herd, self.settings, self.ranks = assembly.herd, settings, ranks
+        self.span, self.replicas = max(1, spans["iteration"]), ranks.placement.num_members // ranks.members
         self.rewiring, self.profile = Rewiring(settings, assembly.trusted), Profile()
         seed, slot = (self.herd.state[f"set.{name}"].cpu().numpy() for name in ("seed", "slot"))
-        self.cells = Cells.of(placement.ranks[comm.rank], settings.population, seed, slot)
+        self.cells = Cells.of(ranks.own, settings.population, seed, slot)
         self.wiring = self._wiring_at(0)
         widest = self.rewiring.widest
         self.evaluator = FitnessEvaluator(self.herd, settings.fitness.loss)
-        self.mutations = Mutations(self.herd, settings.mutation, comm, placement)
-        is_async = settings.exchange == "async" and settings.staleness > 0 and comm.world_size > 1
+        self.mutations = Mutations(self.herd, settings.mutation, ranks)
+        is_async = settings.exchange == "async" and settings.staleness > 0 and ranks.comm.world_size > 1
         self.max_unsynced_steps = self.span * settings.rejoin if is_async else 0
         kind = LatestNeighbours if is_async else GatheredIndividuals
-        self.gathered = kind(self.herd, settings, comm, placement, self.traffic, members)
-        self.events = EventBuffer(comm, placement)
+        self.gathered = kind(self.herd, settings, ranks, self.traffic)
+        self.events = EventBuffer(ranks)
         self._evolved_iterations = 0  # the number of iterations for which mixtures have evolved
         self._cached_sample: tuple[int, Sample] | None = None  # an iteration and its sample
         self.opponents = Matchups(
-            self.herd, self.gathered, self.cells, comm, placement, selection=settings.selection, widest=widest
+            self.herd, self.gathered, self.cells, ranks, selection=settings.selection, widest=widest
         )
         self.herd.opponents = self.opponents.rivals
-        mixer = Mixer(assembly, settings.mixing, self.cells, comm, placement, self.traffic)
-        best = BestGenerators(self.herd, self.cells.own // members, widest) if settings.mixing.keep == "best" else None
-        self.mixtures = NeighbourhoodMixtures(mixer, self.cells, self.wiring, widest, best)
+        scorer = GridScorer(assembly, settings.mixing, self.cells, ranks, self.traffic)
+        best = (
+            BestGenerators(self.herd, self.cells.own // ranks.members, widest)
+            if settings.mixing.keep == "best"
+            else None
+        )
+        self.mixtures = NeighbourhoodMixtures(scorer, self.cells, self.wiring, widest, best)
         # For the generator and the discriminator of each member [n, 2]: fitness, and the member that it is a copy of.
         self.fitness = torch.full((len(self.cells.own), 2), torch.inf, dtype=torch.float64)
         self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)
@@ -189,7 +185,7 @@ class Cellular(Strategy):
         now: Wiring | None = getattr(self, "wiring", None)
         if now is not None and now.topology == topology:
             return now
-        return wire(topology, self.settings.population, self.replicas, self.placement, self.comm.rank)
+        return wire(topology, self.settings.population, self.replicas, self.ranks.placement, self.ranks.comm.rank)
 
     def _select(self, iteration: int, kind: str, side: Side, fitness: np.ndarray) -> None:
         """Hold tournaments in each neighbourhood by fitness [C, S], and overwrite the cells' nets of a kind by the winners."""
@@ -200,7 +196,7 @@ class Cellular(Strategy):
         column = np.where(column < 0, np.arange(p), column)  # Without a winner each individual stays as it is.
         rows = np.take_along_axis(side.rows, column, 1).reshape(-1)
         self.gathered.clone(kind, rows)
-        self.won[:, number] = torch.tensor(self.wiring.wanted[self.comm.rank])[rows]
+        self.won[:, number] = torch.tensor(self.wiring.wanted[self.ranks.comm.rank])[rows]
         self.fitness[:, number] = torch.from_numpy(fitness[:, :p].reshape(-1))
 
     # -- the end of an iteration --------------------------------------------------------------------------------------

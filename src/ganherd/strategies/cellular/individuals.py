@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ganherd.comm.communicator import Communicator, Placement
-from ganherd.comm.pending import Fetch
+from ganherd.comm.row_messages import Fetch
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import State, finite_members
 from ganherd.herd.step.opponents import opponent_tensors
 from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
-from ganherd.strategies.traffic import Traffic
+from ganherd.strategies.member_ranks import MemberRanks, Traffic
 
 KINDS = ("g", "d")
 _SNAPSHOT = "meet.kept."  # prefix of names in checkpoints
@@ -42,27 +41,16 @@ def finite_nets(state: State, kind: str) -> np.ndarray:
 class GatheredIndividuals:
     """Individuals as they were when an iteration began: those of this rank, and all that its cells meet."""
 
-    def __init__(
-        self,
-        herd: Herd,
-        settings: Settings,
-        comm: Communicator,
-        placement: Placement,
-        traffic: Traffic | None = None,
-        members: int | None = None,
-    ) -> None:
+    def __init__(self, herd: Herd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
         """Allocate the snapshot.
 
         Args:
             herd: The herd of this rank.
             settings: The recipe's settings.
-            comm: All ranks with members.
-            placement: Where the members live.
+            ranks: The ranks with members.
             traffic: Counts received bytes.
-            members: The number of members in one replica; None: there is one replica.
         """
-        self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
-        self._traffic, self._members = traffic or Traffic(), members or placement.num_members
+        self._herd, self._settings, self._ranks, self._traffic = herd, settings, ranks, traffic
         self._pending: list[Fetch] = []  # sent ahead in `close` for `open`
         # With selection, individuals may be restored or copied, so all their tensors are stored. Without it they are only
         # met, and the tensors of an opponent are enough.
@@ -91,13 +79,13 @@ class GatheredIndividuals:
 
     def fetch(self, wiring: Wiring) -> None:
         """Fetch the individuals of other ranks from the snapshots of these."""
-        if self._comm.world_size > 1:
+        if self._ranks.comm.world_size > 1:
             self._traffic.exchanges += 1
             self.all = self._begin_fetch(self.local, wiring).wait()
 
     def begin(self, kind: str, wiring: Wiring, iteration: int) -> None:
         """Send nets ahead of the next `take`, first `g`, then `d`. They must not change until then."""
-        if self._comm.world_size > 1:
+        if self._ranks.comm.world_size > 1:
             self._traffic.exchanges += kind == KINDS[0]
             tensors = {name: self._herd.state[name] for name in self.local if belongs(name, kind)}
             self._pending.append(self._begin_fetch(tensors, wiring))
@@ -117,7 +105,7 @@ class GatheredIndividuals:
 
     def _begin_fetch(self, tensors: State, wiring: Wiring) -> Fetch:
         """Start to fetch these tensors of all members that the cells of each rank meet."""
-        return self._traffic.begin_fetch(self._comm, self._placement, self._members, tensors, wiring.wanted)
+        return self._traffic.begin_fetch(self._ranks, tensors, wiring.wanted)
 
     # -- into the herd ------------------------------------------------------------------------------------------------
 

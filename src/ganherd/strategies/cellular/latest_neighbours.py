@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.version_board import VersionBoard
 from ganherd.herd.engine.engines import Herd
 from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals
-from ganherd.strategies.traffic import Traffic
+from ganherd.strategies.member_ranks import MemberRanks, Traffic
 
 
 class LatestNeighbours(GatheredIndividuals):
     """Exchange individuals by versions; a version is the number of iterations that an individual has completed."""
 
-    def __init__(
-        self, herd: Herd, settings: Settings, comm: Communicator, placement: Placement, traffic: Traffic, members: int
-    ) -> None:
-        super().__init__(herd, settings, comm, placement, traffic, members)
+    def __init__(self, herd: Herd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
+        super().__init__(herd, settings, ranks, traffic)
         self._board: VersionBoard | None = None
         self._counted = 0  # bytes of the board that `Traffic` has counted
 
@@ -30,8 +27,8 @@ class LatestNeighbours(GatheredIndividuals):
             last: The last version of the phase.
         """
         if self._board is None:
-            bound = self._settings.staleness
-            self._board = VersionBoard(self._comm, self._placement, wiring.wanted, self.local, bound)
+            comm, placement, bound = self._ranks.comm, self._ranks.placement, self._settings.staleness
+            self._board = VersionBoard(comm, placement, wiring.wanted, self.local, bound)
         self._board.begin_unsynced(first, last)
 
     def take(self, wiring: Wiring, iteration: int) -> None:
@@ -76,5 +73,5 @@ class LatestNeighbours(GatheredIndividuals):
         """Publish this rank's individuals under a version."""
         state = self._herd.state
         self._traffic.exchanges += 1
-        self._traffic.count_all_gather(self._comm, self._placement, self._members, self.local)
+        self._traffic.count_all_gather(self._ranks, self.local)
         self._active_board.publish({name: state[name] for name in self.local}, version)

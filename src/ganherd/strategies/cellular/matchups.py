@@ -10,11 +10,11 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.step.opponents import FrozenOpponents, opponent_tensors
 from ganherd.strategies.cellular.cells import Cells, Wiring, valid_first
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, finite_nets
+from ganherd.strategies.member_ranks import MemberRanks
 
 
 class Matchups:
@@ -25,8 +25,7 @@ class Matchups:
         herd: Herd,
         gathered: GatheredIndividuals,
         cells: Cells,
-        comm: Communicator,
-        placement: Placement,
+        ranks: MemberRanks,
         *,
         selection: bool,
         widest: int,
@@ -37,12 +36,11 @@ class Matchups:
             herd: The herd of this rank.
             gathered: The snapshot of the neighbourhoods.
             cells: The cells of this rank.
-            comm: All ranks with members.
-            placement: Where the members live.
+            ranks: The ranks with members.
             selection: Whether the recipe selects by tournaments.
             widest: The number of cells in the largest neighbourhood of all iterations.
         """
-        self._gathered, self._cells, self._rank, self._selection = gathered, cells, comm.rank, selection
+        self._gathered, self._cells, self._rank, self._selection = gathered, cells, ranks.comm.rank, selection
         self.rivals: FrozenOpponents | None = None
         p, n, device = cells.population, len(cells.own), herd.device
         if selection and p == 1:
@@ -51,8 +49,8 @@ class Matchups:
         frozen = {name: value.to(device) for name, value in opponent_tensors(gathered.local).items()}
         if selection:  # Opponents are winners, which differ from the gathered individuals.
             frozen = {name: value.clone() for name, value in frozen.items()}
-        elif comm.world_size > 1:  # Reserve room for all individuals that this rank's cells can meet.
-            most = min(placement.num_members, n * width)
+        elif ranks.comm.world_size > 1:  # Reserve room for all individuals that this rank's cells can meet.
+            most = min(ranks.placement.num_members, n * width)
             frozen = {name: value.new_zeros(most, *value.shape[1:]) for name, value in frozen.items()}
         table = torch.zeros(n, width, dtype=torch.int64, device=device)
         self.rivals = FrozenOpponents(frozen, table, torch.ones(n, dtype=torch.int64, device=device))

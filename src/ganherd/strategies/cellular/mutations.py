@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ganherd.comm.communicator import Communicator, Placement
 from ganherd.herd.engine.engines import Herd, keys_on_device
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, base_keys
@@ -15,6 +14,7 @@ from ganherd.herd.step.mutation import draw_losses_, mutate_learning_rates_, rep
 from ganherd.recipe.strategy.strategy_settings import MutationConfig
 from ganherd.strategies.cellular.history.lineage import DRAWN
 from ganherd.strategies.cellular.individuals import KINDS
+from ganherd.strategies.member_ranks import MemberRanks
 
 _AT_ONCE = 1 << 18  # draws that are recomputed at a time
 
@@ -22,8 +22,8 @@ _AT_ONCE = 1 << 18  # draws that are recomputed at a time
 class Mutations:
     """Change the settings of this rank's members. Mutations before every batch are part of the training step instead."""
 
-    def __init__(self, herd: Herd, settings: MutationConfig, comm: Communicator, placement: Placement) -> None:
-        self._herd, self._settings, self._comm, self._placement = herd, settings, comm, placement
+    def __init__(self, herd: Herd, settings: MutationConfig, ranks: MemberRanks) -> None:
+        self._herd, self._settings, self._ranks = herd, settings, ranks
         by_batch = len(settings.losses) if settings.loss_each == "batch" else 0
         # How often each loss was drawn since the last event [n, losses], and the step up to which draws are counted.
         self.state: State = (
@@ -58,9 +58,8 @@ class Mutations:
             return
         base, losses, most = base_keys(self._herd.state), counts.shape[1], max(1, _AT_ONCE // len(counts))
         for start in range(first, step, most):
-            drawn = replay_loss_draws(
-                base, range(start, min(start + most, step)), losses, self._herd.device
-            )  # [steps, n]
+            # [steps, n]
+            drawn = replay_loss_draws(base, range(start, min(start + most, step)), losses, self._herd.device)
             counts += torch.stack([(drawn == number).sum(0) for number in range(losses)], 1).cpu()
 
     def take_columns(self, step: int) -> dict[str, np.ndarray]:
@@ -108,5 +107,4 @@ class Mutations:
 
     def _all_gather(self, *columns: torch.Tensor) -> list[list[Any]]:
         """Return columns of all members from columns [n] of this rank's members."""
-        values: np.ndarray = self._comm.all_gather(torch.stack(columns, 1).cpu().numpy(), self._placement)
-        return list(values.T.tolist())
+        return list(self._ranks.all_gather(torch.stack(columns, 1).cpu().numpy()).T.tolist())

@@ -37,25 +37,20 @@ def refuse_impossible(
     """
     Rewiring(settings, trust_code).at(0)
     mixing = settings.mixing
-    classes = _refuse_network(mixing, dataset, trust_code)
-    objectives.refuse(
-        f"{_KEY}.score {mixing.score}", mixing.score, dataset, mixing.samples, takes_label, trust_code, classes
-    )
+    key, known = f"{_KEY}.score {mixing.score}", _refuse_network(mixing, dataset, trust_code)
+    objectives.refuse(key, mixing.score, dataset, mixing.samples, takes_label, trust_code, *known)
 
 
-def _refuse_network(settings: MixingConfig, dataset: Dataset, trust_code: bool) -> int:
-    """Check the network, and return the number of classes that it predicts; 0 if it is no classifier."""
+def _refuse_network(settings: MixingConfig, dataset: Dataset, trust_code: bool) -> tuple[int, str]:
+    """Check the network, and return the number of classes that it predicts, 0 if it is no classifier, and its name."""
     wanted = networks.cheap(dataset) if settings.network == "auto" else settings.network
     if wanted == "classifier" and len(dataset.labels) >= 2:  # It is trained on this data when it is first needed.
-        return len(dataset.labels)
+        return len(dataset.labels), wanted
     try:
         network = networks.find(wanted, dataset, trust_code=trust_code)
     except (MetricSkipped, UserError) as why:
         raise UserError(f"{_KEY}.network {settings.network}: {str(why).rstrip('.')}.") from why
-    classes = _num_classes(network, dataset)
-    if not classes and settings.score in objectives.CLASSES:
-        raise objectives.no_classes(f"{_KEY}.score {settings.score}", network.name)
-    return classes
+    return _num_classes(network, dataset), network.name
 
 
 def _num_classes(network: Network, dataset: Dataset) -> int:

@@ -1,4 +1,4 @@
-"""Neighbourhoods that change while it trains: which topology an iteration has, by a schedule or by a user's function."""
+"""Topologies that change during training, by a schedule or by a function of the user."""
 
 from __future__ import annotations
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ganherd.comm.communicator import Communicator, Placement
-from ganherd.comm.pending import Fetch
-from ganherd.comm.row_messages import index
+from ganherd.comm.row_messages import Fetch, index
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import finite_members
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
-from ganherd.strategies.strategy import Event, Strategy, on_all_ranks
+from ganherd.strategies.member_ranks import MemberRanks
+from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util.registry import load_target
 
 if TYPE_CHECKING:
@@ -80,23 +79,14 @@ class Gap(Strategy):
         settings = prepared.recipe.strategy.settings
         assert isinstance(settings, Settings)
         kind = load_target("ganherd.strategies.gap.paced:PacedGap") if settings.pace else cls
-        gap: Gap = kind(prepared.herd, settings, spans, **on_all_ranks(prepared))
+        gap: Gap = kind(prepared.herd, settings, spans, MemberRanks.of(prepared))
         return gap
 
-    def __init__(
-        self,
-        herd: Herd,
-        settings: Settings,
-        spans: Mapping[str, int],
-        *,
-        comm: Communicator,
-        placement: Placement,
-        members: int,
-    ) -> None:
+    def __init__(self, herd: Herd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__()
-        self.herd, self.settings, self.comm, self.placement, self.members = herd, settings, comm, placement, members
+        self.herd, self.settings, self.ranks = herd, settings, ranks
+        self.placement, self.members = ranks.placement, ranks.members
         self.every, self.warmup = spans["every"], spans["warmup"]
-        self.replicas = placement.num_members // members
         self._pending: Swap | None = None  # sent ahead of `open`
         self._seeds: np.ndarray | None = None  # [N]; they never change
         self._health: tuple[int, np.ndarray] | None = None  # the step of the last health check, and its result [N]
@@ -114,7 +104,7 @@ class Gap(Strategy):
 
         No member changes before `open`, so the nets travel while pictures are drawn and checkpoints written.
         """
-        if continues and self.comm.world_size > 1 and self.meets_at(step):
+        if continues and self.ranks.comm.world_size > 1 and self.meets_at(step):
             self._pending = self._begin_swap(step)
         return iter(())
 
@@ -152,9 +142,9 @@ class Gap(Strategy):
         """
         state = self.herd.state
         if self._seeds is None:
-            self._seeds = self.comm.all_gather(state["set.seed"].cpu().numpy(), self.placement)
+            self._seeds = self.ranks.all_gather(state["set.seed"].cpu().numpy())
         if self._health is None or self._health[0] != step:
-            self._health = step, self.comm.all_gather(finite_members(state).cpu().numpy(), self.placement)
+            self._health = step, self.ranks.all_gather(finite_members(state).cpu().numpy())
         well, self._health = self._health[1], None
         return self._seeds, well
 
@@ -165,11 +155,11 @@ class Gap(Strategy):
         state, kind = self.herd.state, "d" if self.settings.swap == "discriminators" else "g"
         tensors = {name: state[name] for name in swapped_tensors(state, kind, self.settings.travels)}
         self.traffic.exchanges += 1
-        return Swap(drawn, well, self.traffic.begin_fetch(self.comm, self.placement, self.members, tensors, wanted))
+        return Swap(drawn, well, self.traffic.begin_fetch(self.ranks, tensors, wanted))
 
     def write(self, swap: Swap, member_steps: np.ndarray) -> None:
         """Write the received nets into the state of this rank; `member_steps` [N] are the steps that each member has made."""
-        nets, state, local = swap.nets.wait(), self.herd.state, self.placement.ranks[self.comm.rank]
+        nets, state, local = swap.nets.wait(), self.herd.state, self.ranks.own
         swapped = {m for pair in swap.pairs for m in pair}
         device = state["set.seed"].device
         rows = index([row for row, m in enumerate(local) if m in swapped], device)

@@ -8,7 +8,6 @@ since its last swap, or since the warm-up.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -17,18 +16,19 @@ from ganherd.herd.engine.engines import Herd
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, pairs
+from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.strategy import Event
 
 
 class PacedGap(Gap):
     """Swap nets of members that are ready. State: each member's steps at its last swap, and the swaps of its replica."""
 
-    def __init__(self, herd: Herd, settings: Settings, spans: Mapping[str, int], **ranks: Any) -> None:
-        super().__init__(herd, settings, spans, **ranks)
-        self.pace = paces(settings.pace) * self.replicas  # [N]
+    def __init__(self, herd: Herd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
+        super().__init__(herd, settings, spans, ranks)
+        self.pace = paces(settings.pace) * (self.placement.num_members // self.members)  # [N]
         self._last = np.full(self.placement.num_members, self.warmup)
         self._number = np.zeros(self.placement.num_members, np.int64)  # swaps so far; the same within a replica
-        n = len(self.placement.ranks[self.comm.rank])
+        n = len(ranks.own)
         self.state = {name: torch.zeros(n, dtype=torch.int64) for name in ("meet.made", "meet.number")}
         self._remember()
 
@@ -66,8 +66,7 @@ class PacedGap(Gap):
 
     def resume(self, step: int) -> None:
         self._last, self._number = (
-            self.comm.all_gather(self.state[name].numpy(), self.placement).copy()
-            for name in ("meet.made", "meet.number")
+            self.ranks.all_gather(self.state[name].numpy()).copy() for name in ("meet.made", "meet.number")
         )
 
     def _pair_ready(self, first: int) -> int | None:
@@ -79,6 +78,6 @@ class PacedGap(Gap):
 
     def _remember(self) -> None:
         """Write the counters of this rank's members into the state."""
-        local = list(self.placement.ranks[self.comm.rank])
+        local = list(self.ranks.own)
         self.state["meet.made"].copy_(torch.from_numpy(self._last[local]))
         self.state["meet.number"].copy_(torch.from_numpy(self._number[local]))

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ganherd.metrics.kid import kernel
+from ganherd.strategies.mixing.scorers import fill_broken
 
 _ROWS = 1000  # rows of a kernel matrix computed at once
 
@@ -40,9 +41,8 @@ class KernelScore:
     def __init__(self, features: Tensor, real: RealSide) -> None:
         """Store features [G, n, F], with n samples of each generator."""
         self.real, where = real, real.x.device
-        self.broken = ~features.isfinite().flatten(1).all(1).to(
-            where
-        )  # [G]; these score infinite and must not affect others.
+        # bool [G], True for generators that score infinite and must not affect others.
+        self.broken = ~features.isfinite().flatten(1).all(1).to(where)
         self.x = features.to(where).double().masked_fill(self.broken[:, None, None], 0)
         self.to_data = torch.stack([_mean(x, real.x) for x in self.x])  # [G]
         self.within = self.x.new_full((len(self.x), len(self.x)), torch.nan)  # [G, G], computed on demand; NaN: not yet
@@ -54,8 +54,7 @@ class KernelScore:
         pair_weights = weights_here.unsqueeze(2) * weights_here.unsqueeze(1)
         within = (pair_weights * self.within[first, second]).sum((1, 2))
         discrepancy = within - 2 * (weights_here * self.to_data[rows]).sum(1) + self.real.within
-        is_broken = ((weights_here > 0) & self.broken[rows]).any(1)
-        return discrepancy.masked_fill(is_broken, torch.inf).to(weights)
+        return fill_broken(discrepancy, weights_here, self.broken[rows], torch.inf).to(weights)
 
     def _compare(self, first: Tensor, second: Tensor) -> None:
         """Compute the mean kernels of these pairs that are not known yet."""

@@ -13,27 +13,27 @@ from ganherd.mixture.mixture_files import Neighbourhood, Neighbourhoods
 from ganherd.recipe.mixture_scores import FIELDS
 from ganherd.strategies.cellular.best_generators import BestGenerators
 from ganherd.strategies.cellular.cells import Cells, Wiring
-from ganherd.strategies.mixing import mixing
-from ganherd.strategies.mixing.mixer import Mixer
-from ganherd.strategies.mixing.mixing import Summary
+from ganherd.strategies.mixing.grid_scorer import GridScorer
+from ganherd.strategies.mixing.scorers import Summary
+from ganherd.strategies.mixing.weight_evolution import uniform
 
 
 class NeighbourhoodMixtures:
     """Weights for the best generator of each cell in a neighbourhood. State: a row for each member, equal within a cell."""
 
     def __init__(
-        self, mixer: Mixer, cells: Cells, wiring: Wiring, widest: int, best_generators: BestGenerators | None
+        self, scorer: GridScorer, cells: Cells, wiring: Wiring, widest: int, best_generators: BestGenerators | None
     ) -> None:
         """Begin with equal weights.
 
         Args:
-            mixer: Scores mixtures.
+            scorer: Scores mixtures.
             cells: The cells of this rank.
             wiring: The neighbourhoods.
             widest: The number of cells in the largest neighbourhood of all iterations.
             best_generators: Stores the generators of the best iteration, if the recipe wants these.
         """
-        self.mixer, self._cells, self.best_generators, n = mixer, cells, best_generators, len(cells.own)
+        self.scorer, self._cells, self.best_generators, n = scorer, cells, best_generators, len(cells.own)
         self.state: State = {
             "meet.weights": torch.zeros(n, widest, dtype=torch.float64),
             "meet.score": torch.full((n,), torch.inf, dtype=torch.float64),
@@ -43,7 +43,7 @@ class NeighbourhoodMixtures:
 
     def wire(self, wiring: Wiring) -> None:
         """Reset to equal weights for new neighbourhoods."""
-        self._store(mixing.uniform(torch.from_numpy(wiring.near)))
+        self._store(uniform(torch.from_numpy(wiring.near)))
 
     def evolve(self, wiring: Wiring, iteration: int, generations: int, summary: Summary | None = None) -> np.ndarray:
         """Evolve the weights with the current generators, and return the scores of all cells before and after [C, 2].
@@ -54,45 +54,45 @@ class NeighbourhoodMixtures:
             generations: The number of steps of the ES.
             summary: Statistics of the generators; None computes them.
         """
-        summary = summary or self.mixer.summary(wiring, iteration)
-        score = self.mixer.scores(summary)[self.mixer.settings.score]
+        summary = summary or self.scorer.summary(wiring, iteration)
+        score = self.scorer.scores(summary)[self.scorer.settings.score]
         near = torch.from_numpy(wiring.near)
-        evolved = self.mixer.evolve(self._finite_weights(near, summary), near, score, iteration, generations)
+        evolved = self.scorer.evolve(self._finite_weights(near, summary), near, score, iteration, generations)
         self._store(evolved.weights)
-        self.state["meet.score"].copy_(evolved.scores.repeat_interleave(self._cells.population))
-        scores = self.mixer.all_cells(evolved.history[[0, -1]].T)
+        cost = self.scorer.metric.cost
+        self.state["meet.score"].copy_(cost(evolved.scores).repeat_interleave(self._cells.population))
+        scores = self.scorer.all_cells(evolved.history[[0, -1]].T)
         if self.best_generators:
-            after = scores[:, 1].masked_fill(scores[:, 1].isnan(), torch.inf)
+            after = cost(scores[:, 1]).masked_fill(scores[:, 1].isnan(), torch.inf)
             best = after.unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R]
             self.best_generators.offer(best, self.state["meet.weights"], iteration)
-        return (self.mixer.sign * scores).numpy()
+        return scores.numpy()
 
     def neighbourhoods(self, wiring: Wiring, iteration: int) -> Neighbourhoods:
         """Return the mixtures of all cells of all replicas at the end of a run.
 
         The best is chosen by the recipe's score; ties are broken by FID, TVD and KID.
         """
-        settings, near = self.mixer.settings, torch.from_numpy(wiring.near)
-        stored = (
-            self.best_generators if self.best_generators and iteration else None
-        )  # None before the first iteration.
-        summary = self.mixer.summary(wiring, iteration, stored.generators() if stored else None)
+        settings, near = self.scorer.settings, torch.from_numpy(wiring.near)
+        # None before the first iteration.
+        stored = self.best_generators if self.best_generators and iteration else None
+        summary = self.scorer.summary(wiring, iteration, stored.generators() if stored else None)
         if settings.when == "end":
             self.wire(wiring)
             self.evolve(wiring, iteration, settings.generations, summary)
         weights = self._finite_weights(near, summary, stored.weights if stored else None)
-        scores = {name: score(weights, near) for name, score in self.mixer.scores(summary).items()}
+        scores = {name: score(weights, near) for name, score in self.scorer.scores(summary).items()}
         unknown = torch.full((len(near),), torch.nan, dtype=torch.float64)
         columns = [scores.get(name, unknown) for name in (*FIELDS, settings.score)]
-        rows = self.mixer.all_cells(torch.cat([weights, torch.stack(columns, 1)], 1))
+        rows = self.scorer.all_cells(torch.cat([weights, torch.stack(columns, 1)], 1))
         cells = len(wiring.topology)
         mixtures = [self._neighbourhood(wiring, number, row) for number, row in enumerate(rows.tolist())]
         iterations = None
         if stored:
-            iterations = self.mixer.all_cells(stored.iteration[:: self._cells.population])[::cells].tolist()
+            iterations = self.scorer.all_cells(stored.iteration[:: self._cells.population])[::cells].tolist()
         grid = Neighbourhoods(
             by=settings.score,
-            network=self.mixer.network.name,
+            network=self.scorer.network.name,
             samples=settings.samples,
             best=[0],
             all=mixtures,
@@ -100,7 +100,7 @@ class NeighbourhoodMixtures:
         )
 
         def badness(one: Neighbourhood) -> list[float]:
-            score = None if (value := grid.judged(one)) is None else self.mixer.sign * value
+            score = None if (value := grid.judged(one)) is None else self.scorer.metric.cost(value)
             return [math.inf if value is None else value for value in (score, one.fid, one.tvd, one.kid)]
 
         best = [min(mixtures[first : first + cells], key=badness).cell for first in range(0, len(mixtures), cells)]
@@ -112,15 +112,13 @@ class NeighbourhoodMixtures:
         members = [self._cells.population * other for other in wiring.topology.members(cell)]
         *values, value = (value if math.isfinite(value) else None for value in row[-len(FIELDS) - 1 :])
         scores = dict(zip(FIELDS, values, strict=True))
-        is_field = self.mixer.settings.score in FIELDS
-        scores["value"] = None if value is None or is_field else self.mixer.sign * value
+        scores["value"] = None if self.scorer.settings.score in FIELDS else value
         return Neighbourhood(replica=replica, cell=cell, members=members, weights=row[: len(members)], **scores)
 
     def _finite_weights(self, near: Tensor, summary: Summary, stored: Tensor | None = None) -> Tensor:
         """Return the current weights, or the stored ones [n, s], as [C, s], with 0 for generators that are not finite."""
         by_member = self.state["meet.weights"] if stored is None else stored
         weights = by_member[:: self._cells.population, : near.shape[1]]
-        assert summary.mean is not None
         left = weights * torch.isfinite(summary.mean).all(1).cpu()[near]
         total = left.sum(1, keepdim=True)
         return torch.where(total > 0, left / total, weights)

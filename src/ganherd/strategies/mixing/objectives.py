@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +12,24 @@ import torch
 from torch import Tensor
 
 from ganherd import nets
+from ganherd.features.extract import Moments
 from ganherd.features.material import MetricSkipped
-from ganherd.features.moments import Moments
 from ganherd.metrics import modes, prdc, stacked_modes
+from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.mixture_scores import is_own
 from ganherd.strategies.mixing.kernel_score import KernelScore, RealSide
-from ganherd.strategies.mixing.mixing import FrechetScore, MixtureScorer, Summary, summarise
-from ganherd.strategies.mixing.reweighted import CapturedScore, InformationScore, LinearScore, MeanScore, OwnScore
+from ganherd.strategies.mixing.scorers import (
+    CapturedScore,
+    FrechetScore,
+    MixtureScorer,
+    OwnScore,
+    Summary,
+    VariationScore,
+    information,
+    linear,
+    summarise,
+    worst_if_broken,
+)
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -42,17 +52,24 @@ class SampledGenerator:
     logits: Tensor | None  # float32 [n, K]
     y: Tensor | None  # int64 [n], the label that each sample was generated for
 
+    def rows(self, index: Tensor) -> SampledGenerator:
+        """Return some of the samples."""
+        parts = (self.x, self.features, self.logits, self.y)
+        return SampledGenerator(*(None if part is None else part[index.to(part.device)] for part in parts))  # type: ignore[arg-type]
 
-class Objective(ABC):
+
+@dataclass(frozen=True)
+class Objective:
     """A score of mixtures other than FID and TVD, which are always computed."""
 
-    @abstractmethod
-    def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
-        """Return the tensors that the score needs of one generator; only these are sent between ranks."""
+    # What the score needs of one generator; sent between ranks
+    measure: Callable[[SampledGenerator], dict[str, Tensor]]
+    score: Callable[[Mapping[str, Tensor]], MixtureScorer]  # from the measurements of G generators, stacked [G, …]
 
-    @abstractmethod
-    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
-        """Return the score for G generators, from their stacked measurements [G, …]."""
+    def measure_all(self, each: Iterable[SampledGenerator]) -> dict[str, Tensor]:
+        """Return the measurements of G generators, stacked [G, …]."""
+        measured = [self.measure(one) for one in each]
+        return {name: torch.stack([one[name] for one in measured]) for name in measured[0]}
 
 
 def find(
@@ -69,18 +86,38 @@ def find(
     """
     if is_own(name) or name == "kid":
         some = prdc.some(reference.real, _REAL, "real rows of a kernel score").x
-        return Kernel(RealSide(some, where(reference.real.dimension))) if name == "kid" else Own(name, some, trust_code)
+        return _of_features(name, some, where, trust_code)
     if name in BALLS:
-        return Balls(name, reference.real, samples, where)
-    if name == "ifid":
-        return WithinClasses(reference, where)
+        return _of_balls(name, reference.real, samples, where)
     others: dict[str, Callable[[], Objective]] = {
-        "classifier_score": Information,
-        "label_accuracy": lambda: Accuracy(len(reference.dataset.labels)),
-        "modes": lambda: Places(*_nearest_mode(reference.dataset), samples),
-        "stacked_modes": lambda: Places(_stack(reference.dataset), 1000, samples),
+        "ifid": lambda: _within_classes(reference, where),
+        "classifier_score": lambda: Objective(_probabilities, lambda inputs: information(**inputs)),
+        "label_accuracy": lambda: _accuracy(len(reference.dataset.labels)),
+        "modes": lambda: _captured(*_nearest_mode(reference.dataset), samples),
+        "stacked_modes": lambda: _captured(_stack(reference.dataset), 1000, samples),
     }
     return others[name]() if name in others else None
+
+
+def scorers(
+    summary: Summary, real: Moments, shares: Tensor | None, by: str, objective: Objective | None
+) -> dict[str, MixtureScorer]:
+    """Return the scores of mixtures of some generators: `fid`, `tvd` if classes are known, and the one that is searched by.
+
+    Args:
+        summary: Statistics of the generators.
+        real: The moments of the data's features.
+        shares: The shares of the classes that the network predicts for the data [K]; None: it predicts none.
+        by: The score of the search.
+        objective: Its objective; None for FID and TVD.
+    """
+    fid = FrechetScore(summary, real)
+    scores: dict[str, MixtureScorer] = {"fid": fid}
+    if shares is not None and summary.classes is not None:
+        scores["tvd"] = VariationScore(summary.classes.cpu(), shares)
+    if objective:
+        scores[by] = worst_if_broken(objective.score(summary.objective), fid.broken, metric_of(by).worst)
+    return scores
 
 
 def refuse(
@@ -91,6 +128,7 @@ def refuse(
     takes_label: bool,
     trust_code: bool,
     classes: int | None = None,
+    network: str = "",
 ) -> None:
     """Refuse a score that cannot be computed for this data and these generators.
 
@@ -101,13 +139,18 @@ def refuse(
         samples: The number of samples of each generator.
         takes_label: Whether the generators take a label.
         trust_code: Whether a user's function may be loaded.
-        classes: The number of classes that the network predicts; None: not known yet, or irrelevant.
+        classes: The number of classes that the network predicts; None: not known yet.
+        network: The name of the network.
 
     Raises:
         UserError: The score cannot be computed.
     """
     if is_own(name):
         load(name, trust_code)
+    if name in CLASSES and classes == 0:
+        raise UserError(
+            f"{what} needs a network that predicts classes, and {network} does not: choose fid, or another network."
+        )
     if name in CONDITIONAL and not takes_label:
         raise UserError(f"{what} needs generators that take a label, and these do not: choose fid or classifier_score.")
     if name in CONDITIONAL and (fewest := int(samples * _rarest(dataset))) < 2:
@@ -123,17 +166,10 @@ def refuse(
             raise UserError(f"{what}: {why}") from why
     if name == "stacked_modes" and (not dataset.is_image or dataset.shape[0] != 3):
         raise UserError(f"{what} is for stacked digits, images of three channels, and {dataset.name} is other data.")
-    if name == "label_accuracy" and classes not in (None, 0, len(dataset.labels)):
+    if name == "label_accuracy" and classes not in (None, len(dataset.labels)):
         raise UserError(
             f"{what} needs a network that predicts the classes of {dataset.name}: choose the network classifier."
         )
-
-
-def no_classes(what: str, network: str) -> UserError:
-    """Return the error for a score that needs classes and a network that predicts none."""
-    return UserError(
-        f"{what} needs a network that predicts classes, and {network} does not: choose fid, or another network."
-    )
 
 
 def load(name: str, trust_code: bool) -> Callable[..., Any]:
@@ -163,127 +199,99 @@ def _rarest(dataset: Dataset) -> float:
     return float(counts[counts > 0].min() / counts.sum()) if counts.sum() else 0.0
 
 
-class Own(Objective):
-    """A user's function of the features."""
-
-    def __init__(self, name: str, real: Tensor, trust_code: bool) -> None:
-        self._name, self._function, self._real = name, load(name, trust_code), real
-
-    def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
-        return {"features": samples.features}
-
-    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
-        return OwnScore(self._name, self._function, inputs["features"], self._real)
+def _of_features(name: str, real: Tensor, where: Callable[[int], torch.device], trust_code: bool) -> Objective:
+    """Return KID, or the score by a user's function, from the features themselves."""
+    if name == "kid":
+        side = RealSide(real, where(real.shape[1]))
+        return Objective(_features, lambda inputs: KernelScore(inputs["features"], side))
+    function = load(name, trust_code)
+    return Objective(_features, lambda inputs: OwnScore(name, function, inputs["features"], real))
 
 
-class Kernel(Objective):
-    """KID, from the features of every pair of generators."""
-
-    def __init__(self, real: RealSide) -> None:
-        self._real = real
-
-    def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
-        return {"features": samples.features}
-
-    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
-        return KernelScore(inputs["features"], self._real)
+def _features(samples: SampledGenerator) -> dict[str, Tensor]:
+    """Return the features themselves, for scores that compare samples one by one."""
+    return {"features": samples.features}
 
 
-class Balls(Objective):
-    """Precision, density or coverage. The balls around real samples do not change with the weights."""
+def _of_balls(name: str, real: ExtractedFeatures, samples: int, where: Callable[[int], torch.device]) -> Objective:
+    """Return precision, density or coverage, by balls around real samples, which do not change with the weights.
 
-    def __init__(self, name: str, real: ExtractedFeatures, samples: int, where: Callable[[int], torch.device]) -> None:
-        """Compute the balls of as many real samples as there are generated ones, as `metrics.prdc` does."""
-        self._name, self._n = name, min(samples, len(real), prdc.MOST)
-        self._real = prdc.some(real, self._n, "prdc real").x.double().to(where(real.dimension))
-        self._radius = prdc.radius_of(self._real, prdc.NEIGHBOURS)
+    There are as many real samples as generated ones, as in `metrics.prdc`.
+    """
+    n = min(samples, len(real), prdc.MOST)
+    centres = prdc.some(real, n, "prdc real").x.double().to(where(real.dimension))
+    radii = prdc.radius_of(centres, prdc.NEIGHBOURS)
 
-    def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
-        fake = samples.features[: self._n].to(self._real)
-        chunks = zip(self._real.split(prdc.CHUNK), self._radius.split(prdc.CHUNK), strict=True)
-        inside = [torch.cdist(real, fake) < radius[:, None] for real, radius in chunks]  # [chunk, n]
-        if self._name == "coverage":
+    def measure(samples: SampledGenerator) -> dict[str, Tensor]:
+        fake = samples.features[:n].to(centres)
+        chunks = zip(centres.split(prdc.CHUNK), radii.split(prdc.CHUNK), strict=True)
+        inside = [torch.cdist(centre, fake) < radius[:, None] for centre, radius in chunks]  # [chunk, n]
+        if name == "coverage":
             return {"hits": torch.cat([chunk.sum(1) for chunk in inside])}  # [m]
         balls = torch.stack([chunk.sum(0) for chunk in inside]).sum(0).double()  # [n] that contain each sample
-        return {"value": (balls > 0).double().mean() if self._name == "precision" else balls.mean() / prdc.NEIGHBOURS}
+        return {"value": (balls > 0).double().mean() if name == "precision" else balls.mean() / prdc.NEIGHBOURS}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
-        if self._name == "coverage":
-            return CapturedScore(inputs["hits"], self._n, share=True)
-        return LinearScore(inputs["value"])
-
-
-class Information(Objective):
-    """The classifier score, from the class probabilities of the network."""
-
-    def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
-        assert samples.logits is not None
-        logs = samples.logits.double().log_softmax(1)
-        return {"share": logs.exp().mean(0), "entropy": -(logs.exp() * logs).nan_to_num(0.0).sum(1).mean()}
-
-    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
-        return InformationScore(inputs["share"], inputs["entropy"])
+    if name == "coverage":
+        return Objective(measure, lambda inputs: CapturedScore(inputs["hits"], n, share=True))
+    return Objective(measure, lambda inputs: linear(inputs["value"]))
 
 
-class Accuracy(Objective):
-    """Label accuracy, averaged over classes."""
+def _probabilities(samples: SampledGenerator) -> dict[str, Tensor]:
+    """Return the mean class probabilities, and the mean of their entropy, for the classifier score."""
+    assert samples.logits is not None
+    logs = samples.logits.double().log_softmax(1)
+    return {"share": logs.exp().mean(0), "entropy": -(logs.exp() * logs).nan_to_num(0.0).sum(1).mean()}
 
-    def __init__(self, classes: int) -> None:
-        self._classes = classes
 
-    def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
+def _accuracy(classes: int) -> Objective:
+    """Return label accuracy, averaged over classes."""
+
+    def measure(samples: SampledGenerator) -> dict[str, Tensor]:
         assert samples.logits is not None and samples.y is not None
         right = (samples.logits.argmax(1) == samples.y).double()
-        each = [right[samples.y == k].mean() for k in range(self._classes) if bool((samples.y == k).any())]
+        each = [right[samples.y == k].mean() for k in range(classes) if bool((samples.y == k).any())]
         return {"value": torch.stack(each).mean()}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
-        return LinearScore(inputs["value"])
+    return Objective(measure, lambda inputs: linear(inputs["value"]))
 
 
-class WithinClasses(Objective):
-    """IFID: the Fréchet distance within each class, averaged over classes."""
+def _within_classes(reference: RealFeatures, where: Callable[[int], torch.device]) -> Objective:
+    """Return IFID: the Fréchet distance within each class, averaged over classes."""
+    y, device = reference.real.y, where(reference.real.dimension)
+    classes = np.unique(y[y >= 0]).tolist()
+    by_class = [reference.real_of((k,)).moments for k in classes]
+    real = [Moments(each.mean.to(device), each.cov.to(device)) for each in by_class]
 
-    def __init__(self, reference: RealFeatures, where: Callable[[int], torch.device]) -> None:
-        y = reference.real.y
-        self._classes, self._where = np.unique(y[y >= 0]).tolist(), where(reference.real.dimension)
-        by_class = [reference.real_of((k,)).moments for k in self._classes]
-        self._real = [Moments(each.mean.to(self._where), each.cov.to(self._where)) for each in by_class]
-
-    def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
+    def measure(samples: SampledGenerator) -> dict[str, Tensor]:
         assert samples.y is not None
-        by_class = [samples.features[samples.y == k].to(self._where) for k in self._classes]
+        by_class = [samples.features[samples.y == k].to(device) for k in classes]
         if min(map(len, by_class)) < 2:
             raise UserError("ifid needs at least 2 samples of every class of each generator: ask for more samples.")
         summary = summarise(by_class)
-        assert summary.mean is not None and summary.cov is not None and summary.samples is not None
         return {"mean": summary.mean, "cov": summary.cov, "samples": summary.samples}
 
-    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
+    def score(inputs: Mapping[str, Tensor]) -> MixtureScorer:
         mean, cov, samples = inputs["mean"], inputs["cov"], inputs["samples"]  # [G, K, F], [G, K, F, F], [G, K]
-        summaries = [Summary(mean[:, k], cov[:, k], samples[:, k]) for k in range(len(self._real))]
-        return MeanScore([FrechetScore(each, real) for each, real in zip(summaries, self._real, strict=True)])
+        each = [FrechetScore(Summary(mean[:, k], cov[:, k], samples[:, k]), own) for k, own in enumerate(real)]
+        return lambda weights, table: torch.stack([score(weights, table) for score in each]).mean(0)
+
+    return Objective(measure, score)
 
 
-class Places(Objective):
-    """The number of known modes that a mixture captures."""
+def _captured(place: Callable[[np.ndarray], np.ndarray], places: int, samples: int) -> Objective:
+    """Return the number of known modes that a mixture captures.
 
-    def __init__(self, place: Callable[[np.ndarray], np.ndarray], places: int, samples: int) -> None:
-        """Count modes.
+    Args:
+        place: Returns the mode of each sample, or -1 for none.
+        places: The number of modes.
+        samples: The number of samples of each generator.
+    """
 
-        Args:
-            place: Returns the mode of each sample, or -1 for none.
-            places: The number of modes.
-            samples: The number of samples of each generator.
-        """
-        self._place, self._places, self._samples = place, places, samples
+    def measure(sampled: SampledGenerator) -> dict[str, Tensor]:
+        shown = place(sampled.x.cpu().numpy())
+        return {"hits": torch.from_numpy(np.bincount(shown[shown >= 0], minlength=places))}
 
-    def measure(self, samples: SampledGenerator) -> dict[str, Tensor]:
-        shown = self._place(samples.x.cpu().numpy())
-        return {"hits": torch.from_numpy(np.bincount(shown[shown >= 0], minlength=self._places))}
-
-    def score(self, inputs: Mapping[str, Tensor]) -> MixtureScorer:
-        return CapturedScore(inputs["hits"], self._samples)
+    return Objective(measure, lambda inputs: CapturedScore(inputs["hits"], samples))
 
 
 def _nearest_mode(dataset: Dataset) -> tuple[Callable[[np.ndarray], np.ndarray], int]:

@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.strategies.mixing import mixing
-from ganherd.strategies.mixing.mixing import MixtureScorer
+from ganherd.strategies.mixing.scorers import MixtureScorer
+from ganherd.strategies.mixing.weight_evolution import evolve, uniform
 from ganherd.util.errors import UserError
 
 
 @dataclass(frozen=True)
 class GeneratorSubset:
-    """The best mixture of a search, and how the search went."""
+    """The best mixture that a search found, and the course of the search."""
 
     weights: Tensor  # float64 [G], sums to 1
     score: float
@@ -32,7 +32,7 @@ class GeneratorSubset:
 
 @dataclass(frozen=True)
 class _Genes:
-    """An ensemble: distinct generators and their weights."""
+    """One ensemble: distinct generators and their weights."""
 
     ids: np.ndarray  # int64 [k]
     weights: np.ndarray  # float64 [k], sums to 1
@@ -71,7 +71,7 @@ def neighbourhoods(
     table = torch.tensor([[*near, *[near[0]] * (widest - len(near))] for near in each])  # Padding repeats the first.
     rng = torch.Generator().manual_seed(seed)
     draws = torch.randn(generations, *table.shape, generator=rng, dtype=torch.float64)
-    evolved = mixing.evolve(mixing.uniform(table), table, score, sigma, generations, lambda g: draws[g])
+    evolved = evolve(uniform(table), table, score, sigma, generations, lambda g: draws[g])
     scores = evolved.history.masked_fill(evolved.history.isnan(), torch.inf)  # nan_to_num would make inf finite.
     best = int(scores[-1].argmin())
     near = np.array(each[best])
@@ -84,15 +84,16 @@ def neighbourhoods(
 
 
 def greedy(score: MixtureScorer, generators: int, size: int, shares: int = 10) -> GeneratorSubset:
-    """Begin with the best generator, and add the one that improves the score most, while any does.
+    """Search greedily: begin with the best single generator, and add one generator at a time while the score improves.
 
-    A new generator gets 1/shares, 2/shares, … of the mixture, whichever is best; the other weights shrink in proportion.
+    Every other generator is tried with 1/shares, 2/shares, … of the mixture, while the weights of the present ones shrink in
+    proportion. The generator and share with the lowest score are added.
 
     Args:
         score: The score to minimise.
         generators: The number of generators.
         size: The largest number of generators in the mixture.
-        shares: The number of shares of the mixture.
+        shares: The number of steps between weight 0 and weight 1 of a new generator.
     """
     _refuse(generators, size)
     scores = _measure(score, np.ones((generators, 1)), np.arange(generators)[:, None])

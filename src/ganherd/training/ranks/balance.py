@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ganherd.comm.rank_speed import weights
+from ganherd.comm.placement import weights
 from ganherd.comm.ranks import Ranks, cores_per_rank
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import measure_rate

@@ -6,7 +6,7 @@ decisions about a member that meets no other, repairs included, depend on its ow
 
 from __future__ import annotations
 
-from ganherd.comm.liveness.heartbeat import Heartbeat
+from ganherd.comm.heartbeat import Heartbeat
 from ganherd.herd.engine.engines import Plan, never, place_state
 from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint

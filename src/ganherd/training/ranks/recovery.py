@@ -17,9 +17,9 @@ from contextlib import ExitStack, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
+from ganherd.comm.backends.detect import with_launcher
 from ganherd.comm.buddies import Buddies
 from ganherd.comm.communicator import Communicator, RankLost
-from ganherd.comm.launch_command import with_launcher
 from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder

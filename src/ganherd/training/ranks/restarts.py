@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from ganherd.comm.liveness import heartbeat
+from ganherd.comm import heartbeat
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
 

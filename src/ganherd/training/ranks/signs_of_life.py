@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd.comm.liveness import silence
-from ganherd.comm.liveness.heartbeat import Heartbeat
-from ganherd.comm.liveness.machine import machine
+from ganherd.comm import heartbeat
+from ganherd.comm.handshake import machine
+from ganherd.comm.heartbeat import Heartbeat
 from ganherd.comm.ranks import Ranks
 from ganherd.training.callbacks import Callback
 
@@ -26,9 +26,9 @@ def heartbeat_of(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> He
 
         def report(event: str, facts: Mapping[str, Any]) -> None:
             trainer.event(event, **facts)
-            trainer.progress.say(silence.describe(event, facts))
+            trainer.progress.say(heartbeat.describe(event, facts))
 
-        heart.listener = silence.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.world_size, report).look
+        heart.listener = heartbeat.MissingRanks(path / "ranks", ranks.job.rank, ranks.job.world_size, report).look
     return heart
 
 

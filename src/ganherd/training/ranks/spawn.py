@@ -18,7 +18,7 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from types import FrameType
 
-from ganherd.comm.launch_command import RANKS
+from ganherd.comm.backends.detect import RANKS
 from ganherd.training.stop_request import STOP_SIGNALS, stop_signals
 from ganherd.util.host import cores
 

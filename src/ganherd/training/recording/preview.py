@@ -12,7 +12,8 @@ from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.evaluation import EvaluationCall
-from ganherd.herd.lowering.network import NetworkCall, Tensors
+from ganherd.herd.lowering.network import NetworkCall
+from ganherd.herd.lowering.vmap import Tensors
 from ganherd.herd.state import Blueprint, buffers_of, members_of
 from ganherd.training.recording.fixed_inputs import at_once, fixed_noise
 from ganherd.training.setup.assemble import PreparedHerd

@@ -53,7 +53,7 @@ class Recorder(Callback):
 
     def flush(self) -> dict[str, int]:
         """Put all lines on the disk, and return the length of each file in bytes."""
-        return {name: lines.settle() for name, lines in self._lines.items()}
+        return {name: lines.flush() for name, lines in self._lines.items()}
 
     @property
     def ends(self) -> dict[str, int]:

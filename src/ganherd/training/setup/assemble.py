@@ -18,19 +18,19 @@ from ganherd import nets
 from ganherd.comm.ranks import Ranks
 from ganherd.data import dataset as source
 from ganherd.herd.breeds import new_breeds
-from ganherd.herd.checks.device_check import refuse_cpu_only
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import batch_sizes, first_that_runs
-from ganherd.herd.checks.tryout import CannotRun, try_out
+from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import Herd
+from ganherd.herd.feed import BatchPlan
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.stream_feed import make_feed
 from ganherd.nets.catalog import is_packaged
+from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
-from ganherd.recipe.strategy.spans import in_steps
 from ganherd.training.setup.build_strategy import strategy_class
 from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import rules_of, settings_of
@@ -166,8 +166,8 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     for blueprint in (*(breed.g for breed in breeds.all), d):
         blueprint.module.to(device)
     batch, offset, scale = recipe.train.batch, dataset.offset, dataset.scale
-    counts = data.count[list(own)]
-    feed = make_feed(dataset.x, dataset.y, data.rows(own), counts, batch, offset, scale, dtype, device)
+    batches = BatchPlan(data.rows(own), data.count[list(own)], batch, offset, scale, dtype)
+    feed = make_feed(dataset.x, dataset.y, batches, device)
     herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
     started = origins.start(herd, data, own, trust_code) if begins else []
     if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
-from ganherd.recipe.strategy.spans import in_steps
 from ganherd.strategies.strategy import Strategy
 from ganherd.util.registry import STRATEGIES, load_target
 

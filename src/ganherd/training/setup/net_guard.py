@@ -23,12 +23,13 @@ from torch import nn
 from ganherd import nets
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.features.cache import cache_folder
-from ganherd.herd.checks import guard, vmap_fallback
+from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import FAILS, Agreement
 from ganherd.herd.checks.guard import GuardReport
 from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
 from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.lowering.trace import NotTraceable, trace
+from ganherd.herd.lowering.vmap import mute_slow_operations
 from ganherd.herd.state import Blueprint
 from ganherd.nets import catalog
 from ganherd.recipe.schema import NetConfig
@@ -60,7 +61,7 @@ def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: No
     for blueprint, why in zip(_blueprints(prepared), ranks.broadcast(reasons), strict=True):
         if why:
             blueprint.adopt(blueprint.traits._replace(why_not_fused=why))
-    vmap_fallback.mute_warnings()  # --explain names the operations
+    mute_slow_operations()  # --explain names the operations
 
 
 def _reasons(prepared: PreparedHerd, say: Callable[[str], None]) -> list[str]:

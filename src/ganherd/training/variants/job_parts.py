@@ -19,9 +19,8 @@ from ganherd.herd.state import take_
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import RunFolder, part_name, part_path, parts, unfinished
 from ganherd.runs.models import TrainerState
-from ganherd.runs.part_folders import part_name, part_path, parts, unfinished
 from ganherd.runs.records import JsonLinesWriter
 from ganherd.training import finish, session
 from ganherd.training.finish import Finisher, Product, Run
@@ -195,10 +194,10 @@ def _save(
 
 def _write(path: Path, before: Lines, after: Lines) -> int:
     """Write both groups of lines, and return the length of the first in bytes."""
-    with closing(JsonLinesWriter(path, keep=0)) as out:
+    with closing(JsonLinesWriter(path, length=0)) as out:
         for line in before:
             out.write(line)
-        length = out.settle()
+        length = out.flush()
         for line in after:
             out.write(line)
         return length

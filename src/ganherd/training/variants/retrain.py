@@ -56,7 +56,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
         events = JsonLinesWriter(folder.events_path)
         for facts in restarted:
             events.write({"step": last.step, "event": "retrain", **facts, "until": until})
-        sizes = {"metrics": folder.metrics_path.stat().st_size, "events": events.settle()}
+        sizes = {"metrics": folder.metrics_path.stat().st_size, "events": events.flush()}
         events.close()
         changed = {
             "sums": [[0.0] * prepared.size for _ in last.meta.sums],

@@ -41,10 +41,8 @@ _RECORDS = (
 )  # fmt: skip  # classes of libraries whose instances are looked into
 _SEQUENCES = (list, tuple, collections.deque)
 _ITERABLES: tuple[Any, ...] = ([], (), "", b"", range(0), range(1 << 65), set(), {}, {}.values(), {}.items())
-_SHRINKING = (
-    *(type(iter(each)) for each in _ITERABLES),
-    type(reversed([])),
-)  # iterators that know how many items are left
+# Iterators that know how many items are left.
+_SHRINKING = (*(type(iter(each)) for each in _ITERABLES), type(reversed([])))
 _REDUCIBLE = (
     itertools.count, itertools.cycle, itertools.chain, itertools.islice, itertools.repeat, itertools.accumulate,
     zip, map, filter, enumerate,
@@ -56,10 +54,10 @@ _SAMPLE = 256  # items of a larger container, or numbers of the largest tensors
 _PIECES = 4_096  # pieces of a medium-sized tensor that are summed separately
 _COPIED = 1 << 20  # bytes; tensors and arrays up to this size are copied …
 _SUMMED = 1 << 25  # … and up to this size their pieces are summed
-_COPIED_IN_ALL, _SUMMED_IN_ALL = 1 << 25, 1 << 28  # bytes in all variables of one `Look`
+_COPIED_IN_ALL, _SUMMED_IN_ALL = 1 << 25, 1 << 28  # bytes in all variables of one `Copier`
 
 
-class Look:
+class Copier:
     """Copy many variables within a common limit of bytes.
 
     Args:
@@ -74,8 +72,8 @@ class Look:
         # By `id`: the value, so that it stays alive and its id is not reused, and its copy.
         self._copies: dict[int, tuple[Any, Any]] = {}
 
-    def at(self, value: Any) -> Any:
-        """Return a copy of a value that `equal` can compare with copies from another `Look`."""
+    def copy(self, value: Any) -> Any:
+        """Return a copy of a value that `equal` can compare with copies from another `Copier`."""
         if id(value) not in self._copies:
             self._left = _MAX_VALUES
             self._copies[id(value)] = value, self._value(value, frozenset())
@@ -140,13 +138,8 @@ def _known_items(value: Any, kind: type) -> Iterable[Any]:
     if issubclass(kind, (bytearray, array.array)):
         return [len(value), bytes(memoryview(value)[: _COPIED // 8])]
     if issubclass(kind, types.FunctionType):
-        return [
-            value.__qualname__,
-            *_contents(value.__closure__),
-            value.__defaults__,
-            value.__kwdefaults__,
-            value.__dict__,
-        ]
+        others = [value.__defaults__, value.__kwdefaults__, value.__dict__]
+        return [value.__qualname__, *_contents(value.__closure__), *others]
     if issubclass(kind, types.MethodType):
         return [value.__func__, value.__self__]
     if issubclass(kind, _NAMED):
@@ -167,8 +160,7 @@ def _random_state(value: Any, kind: type) -> Iterable[Any]:
     if issubclass(kind, np.random.RandomState):
         return value.get_state()  # type: ignore[no-any-return]
     if issubclass(kind, random.Random) and not issubclass(kind, random.SystemRandom):
-        result: Iterable[Any] = value.getstate()
-        return result
+        return value.getstate()  # type: ignore[no-any-return]
     return [value.get_state()] if issubclass(kind, torch.Generator) else []
 
 
@@ -271,7 +263,7 @@ def _contents(cells: tuple[types.CellType, ...] | None) -> Iterator[Any]:
 
 
 def equal(one: Any, other: Any) -> bool:
-    """Return whether two copies from `Look.at` are equal, up to rounding."""
+    """Return whether two copies from `Copier.copy` are equal, up to rounding."""
     if isinstance(one, (Tensor, np.ndarray)) or isinstance(other, (Tensor, np.ndarray)):
         if type(one) is not type(other) or one.shape != other.shape or one.dtype != other.dtype:
             return False

@@ -6,26 +6,30 @@ and objects, and so on. It never runs the user's code, and does not follow code 
 
 from __future__ import annotations
 
+import dis
 import functools
 import inspect
 import itertools
 import sys
 import types
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
 from torch import Tensor, nn
 
-from ganherd.herd.checks.hidden_state.code_lines import assigned_attributes, global_names, line_that_changes, nested
-from ganherd.herd.checks.hidden_state.comparable import OF_PYTORCH, Look, attributes
+from ganherd.herd.checks.hidden_state.comparable import OF_PYTORCH, Copier, attributes
+from ganherd.herd.checks.module_copies import HOOKS, at_line
 from ganherd.util.user_code import is_installed
 
 _MAX_VARIABLES = 1_000
 _MAX_OBJECTS = 10_000  # functions, classes and objects that are followed
 _FIRST = 100  # items of a container that are followed
 _HEAP_TYPE = 1 << 9  # flag of classes that were created by a class statement
+_GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "STORE_NAME")
+_CHANGES_IT = ("STORE_GLOBAL", "STORE_DEREF")
+_CHANGES_INSIDE = ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_ATTR")
 _LEAVES = (int, float, complex, str, bytes, type(None), Tensor, types.ModuleType, types.BuiltinFunctionType)
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, staticmethod, classmethod, property, type)
 
@@ -54,8 +58,8 @@ class OutsideState:
             self._start(layer)
         while self._queue and len(self._seen) < _MAX_OBJECTS:
             self._follow(*self._queue.popleft())
-        look = Look(dict.fromkeys(self._of_nets, "a part of the net"), self._is_own)
-        self.values = {name: look.at(value) for name, value in self._variables.items()}
+        copier = Copier(dict.fromkeys(self._of_nets, "a part of the net"), self._is_own)
+        self.values = {name: copier.copy(value) for name, value in self._variables.items()}
 
     def describe(self, names: Sequence[str]) -> str:
         """Return the names of variables, and the line that changes the first one (or else one that reads it)."""
@@ -64,15 +68,15 @@ class OutsideState:
             path = path.rpartition(".")[0]
             code += self._code.get(path, ())
         plain = list(dict.fromkeys(name.partition("#")[0] for name in names))
-        return ", ".join(plain) + line_that_changes(plain[0], [*code, *self._all_code])
+        return ", ".join(plain) + _line_that_changes(plain[0], [*code, *self._all_code])
 
     # -- the search -----------------------------------------------------------------------------------------------------
 
     def _start(self, layer: nn.Module) -> None:
-        """Queue the functions and classes of a layer, where the search starts. Its attributes are not outside variables."""
+        """Queue the functions and classes of a layer as starting points. Its attributes are not outside variables."""
         held = [value for name, value in vars(layer).items() if name not in OF_PYTORCH]
         for owner in (layer, *layer.parameters(recurse=False)):
-            for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
+            for hooks in HOOKS:
                 held += (getattr(owner, hooks, None) or {}).values()
         self._queue += [("", each) for value in (type(layer), *held) for each in _code_of(value)]
 
@@ -116,10 +120,8 @@ class OutsideState:
         """Add the defaults, closure, attributes and global variables of a function."""
         name, code = function.__qualname__.rpartition("<locals>.")[2], function.__code__
         arguments = code.co_varnames[: code.co_argcount][::-1]
-        defaults = dict(zip(arguments, (function.__defaults__ or ())[::-1], strict=False)) | (
-            function.__kwdefaults__ or {}
-        )
-        for each, value in defaults.items():
+        defaults = dict(zip(arguments, (function.__defaults__ or ())[::-1], strict=False))
+        for each, value in (defaults | (function.__kwdefaults__ or {})).items():
             self._add(each, value, function, [code])
         for each, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
             with suppress(ValueError):  # an empty cell
@@ -127,18 +129,18 @@ class OutsideState:
         for each, value in function.__dict__.items():
             self._add(f"{name}.{each}", value, function, [code])
         if self._is_users(function.__globals__.get("__name__", "")):
-            for inner in nested(code):
+            for inner in _nested(code):
                 self._all_code.append(inner)
                 self._follow_names(inner, function.__globals__)
 
     def _follow_names(self, code: types.CodeType, variables: Mapping[str, Any]) -> None:
         """Add the global variables that code names, and the attributes of modules that it names or assigns."""
-        for name in sorted(global_names(code) & variables.keys()):
+        for name in sorted(_global_names(code) & variables.keys()):
             value = variables[name]
             self._add(name, value, variables, [code])
             if issubclass(type(value), types.ModuleType):
                 of_module = vars(value)
-                named = code.co_names if self._is_users(value.__name__) else assigned_attributes(code)
+                named = code.co_names if self._is_users(value.__name__) else _assigned_attributes(code)
                 for each in sorted(of_module.keys() & set(named)):
                     self._add(f"{name}.{each}", of_module[each], of_module, [code])
 
@@ -201,3 +203,59 @@ def _first(value: Any, kind: type) -> list[Any]:
         if issubclass(kind, known):
             return list(itertools.islice(known.__iter__(value), _FIRST))
     return list(itertools.islice(dict.values(value), _FIRST)) if issubclass(kind, dict) else []
+
+
+# -- bytecode ----------------------------------------------------------------------------------------------------------
+
+
+def _nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield the code of a function and of all functions and classes within it."""
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _nested(constant)
+
+
+@functools.lru_cache(4096)
+def _global_names(code: types.CodeType) -> frozenset[str]:
+    """Return the names of global variables that a function reads or assigns.
+
+    >>> sorted(_global_names((lambda x: len(x) + x.size + total).__code__))
+    ['len', 'total']
+    """
+    return frozenset(str(step.argval) for step in dis.get_instructions(code) if step.opname in _GLOBAL)
+
+
+@functools.lru_cache(4096)
+def _assigned_attributes(code: types.CodeType) -> frozenset[str]:
+    """Return the names of attributes that a function assigns, of any object."""
+    return frozenset(str(step.argval) for step in dis.get_instructions(code) if step.opname == "STORE_ATTR")
+
+
+def _line_that_changes(name: str, codes: Iterable[types.CodeType]) -> str:
+    """Return the first line that changes a variable, or else one that reads it, or else one that reads its owner.
+
+    Args:
+        name: Of a variable, e.g. `count`, or of an attribute, e.g. `tracker.count`.
+        codes: The code to search, the likely ones first.
+
+    Returns:
+        In brackets, e.g. " (nets.py, line 12)"; empty if there is no such line.
+    """
+    holder, _, last = name.rpartition(".")
+    first = holder.partition(".")[0]
+    lines: dict[int, str] = {}  # by rank: 0 fits best
+    for code in codes:
+        steps = [(step, step.positions.lineno) for step in dis.get_instructions(code) if step.positions]
+        inside = {line for step, line in steps if step.opname in _CHANGES_INSIDE}
+        for step, line in steps:
+            if step.argval not in (last, first) or line is None:
+                continue
+            if step.argval != last:
+                rank = 3
+            elif step.opname in (("STORE_ATTR",) if holder else _CHANGES_IT) and code.co_name != "__init__":
+                rank = 0
+            else:
+                rank = 1 if line in inside and not holder else 2
+            lines.setdefault(rank, at_line(code.co_filename, line))
+    return lines[min(lines)] if lines else ""

@@ -1,4 +1,4 @@
-"""Run Adam and weight clipping for all members in one pass over their rows; `herd/step/adam.py` defines both."""
+"""Run Adam and weight clipping for all members in one pass over their rows; `herd/step/optimizer.py` defines both."""
 
 from __future__ import annotations
 
@@ -18,9 +18,8 @@ def _rates(t, lr, b1, b2, rate, root, N, BLOCK: tl.constexpr):
     second = tl.load(b2 + n, mask=known, other=0.5).to(tl.float64)
     first = tl.where(first > 0.0, tl.exp(power * tl.log(tl.where(first > 0.0, first, 1.0))), 0.0)
     second = tl.where(second > 0.0, tl.exp(power * tl.log(tl.where(second > 0.0, second, 1.0))), 0.0)
-    tl.store(
-        rate + n, (tl.load(lr + n, mask=known, other=0.0).to(tl.float64) / (1.0 - first)).to(tl.float32), mask=known
-    )
+    step = tl.load(lr + n, mask=known, other=0.0).to(tl.float64) / (1.0 - first)
+    tl.store(rate + n, step.to(tl.float32), mask=known)
     tl.store(root + n, tl.sqrt(1.0 - second).to(tl.float32), mask=known)
 
 

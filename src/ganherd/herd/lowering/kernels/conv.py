@@ -4,6 +4,8 @@ One kernel gathers: `out[q] = Σ_tap in[place(q, tap)] · w[tap]`. This is the f
 form it computes a stride-2 transposed convolution, one parity of the output at a time. Each is the input gradient of the other.
 A second kernel computes the weight gradient of both. Layers with very few output channels (images) have variants that read
 their large side only once.
+
+A tap is one position of a convolution's kernel, with its weights for all channels.
 """
 
 from __future__ import annotations
@@ -37,34 +39,43 @@ def _power(value: int, low: int, high: int) -> int:
     return max(low, min(high, triton.next_power_of_2(value)))
 
 
-def _others(rule: TileShape, co: int, contracted: int) -> list[TileShape]:
-    """Return tile shapes that are worth a measurement in addition to the rule's."""
+def _others(co: int, contracted: int) -> list[TileShape]:
+    """Return tile shapes that may be faster than the one that is used without a measurement."""
     wide, deep = _power(co, 16, 128), _power(contracted, 16, 64)
-    shapes = [
+    return [
         TileShape(128, wide, deep, 8, 3),
         TileShape(128, wide, deep, 4, 4),
         TileShape(256, min(wide, 64), deep, 8, 3),
         TileShape(128, wide, min(deep, 32), 4, 4),
     ]
-    return [shape for shape in shapes if shape != rule]
+
+
+class ConvSpec(NamedTuple):
+    """The settings of a convolution, or of a transposed convolution of stride 2."""
+
+    size: tuple[int, int]  # height and width of the output
+    layout: WeightLayout
+    stride: int
+    pad: int
+    transposed: bool
+    tf32: bool
 
 
 @dataclass(frozen=True)
 class UpstreamConv:
-    """A convolution as seen by the only other convolution that reads its output."""
+    """What a convolution has to know about another one that computed its input, if nothing else reads that."""
 
     epilogue: Epilogue  # of the other convolution
-    x: Tensor  # [N, B, …] its output
+    x: Tensor  # [N, B, …] the output of the other convolution
     channels: int
 
 
 def gather(
-    x: Tensor, w: Tensor, bias: Tensor | None, size: tuple[int, int], k: int, stride: int, pad: int, transposed: bool,
-    tf32: bool, of_gradient: bool = False, dtype: torch.dtype | None = None, with_stats: bool = False,
-    epilogue: Epilogue | None = None, input_norm: NormOnLoad | None = None,
-    upstream: NormOnLoad | UpstreamConv | None = None, planes: bool = False,
+    x: Tensor, w: Tensor, bias: Tensor | None, spec: ConvSpec, of_gradient: bool = False,
+    dtype: torch.dtype | None = None, with_stats: bool = False, epilogue: Epilogue | None = None,
+    input_norm: NormOnLoad | None = None, upstream: NormOnLoad | UpstreamConv | None = None, planes: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Convolve a contiguous x [N, B, H, W, CI] with taps w [N, k*k, CI, CO] to [N, B, *size, CO].
+    """Convolve a contiguous x [N, B, H, W, CI] with taps w [N, k*k, CI, CO] to [N, B, *spec.size, CO].
 
     Args:
         of_gradient: Compute an input gradient: w is [N, k*k, CO, CI], as the forward pass reads it, and at stride 1 its taps
@@ -75,14 +86,15 @@ def gather(
         input_norm: A pending batch norm to apply to x on load.
         upstream: For an input gradient: the operation that computed the forward input. For a batch norm, the sums that its
             backward pass needs are computed here; for a convolution, its epilogue is undone here.
-        planes: Return [N, B, CO, *size] instead.
+        planes: Return [N, B, CO, *spec.size] instead.
 
     Returns:
         The output, and the statistics or sums if there are any.
     """
     n, b, h, wd, ci = x.shape
     co = w.shape[2] if of_gradient else w.shape[3]
-    oh, ow = size
+    (oh, ow), layout, stride, pad, transposed, tf32 = spec
+    k = layout.taps
     qh, qw = ((oh + 1) // 2, (ow + 1) // 2) if transposed else (oh, ow)
     shape = (n, b, co, oh, ow) if planes else (n, b, oh, ow, co)
     y = torch.empty(shape, dtype=dtype or x.dtype, device=x.device)
@@ -127,30 +139,20 @@ def gather(
     extras = {"line": input_norm, "sums": has_sums, "back": upstream_conv, "after": epilogue, "planes": planes}
     words = [word for word, value in extras.items() if value]
     sizes = (*x.shape[1:], co, k, stride, transposed, of_gradient, tf32, with_stats, *words)
-    stats = run(choose_shape(x, "gather", sizes, work, [rule, *_others(rule, co, contracted)], run))
+    stats = run(choose_shape(x, "gather", sizes, work, [rule, *_others(co, contracted)], run))
     if isinstance(upstream, NormOnLoad) and stats is not None:
         # If a linear layer read an image, columns are (place, channel): each place has partial sums of all channels.
         upstream.sums = stats.view(2, n, -1, upstream.table.shape[2])
     return y, stats
 
 
-def gather_few(
-    x: Tensor,
-    w: Tensor,
-    bias: Tensor | None,
-    size: tuple[int, int],
-    k: int,
-    pad: int,
-    tf32: bool,
-    input_norm: NormOnLoad | None,
-) -> Tensor:
+def gather_few(x: Tensor, w: Tensor, bias: Tensor | None, spec: ConvSpec, input_norm: NormOnLoad | None) -> Tensor:
     """Run `gather` at stride 1 for very few output channels: one product for all taps, then a shifted sum of its results."""
     n, b, h, wd, ci = x.shape
-    co = w.shape[3]
+    co, size, k, pad = w.shape[3], spec.size, spec.layout.taps, spec.pad
     all_taps = w.permute(0, 2, 1, 3).reshape(n, 1, ci, k * k * co)  # a view if the taps were converted with `together`
-    products, _ = gather(
-        x, all_taps, None, (h, wd), 1, 1, 0, False, tf32, dtype=torch.float32, input_norm=input_norm, planes=True
-    )
+    product = ConvSpec((h, wd), WeightLayout(1), 1, 0, False, spec.tf32)
+    products, _ = gather(x, all_taps, None, product, dtype=torch.float32, input_norm=input_norm, planes=True)
     y = torch.empty(n, b, *size, co, dtype=x.dtype, device=x.device)
     count = b * size[0] * size[1]
     add_shifted[(triton.cdiv(count, 256), n)](
@@ -194,15 +196,9 @@ def weight_gradient(
         out = torch.empty(n, split, k * k, ci, co, dtype=torch.float32, device=x.device)
         summed = ci if sums_of == "x" else co
         sums = torch.empty(n, split, summed, dtype=torch.float32, device=x.device) if sums_of and not few else None
-        options = {
-            "TILES": triton.cdiv(tiles, split),
-            "K": k,
-            "PAD": pad,
-            "SPLIT": split,
-            "BM": shape.depth,
-            "BI": shape.rows,
-        }
-        options |= {"PRECISION": _precision(x, tf32), "num_warps": shape.warps, "num_stages": shape.stages}
+        options = {"TILES": triton.cdiv(tiles, split), "SPLIT": split, "BM": shape.depth, "BI": shape.rows}
+        options |= {"K": k, "PAD": pad, "PRECISION": _precision(x, tf32)}
+        options |= {"num_warps": shape.warps, "num_stages": shape.stages}
         options |= {"NORM_INPUT": input_norm is not None, "SLOPE": input_norm.slope if input_norm else 1.0}
         table, channels = (input_norm.table, input_norm.table.shape[2]) if input_norm else (x, 1)
         if few:
@@ -224,42 +220,30 @@ def weight_gradient(
     ]
     key = (*sizes, k, stride, tf32, sums_of, num_places, *(["line"] if input_norm else []))
     work = 2.0 * n * places * k * k * ci * co
-    out, sums = run(choose_shape(x, "weight gradient", key, work, [rule, *(s for s in others if s != rule)], run))
+    out, sums = run(choose_shape(x, "weight gradient", key, work, [rule, *others], run))
     return out, sums
 
 
 def has_few_outputs(k: int, stride: int, transposed: bool, co: int) -> bool:
-    """Return whether a convolution has so few output channels that all of its taps are computed as one product."""
+    """Return whether a convolution with `co` output channels has so few of them that one product computes all of its taps."""
     return stride == 1 and not transposed and k > 1 and k * k * co <= 64
-
-
-class ConvSpec(NamedTuple):
-    """The settings of a convolution."""
-
-    size: tuple[int, int]  # height and width of the output
-    layout: WeightLayout
-    stride: int
-    pad: int
-    transposed: bool
-    tf32: bool
 
 
 def input_gradient(
     grad: Tensor, w: Tensor, spec: ConvSpec, size: tuple[int, int], upstream: NormOnLoad | UpstreamConv | None = None
 ) -> Tensor:
-    """Compute the input gradient [N, B, *size, CI] from grad [N, B, OH, OW, CO] and the taps of the forward pass.
+    """Compute the gradient of a convolution's input, [N, B, *size, CI].
 
     Args:
+        grad: [N, B, OH, OW, CO] the gradient of the output.
+        w: The taps of the forward pass.
         upstream: The operation that computed the input; see `gather`.
     """
-    k, pad = spec.layout.taps, spec.pad
-    if spec.transposed:
-        stride, transposed = 2, False
-    elif spec.stride == 2:
-        stride, transposed = 2, True
-    else:
-        stride, pad, transposed = 1, k - 1 - pad, False
-    return gather(grad, w, None, size, k, stride, pad, transposed, spec.tf32, of_gradient=True, upstream=upstream)[0]
+    # At stride 2 a convolution and a transposed one are each other's gradient.
+    pad = spec.pad if spec.stride == 2 else spec.layout.taps - 1 - spec.pad
+    transposed = spec.stride == 2 and not spec.transposed
+    back = spec._replace(size=size, pad=pad, transposed=transposed)
+    return gather(grad, w, None, back, of_gradient=True, upstream=upstream)[0]
 
 
 def parameter_gradients(

@@ -10,13 +10,19 @@ from ganherd.herd.lowering.kernels.taps import channel_major
 
 
 @triton.jit
-def _normalised(value, table, n, N, c, LC, SLOPE: tl.constexpr):
-    """Apply a batch norm and its activation to value [rows, columns], where column c belongs to channel c % LC."""
-    here = n * LC + c % LC
-    value = (
-        value.to(tl.float32) * tl.load(table + 2 * N * LC + here)[None, :] + tl.load(table + 3 * N * LC + here)[None, :]
-    )
-    return tl.where(value > 0, value, value * SLOPE)
+def _load(x, place, mask, table, n, N, c, LC, NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr):
+    """Load x at these places [rows, columns], with 0 outside of the mask.
+
+    NORM_INPUT: apply a batch norm and its activation (SLOPE); column c belongs to channel c % LC, and `table` [4, N, LC] has
+        mean, 1/deviation, scale and shift. Numbers outside of the mask are 0 after the batch norm.
+    """
+    value = tl.load(x + place, mask=mask, other=0.0)
+    if NORM_INPUT:
+        here = n * LC + c % LC
+        scale = tl.load(table + 2 * N * LC + here)[None, :]
+        normed = value.to(tl.float32) * scale + tl.load(table + 3 * N * LC + here)[None, :]
+        value = tl.where(mask, tl.where(normed > 0, normed, normed * SLOPE), 0.0).to(x.dtype.element_ty)
+    return value
 
 
 @triton.jit(do_not_specialize=["CALL"])
@@ -36,7 +42,7 @@ def gather_kernel(
     the channels exchanged.
 
     FLAT: taps and channels are one index, for inputs with very few channels.
-    NORM_INPUT: normalise and activate (SLOPE) x on load; `table` [4, N, LC] has mean, 1/deviation, scale and shift.
+    NORM_INPUT: normalise and activate (SLOPE) x on load, see `_load`.
     OUT_SLOPE, DROPS: apply an activation to y, then dropout as `random_bits` defines it; columns are (place, channel) with
         DC channels.
     UNDO: y is the gradient of an activation and a dropout with the output `producer` [N, B, OH, OW, CO]; undo these instead.
@@ -105,10 +111,8 @@ def gather_kernel(
             ix = (qx * STEP + dx)[:, None]
         inside = known[:, None] & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
         place = (b[:, None] * H + iy) * W + ix
-        left = tl.load(x + place * CI + c[None, :], mask=inside & valid[None, :], other=0.0)
-        if NORM_INPUT:  # padding is zero after the batch norm, not producer it
-            value = _normalised(left, table, n, tl.num_programs(2), c, LC, SLOPE)
-            left = tl.where(inside & valid[None, :], value, 0.0).to(x.dtype.element_ty)
+        mask = inside & valid[None, :]
+        left = _load(x, place * CI + c[None, :], mask, table, n, tl.num_programs(2), c, LC, NORM_INPUT, SLOPE)
         number = ky * K + kx
         if FLIP:
             number = K * K - 1 - number
@@ -139,9 +143,8 @@ def gather_kernel(
         acc *= dropout_factor(tl.load(keys + n), CALL, counter, P, SCALE)
     if PLANES:
         size = OH * OW
-        tl.store(
-            y + (b * CO * size + oy * OW + ox)[:, None] + co[None, :] * size, acc.to(y.dtype.element_ty), mask=mask
-        )
+        here = (b * CO * size + oy * OW + ox)[:, None] + co[None, :] * size
+        tl.store(y + here, acc.to(y.dtype.element_ty), mask=mask)
     else:
         tl.store(y + place[:, None] * CO + co[None, :], acc.to(y.dtype.element_ty), mask=mask)
     if HAS_STATS:
@@ -235,21 +238,17 @@ def weight_gradient_kernel(
         iy = oy * STRIDE - PAD + tap // K
         ix = ox * STRIDE - PAD + tap % K
         inside = known & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
-        place = (b * H + iy) * W + ix
-        left = tl.load(x + place[:, None] * CI + ci[None, :], mask=inside[:, None] & (ci < CI)[None, :], other=0.0)
-        if NORM_INPUT:
-            value = _normalised(left, table, n, tl.num_programs(2) // SPLIT, ci, LC, SLOPE)
-            left = tl.where(inside[:, None] & (ci < CI)[None, :], value, 0.0).to(x.dtype.element_ty)
+        place = ((b * H + iy) * W + ix)[:, None] * CI + ci[None, :]
+        mask = inside[:, None] & (ci < CI)[None, :]
+        left = _load(x, place, mask, table, n, tl.num_programs(2) // SPLIT, ci, LC, NORM_INPUT, SLOPE)
         acc = tl.dot(tl.trans(left), right, acc, input_precision=PRECISION)
         if TWO:
             iy = oy * STRIDE - PAD + (tap + 1) // K
             ix = ox * STRIDE - PAD + (tap + 1) % K
             inside = known & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
-            place = (b * H + iy) * W + ix
-            left = tl.load(x + place[:, None] * CI + ci[None, :], mask=inside[:, None] & (ci < CI)[None, :], other=0.0)
-            if NORM_INPUT:
-                value = _normalised(left, table, n, tl.num_programs(2) // SPLIT, ci, LC, SLOPE)
-                left = tl.where(inside[:, None] & (ci < CI)[None, :], value, 0.0).to(x.dtype.element_ty)
+            place = ((b * H + iy) * W + ix)[:, None] * CI + ci[None, :]
+            mask = inside[:, None] & (ci < CI)[None, :]
+            left = _load(x, place, mask, table, n, tl.num_programs(2) // SPLIT, ci, LC, NORM_INPUT, SLOPE)
             other = tl.dot(tl.trans(left), right, other, input_precision=PRECISION)
         if SUMS != 0:  # noqa: SIM102 (this condition is known at compile time, the next one at run time)
             if once:
@@ -292,10 +291,9 @@ def weight_gradient_few(
         iy = (m // W) % H
         b = m // (W * H)
         known = b < B
-        left = tl.load(x + m[:, None] * CI + ci[None, :], mask=known[:, None] & (ci < CI)[None, :], other=0.0)
-        if NORM_INPUT:
-            value = _normalised(left, table, n, tl.num_programs(1) // SPLIT, ci, LC, SLOPE)
-            left = tl.where(known[:, None] & (ci < CI)[None, :], value, 0.0).to(x.dtype.element_ty)
+        place = m[:, None] * CI + ci[None, :]
+        mask = known[:, None] & (ci < CI)[None, :]
+        left = _load(x, place, mask, table, n, tl.num_programs(1) // SPLIT, ci, LC, NORM_INPUT, SLOPE)
         oy = iy[:, None] + PAD - (tap // K)[None, :]
         ox = ix[:, None] + PAD - (tap % K)[None, :]
         inside = known[:, None] & (oy >= 0) & (oy < OH) & (ox >= 0) & (ox < OW) & (tap < K * K)[None, :]

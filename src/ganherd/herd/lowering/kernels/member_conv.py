@@ -1,4 +1,4 @@
-"""Differentiable convolutions of all members: once if they are fused with their neighbours, otherwise twice."""
+"""Convolutions of all members that can be differentiated: once if they are fused with their neighbours, otherwise twice."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
 from ganherd.herd.lowering.kernels.taps import to_taps
 from ganherd.herd.lowering.ops import Epilogue
 
+# The batch norm that computed an input, or (epilogue, channels) of the convolution that did, if it has only one reader.
+Source = NormOnLoad | tuple[Epilogue, int] | None
 
-def _pending_norm(source: NormOnLoad | tuple[Epilogue, int] | None) -> NormOnLoad | None:
+
+def _pending_norm(source: Source) -> NormOnLoad | None:
     """Return the batch norm that has to be applied to the input on load, or None."""
     return source if isinstance(source, NormOnLoad) and source.pending else None
 
@@ -39,19 +42,19 @@ class MemberConv(torch.autograd.Function):
             it, and, without an epilogue, the gradient of the bias is zero because the batch norm cancels the bias.
         epilogue: What to apply to the output. The only reader of the output, a batch norm or another convolution, must return
             the gradient of the epilogue's input.
-        source: The batch norm that computed x, or (epilogue, channels) of the convolution that did, if this is their only reader.
+        source: What computed x.
     """
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, spec: ConvSpec, feeds_norm: bool = False,
-        epilogue: Epilogue | None = None, source: NormOnLoad | tuple[Epilogue, int] | None = None,
+        epilogue: Epilogue | None = None, source: Source = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)  # the gradient of the statistics is not used
         if bias is not None and bias.stride(1) != 1:
             bias = bias.contiguous()
-        size, layout, stride, pad, transposed, tf32 = spec
-        few = has_few_outputs(layout.taps, stride, transposed, weight.shape[2 if layout.in_first else 1])
+        layout = spec.layout
+        few = has_few_outputs(layout.taps, spec.stride, spec.transposed, weight.shape[2 if layout.in_first else 1])
         w = to_taps(weight, layout, x.dtype, together=few)
         ctx.save_for_backward(x, weight, w)
         ctx.spec, ctx.source, ctx.is_fused = spec, source, epilogue is not None or source is not None
@@ -60,11 +63,8 @@ class MemberConv(torch.autograd.Function):
         norm = _pending_norm(source)
         if few:
             assert epilogue is None
-            return gather_few(x, w, bias, size, layout.taps, pad, tf32, norm), None
-        y, stats = gather(
-            x, w, bias, size, layout.taps, stride, pad, transposed, tf32,
-            with_stats=feeds_norm, epilogue=epilogue, input_norm=norm,
-        )  # fmt: skip
+            return gather_few(x, w, bias, spec, norm), None
+        y, stats = gather(x, w, bias, spec, with_stats=feeds_norm, epilogue=epilogue, input_norm=norm)
         if stats is not None:
             ctx.mark_non_differentiable(stats)
         return y, stats

@@ -15,9 +15,8 @@ from ganherd.herd.lowering.ops import Epilogue
 
 _ROWS = 64  # rows in a tile
 _MAX_PARTIALS = 128  # partial results that `_finish` combines
-_FEW_PARTIALS = (
-    64  # up to this number, every program of the backward pass adds all partial sums itself, which saves a launch
-)
+# Up to this number, every program of the backward pass adds all partial sums itself, which saves a launch.
+_FEW_PARTIALS = 64
 
 
 @triton.jit
@@ -206,7 +205,7 @@ def column_sums(x: Tensor) -> Tensor:
 
 @dataclass
 class NormOnLoad:
-    """A batch norm as seen by the only convolution that reads its output."""
+    """What a convolution has to know about the batch norm that computed its input, if nothing else reads that."""
 
     table: Tensor  # float32 [4, N, C]: mean, 1/deviation, scale, shift
     x: Tensor  # [N, M, C] the input of the batch norm

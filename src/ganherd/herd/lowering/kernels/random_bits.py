@@ -11,9 +11,8 @@ from torch import Tensor
 
 
 @triton.jit
-def _bits(key, counter):
-    """Hash key and counter to 64 bits, as `rng._hashed` does."""
-    x = key + counter * (-7046029254386353131)
+def _mixed(x):
+    """Mix the 64 bits of each number."""
     x = x + (-7046029254386353131)
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * (-7723592293110705685)
@@ -21,20 +20,33 @@ def _bits(key, counter):
 
 
 @triton.jit
+def _bits(key, counter):
+    """Hash key and counter to 64 bits, as `rng._hashed` does."""
+    return _mixed(key + counter * (-7046029254386353131))
+
+
+@triton.jit
 def _refined(key, part):
     """Hash a key with one more integer, as `rng.keys` does."""
-    x = (key ^ part) + (-7046029254386353131)
-    x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
-    x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * (-7723592293110705685)
-    return x ^ ((x >> 31) & 0x1FFFFFFFF)
+    return _mixed(key ^ part)
+
+
+@triton.jit
+def _uniform(bits):
+    """Return the 24 lowest bits as a number in [0, 1)."""
+    return (bits & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08
+
+
+@triton.jit
+def _factor(key, counter, P, SCALE):
+    """Return the factors of dropout at these counters, 0 or SCALE, from the key of a draw."""
+    return tl.where(_uniform(_bits(key, counter.to(tl.int64)) >> 40) >= P, SCALE, 0.0)
 
 
 @triton.jit
 def dropout_factor(key, call, counter, P, SCALE):
     """Return the factors of dropout at these counters, 0 or SCALE, from a module's key and the number of the draw (call)."""
-    bits = _bits(_refined(key, call.to(tl.int64)), counter.to(tl.int64))
-    u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08  # 24 bits in [0, 1)
-    return tl.where(u >= P, SCALE, 0.0)
+    return _factor(_refined(key, call.to(tl.int64)), counter, P, SCALE)
 
 
 @triton.jit
@@ -52,10 +64,7 @@ def _dropout(
     c = at % C
     place = (at // C) % PLACES
     b = at // (C * PLACES)
-    key = tl.load(keys + n)
-    bits = _bits(key, ((b * C + c) * PLACES + place).to(tl.int64))
-    u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08  # 24 bits in [0, 1)
-    factor = tl.where(u >= P, SCALE, 0.0)
+    factor = _factor(tl.load(keys + n), (b * C + c) * PLACES + place, P, SCALE)
     if SLOPE != 1.0 or not BACKWARD:
         value = tl.load(x + n * SIZE + at, mask=known, other=0.0).to(tl.float32)
         factor = factor if SLOPE == 1.0 else tl.where(value > 0, factor, factor * SLOPE)
@@ -132,12 +141,10 @@ def _fill(keys, out, COUNT, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
     """Draw uniform numbers, or normal ones by Box-Muller from the two halves of the bits, as `rng._hashed` does."""
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    key = tl.load(keys + n)
-    bits = _bits(key, at.to(tl.int64))
-    u = ((bits >> 40) & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08
+    bits = _bits(tl.load(keys + n), at.to(tl.int64))
+    u = _uniform(bits >> 40)
     if NORMAL:
-        low = (bits & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08
-        u = tl.sqrt(-2.0 * tl.log(1.0 - u)) * tl.cos(6.283185307179586 * low)
+        u = tl.sqrt(-2.0 * tl.log(1.0 - u)) * tl.cos(6.283185307179586 * _uniform(bits))
     tl.store(out + n * COUNT + at, u.to(out.dtype.element_ty), mask=at < COUNT)
 
 

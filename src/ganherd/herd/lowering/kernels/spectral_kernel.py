@@ -81,10 +81,9 @@ def _dot(g, w, dots, SIZE, WN, PARTIALS, BLOCK: tl.constexpr):
     """Compute partial sums of Σ g W, dots [N, PARTIALS]."""
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    products = tl.load(g + n * SIZE + at, mask=at < SIZE, other=0.0) * tl.load(
-        w + n * WN + at, mask=at < SIZE, other=0.0
-    )
-    tl.store(dots + n * PARTIALS + tl.program_id(0), tl.sum(products, 0))
+    grad = tl.load(g + n * SIZE + at, mask=at < SIZE, other=0.0)
+    weights = tl.load(w + n * WN + at, mask=at < SIZE, other=0.0)
+    tl.store(dots + n * PARTIALS + tl.program_id(0), tl.sum(grad * weights, 0))
 
 
 @triton.jit
@@ -143,19 +142,8 @@ class MemberDivide(torch.autograd.Function):
         numbers, partials = o * k, triton.cdiv(o * k, _CHUNK)
         dots, out = torch.empty(n, partials, dtype=torch.float32, device=grad.device), torch.empty_like(grad)
         _dot[(partials, n)](grad, weight, dots, numbers, weight.stride(0), partials, BLOCK=_CHUNK)
+        padded = triton.next_power_of_2(partials)
         _gradient[(triton.cdiv(numbers, _BLOCK), n)](
-            grad,
-            u,
-            v,
-            length,
-            sigma,
-            dots,
-            out,
-            o,
-            k,
-            numbers,
-            partials,
-            BP=triton.next_power_of_2(partials),
-            BLOCK=_BLOCK,
+            grad, u, v, length, sigma, dots, out, o, k, numbers, partials, BP=padded, BLOCK=_BLOCK
         )
         return out, None, None

@@ -1,6 +1,7 @@
 """Convert weights from the layout of a module to that of the convolution kernels, and gradients back, in one pass each.
 
 A module stores `[N, CO, CI, k, k]` (`[N, CI, CO, k, k]` if it is a transposed convolution); kernels read taps `[N, k*k, CI, CO]`.
+A tap is one position of the k × k kernel, with its weights for all channels.
 
 - Fold: a nearest upsampling by 2 followed by 3×3 taps equals a transposed convolution of stride 2 with 4×4 taps. Along an axis,
   its tap k is the sum of the taps 2 - k and 3 - k, as far as they exist.

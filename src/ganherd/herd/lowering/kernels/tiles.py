@@ -13,7 +13,7 @@ import torch
 import triton
 from torch import Tensor
 
-from ganherd.util import files
+from ganherd.util.files import write_cache
 from ganherd.util.host import in_threads
 from ganherd.util.paths import cache_home
 
@@ -33,6 +33,9 @@ class TileShape:
     stages: int
 
 
+Launch = Callable[[TileShape], object]  # runs a kernel with tiles of this shape
+
+
 class TileShapeCache:
     """The best tile shapes on this device, kept in a file that processes share. It is read again before each measurement."""
 
@@ -40,7 +43,7 @@ class TileShapeCache:
         self._path = path
         self._known: dict[str, TileShape] = {}
 
-    def best(self, key: str, candidates: Sequence[TileShape], run: Callable[[TileShape], object]) -> TileShape:
+    def best(self, key: str, candidates: Sequence[TileShape], run: Launch) -> TileShape:
         """Return the fastest candidate; the first one during the capture of a graph, when nothing can be measured."""
         if key not in self._known:
             self._read()
@@ -66,29 +69,18 @@ class TileShapeCache:
     def _write(self) -> None:
         """Write all results. A race with another process costs at most a measurement."""
         self._read()
-        try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            known = {key: astuple(shape) for key, shape in self._known.items()}
-            files.atomic_write(self._path, json.dumps(known).encode(), sync=False)
-        except OSError:
-            pass  # a cache that cannot be written costs only the next measurement
+        write_cache(self._path, {key: astuple(shape) for key, shape in self._known.items()})
 
 
 def choose_shape(
-    x: Tensor,
-    name: str,
-    sizes: tuple[object, ...],
-    work: float,
-    candidates: Sequence[TileShape],
-    run: Callable[[TileShape], object],
+    x: Tensor, name: str, sizes: tuple[object, ...], work: float, candidates: Sequence[TileShape], run: Launch
 ) -> TileShape:
-    """Return the first candidate (the rule's shape) for light work, and the fastest one for heavy work on a GPU.
+    """Return the first candidate for light work, and the fastest one for heavy work on a GPU.
 
     Args:
         x: [N, …] an input, for its device, dtype and number of members.
         sizes: What else the best shape depends on, without N.
         work: Floating-point operations.
-        run: Launches the kernel with a shape.
     """
     if not x.is_cuda or work < HEAVY:
         return candidates[0]
@@ -114,7 +106,7 @@ def _shapes() -> TileShapeCache:
     return TileShapeCache(cache_home() / "kernels.json")
 
 
-def _compile(run: Callable[[TileShape], object], candidates: Sequence[TileShape]) -> None:
+def _compile(run: Launch, candidates: Sequence[TileShape]) -> None:
     """Compile all candidates in parallel threads; each takes a second or more unless it is in Triton's cache."""
     stream = torch.cuda.current_stream()
 
@@ -126,7 +118,7 @@ def _compile(run: Callable[[TileShape], object], candidates: Sequence[TileShape]
     in_threads(launch, candidates[1:], len(candidates))
 
 
-def _seconds(run: Callable[[TileShape], object], shape: TileShape) -> float:
+def _seconds(run: Launch, shape: TileShape) -> float:
     """Measure the time of one launch; infinite if the tile does not fit on the device."""
     try:
         run(shape)

@@ -18,9 +18,8 @@ class Lineage:
 
     iterations: np.ndarray  # int64 [T], their numbers
     founder: np.ndarray  # int64 [T, C]: the cell that it descends from
-    source: (
-        np.ndarray
-    )  # int64 [T, C]: the cell that it was copied from at the beginning of the iteration, or the cell itself
+    # int64 [T, C]: the cell that it was copied from at the beginning of the iteration, or the cell itself
+    source: np.ndarray
     fitness: np.ndarray  # float64 [T, C], after the iteration; NaN: not a number
     replaced: np.ndarray  # bool [T, C]: a trained individual replaced the old one
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.strategies.cellular.history.lineage import Lineage
-from ganherd.strategies.cellular.history.topology_picture import positions
+from ganherd.strategies.cellular.history.topology_picture import INK_ON_PAPER, positions, show_cells
 from ganherd.strategies.cellular.topology import Topology
 from ganherd.viz.pictures import GENERATED, INK, new_figure
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 SHOWN = 6  # iterations side by side
 MOST = 400  # columns in a map
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-DARK = "#1c2028"  # text in cells, which stay bright when a dark page changes INK
 
 
 def colours(cells: int) -> np.ndarray:
@@ -47,10 +46,7 @@ def draw_grids(lineage: Lineage, topology: Topology) -> Figure:
     figure, panels = new_figure(len(shown) * (float(size[0]) * inch + 0.12), float(size[1]) * inch + 0.42, len(shown))
     tone = colours(cells)
     for axes, number in zip(panels, shown.tolist(), strict=True):
-        axes.axis("off")
-        axes.set_aspect("equal")
-        axes.set_xlim(at[:, 0].min() - 0.55, at[:, 0].max() + 0.55)
-        axes.set_ylim(at[:, 1].max() + 0.55, at[:, 1].min() - 0.55)
+        show_cells(axes, at.min(0) - 0.55, at.max(0) + 0.55)
         title = "start" if number < 0 else f"iteration {lineage.iterations[number] + 1:,}"
         axes.set_title(title, color=INK, fontsize=9)
         founder = np.arange(cells) if number < 0 else lineage.founder[number]
@@ -58,7 +54,7 @@ def draw_grids(lineage: Lineage, topology: Topology) -> Figure:
             middle = (float(place[0]), float(place[1]))
             axes.add_patch(Circle(middle, 0.42, facecolor=tone[founder[cell]], edgecolor="none", zorder=2))
             axes.text(
-                *middle, str(founder[cell]), ha="center", va="center_baseline", fontsize=max(4.0, 22 * inch), color=DARK,
+                *middle, str(founder[cell]), ha="center", va="center_baseline", fontsize=max(4.0, 22 * inch), color=INK_ON_PAPER,
                 zorder=4,
             )  # fmt: skip
             start = at[lineage.source[number][cell]] if number >= 0 else place

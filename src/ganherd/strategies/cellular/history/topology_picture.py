@@ -26,7 +26,10 @@ INK_ON_PAPER = "#1c2028"  # text in cells, which stay bright when a dark page ch
 
 @dataclass(frozen=True)
 class Edge:
-    """A line from a cell to its neighbour; across the border it ends at a small number of that cell."""
+    """A line from a cell towards one of its neighbours.
+
+    On a torus, a line across the border is a short stub; the number of the neighbour is written at its end.
+    """
 
     cell: int
     other: int
@@ -50,10 +53,7 @@ def draw_topology(topology: Topology, centre: int | None = None, title: str = ""
     width, height = high - low
     inch = min(0.8, 9 / max(width, height))  # per unit; a large grid must fit a page.
     figure, (axes,) = new_figure(max(width * inch, 3.4), height * inch + 0.7)
-    axes.axis("off")
-    axes.set_aspect("equal")
-    axes.set_xlim(low[0], high[0])
-    axes.set_ylim(high[1], low[1])  # Row 0 is at the top.
+    show_cells(axes, low, high)
     near = set(topology.neighbours(centre))
     for edge in sorted(edges, key=lambda e: e.cell == centre):  # Coloured lines are drawn last.
         _draw_edge(axes, edge, at[edge.cell], edge.cell == centre, inch)
@@ -63,6 +63,14 @@ def draw_topology(topology: Topology, centre: int | None = None, title: str = ""
     figure.suptitle(title or describe(topology), color=INK, fontsize=10, x=0.02, ha="left")
     figure.supxlabel(_meets(topology, centre), color=INK, fontsize=9)
     return figure
+
+
+def show_cells(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
+    """Let axes without ticks show positions from `low` to `high` (right, down), with row 0 at the top."""
+    axes.axis("off")
+    axes.set_aspect("equal")
+    axes.set_xlim(low[0], high[0])
+    axes.set_ylim(high[1], low[1])
 
 
 def describe(topology: Topology) -> str:
@@ -93,9 +101,8 @@ def positions(topology: Topology) -> np.ndarray:
         row, column = np.divmod(np.arange(n), topology.columns)
         return np.stack([column, row], 1).astype(np.float64)
     angle = 2 * np.pi * np.arange(n) / n
-    radius = (
-        0.5 / math.sin(math.pi / n) * (1.25 if n < 9 else 1) if n > 1 else 0.0
-    )  # Neighbours have a distance of at least 1.
+    # Neighbours have a distance of at least 1.
+    radius = 0.5 / math.sin(math.pi / n) * (1.25 if n < 9 else 1) if n > 1 else 0.0
     return radius * np.stack([np.sin(angle), -np.cos(angle)], 1)
 
 

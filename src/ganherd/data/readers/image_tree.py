@@ -8,9 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ganherd.data.readers.class_folders import CLUTTER, SPLITS
 from ganherd.util.errors import UserError
 
+CLUTTER = {"thumbs.db", "desktop.ini", "__macosx"}  # left behind by file managers and archivers
+TEST_NAMES = (
+    "test",
+    "val",
+    "valid",
+    "validation",
+)  # folders that hold the held-out images, the first of them if several
+SPLITS = {"train", *TEST_NAMES}
 Split = Literal["train", "test"]
 
 
@@ -26,19 +33,22 @@ class FileGroup:
 
 @dataclass(frozen=True)
 class Tree:
+    """The names of the classes, and the files of each."""
+
     labels: tuple[str, ...]
     groups: tuple[FileGroup, ...]
     unclassified: tuple[str, ...]  # files next to class folders, which belong to no class
 
 
 def list_tree(root: Path, leave_out: Path | None = None) -> Tree:
-    """Return the classes and files of a tree: one folder per class, or flat; `train` and `test` (or `val`) are splits.
+    """Return the classes and files of a folder: one folder per class, or flat; `train` and `test` (or `val`) are splits.
 
-    `leave_out` is a folder that may lie inside and does not belong to it.
+    Args:
+        leave_out: A folder that may lie inside of `root` and does not belong to it.
     """
-    seen = {_identity(root)} | ({_identity(leave_out)} if leave_out and leave_out.exists() else set())
+    seen = {identity(root)} | ({identity(leave_out)} if leave_out and leave_out.exists() else set())
     inside = {entry.name.lower(): entry.name for entry in _entries(root) if _is_new(entry, seen)}
-    test = [inside[name] for name in ("test", "val", "valid", "validation") if name in inside]
+    test = [inside[name] for name in TEST_NAMES if name in inside]
     if "train" not in inside or not test or set(inside) - SPLITS:
         labels, groups, unclassified = _split(root, "", "train", None, seen)
         return Tree(labels, tuple(groups), tuple(unclassified))
@@ -50,9 +60,10 @@ def list_tree(root: Path, leave_out: Path | None = None) -> Tree:
 def _split(
     root: Path, folder: str, split: Split, known: tuple[str, ...] | None, seen: set[tuple[int, int]]
 ) -> tuple[tuple[str, ...], list[FileGroup], list[str]]:
+    """Return the labels, groups and unclassified files of one split; `known` are the labels of the training split."""
     here = root / folder
     entries = _entries(here)
-    seen = {*seen, _identity(here)}
+    seen = {*seen, identity(here)}
     names = [entry.name for entry in entries if _is_new(entry, seen)]
     files = tuple(entry.name for entry in entries if not _is_dir(entry))
     names.sort(key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
@@ -70,7 +81,7 @@ def _split(
     groups = []
     for name, label in zip(names, labels, strict=True):
         path = os.path.join(folder, name)
-        below = tuple(_walk(str(root / path), {*seen, _identity(root / path)}))
+        below = tuple(_walk(str(root / path), {*seen, identity(root / path)}))
         if not below:
             raise UserError(f"the class folder {root / path} is empty; add images or remove the folder.")
         groups.append(FileGroup((known or labels).index(label), split, path, below))
@@ -86,7 +97,7 @@ def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
             name = os.path.join(before, entry.name)
             if not _is_dir(entry):
                 yield name
-            elif (this := _identity(entry.path)) not in seen:
+            elif (this := identity(entry.path)) not in seen:
                 seen.add(this)
                 levels.append((name, iter(_entries(entry.path))))
                 break
@@ -112,9 +123,10 @@ def _is_dir(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_new(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> bool:
-    return _is_dir(entry) and _identity(entry.path) not in seen
+    return _is_dir(entry) and identity(entry.path) not in seen
 
 
-def _identity(folder: str | Path) -> tuple[int, int]:
-    status = os.stat(folder)
+def identity(path: str | Path) -> tuple[int, int]:
+    """Return what identifies a file or folder, whichever of its names or links it is reached by."""
+    status = os.stat(path)
     return status.st_dev, status.st_ino

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ganherd.herd.step.update import update_ema_
+from ganherd.herd.step.optimizer import update_ema_
 
 
 def test_the_running_average_warms_up_then_decays() -> None:

@@ -1,4 +1,4 @@
-"""Heartbeats: each rank writes its state to a small file every few seconds, for `ganherd status` and for other ranks."""
+"""Write heartbeats: each rank writes its state to a file every few seconds, and rank 0 reports ranks that stop to."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import platform
 import re
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from ganherd.util import files
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_invalid
 
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
@@ -24,17 +26,21 @@ if TYPE_CHECKING:
 PERIOD = 5.0  # seconds between two beats
 LATE = 3.0  # periods without a beat after which a rank counts as late
 LOST = 12.0  # the same for a lost rank
-STATES = ("inactive", "processing", "finished")  # written by a rank itself; readers derive `late` and `lost`
+State = Literal["inactive", "processing", "finished"]  # written by a rank itself; readers derive `late` and `lost`
+_AT_ONCE = 64  # files read with each beat; with more ranks each file is read less often
 _FILE = re.compile(r"rank-(\d{3,})\.json")
+Report = Callable[[str, Mapping[str, Any]], None]  # takes an event, `late` or `back`, and its facts
 
 
 @dataclass(frozen=True)
 class Beat:
     """The last heartbeat of a rank. Field names are those of its file."""
 
+    __pydantic_config__ = ConfigDict(extra="forbid", strict=True)  # for beats that are read
+
     rank: int
     size: int  # number of ranks in the job
-    state: str
+    state: State
     host: str
     pid: int
     cores: int = 0  # of its host that it may use
@@ -54,7 +60,7 @@ class Beat:
     received: int = 0  # bytes of members that this rank received at these meetings
     gathered: int = 0  # bytes that an all-gather of all members would have brought
     time: float = 0.0  # when it was written, in seconds since 1970
-    period: float = PERIOD
+    period: Annotated[float, Field(gt=0)] = PERIOD
 
     def age(self, now: float) -> float:
         """Return the seconds since it was written; clocks of hosts may differ a little."""
@@ -73,7 +79,7 @@ class Beat:
 
 
 class Heartbeat:
-    """Write this rank's file in a thread. `note` sets the content and costs nothing; errors never reach the caller.
+    """Write the heartbeat file of this rank from a thread, inside a `with` block. Errors never reach the caller.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -120,7 +126,7 @@ class Heartbeat:
         """Return the file of this rank."""
         return self.folder / f"rank-{self._beat.rank:03d}.json"
 
-    def note(self, state: str | None = None, **facts: Any) -> None:
+    def note(self, state: State | None = None, **facts: Any) -> None:
         """Set fields of the next beat, such as step and rate; a new state is written at once."""
         before = self._beat.state
         self._beat = replace(self._beat, **facts, state=state or before)
@@ -186,20 +192,68 @@ def read(folder: Path) -> list[Beat]:
 def _parse(path: Path) -> Beat | None:
     """Return the beat in a file; None if the file is being replaced right now."""
     try:
-        facts = files.read_json(path)
+        return TypeAdapter(Beat).validate_json(files.read(path, files.MOST_JSON))
     except OSError:
         return None
-    except ValueError as error:
-        raise UserError(f"{path} is not what ganherd writes ({error}).") from error
-    try:
-        beat = Beat(**{**facts, "members": tuple(facts["members"])})
-        for field in fields(Beat):
-            value, kind = getattr(beat, field.name), str(field.type)
-            fits = {"int": type(value) is int, "float": type(value) in (int, float), "str": type(value) is str}
-            if not fits.get(kind, all(type(member) is int for member in beat.members)):
-                raise ValueError(field.name)
-        if beat.state not in STATES or not beat.period > 0:
-            raise ValueError("state")
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise UserError(f"{path} is not what ganherd writes ({error}).") from error
-    return beat
+    except ValidationError as error:
+        raise UserError(f"{path} is not what ganherd writes ({first_invalid(error)}).") from None
+
+
+class MissingRanks:
+    """Report ranks whose heartbeats are late, by the same rule as `ganherd status`, and ranks that return.
+
+    Heartbeats of an earlier job on the same run are ignored.
+    """
+
+    def __init__(self, folder: Path, rank: int, world_size: int, report: Report) -> None:
+        """Watch the heartbeats of a run.
+
+        Args:
+            folder: The run's `ranks/`.
+            rank: This rank, which is not watched.
+            world_size: The number of ranks.
+            report: Called with each event.
+        """
+        self._folder, self._rank, self._report = folder, rank, report
+        self._every, self._turn = -(-world_size // _AT_ONCE), 0  # beats between two checks
+        self._since = self._last_check = time.time()  # Silence before this time does not count.
+        self._missing: dict[int, float] = {}  # rank -> time of its last heartbeat
+
+    def look(self, period: float) -> None:
+        """Check the other ranks; called with every beat of this rank, each `period` seconds."""
+        self._turn += 1
+        if self._turn % self._every:
+            return
+        now = time.time()
+        if now - self._last_check > (LATE + self._every) * period:
+            self._since = now  # This rank was suspended itself.
+        self._last_check = now
+        for beat in read(self._folder):
+            if beat.rank == self._rank or (beat.state == "finished" and beat.time < self._since):
+                continue
+            self._check(beat, now)
+
+    def _check(self, beat: Beat, now: float) -> None:
+        """Report if a rank has become late, or has returned."""
+        last_beat = max(beat.time, self._since)
+        is_silent = replace(beat, time=last_beat).health(now) in ("late", "lost")
+        facts: dict[str, Any] = {"rank": beat.rank, "host": beat.host, "members": list(beat.members)}
+        if is_silent and beat.rank not in self._missing:
+            self._missing[beat.rank] = last_beat
+            self._report("late", {**facts, "since": round(last_beat, 3), "at": beat.step})
+        elif not is_silent and beat.rank in self._missing:
+            seconds = beat.time - self._missing.pop(beat.rank)
+            self._report("back", {**facts, "seconds": round(max(0.0, seconds), 1), "at": beat.step})
+
+
+def describe(event: str, facts: Mapping[str, Any]) -> str:
+    """Return a line for the log about an event that `MissingRanks` reports.
+
+    >>> describe("back", {"rank": 1, "host": "n7", "seconds": 41.3, "at": 1200})
+    'rank 1 on n7 is back: nothing was heard of it for 41 s'
+    """
+    name = f"rank {facts['rank']} on {facts['host']}"
+    if event == "back":
+        return f"{name} is back: nothing was heard of it for {facts['seconds']:.0f} s"
+    when = time.strftime("%H:%M:%S", time.localtime(facts["since"]))
+    return f"{name} is late: nothing was heard of it since {when}, when it was at step {facts['at']:,}; the others wait for it"

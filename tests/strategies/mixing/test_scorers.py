@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ganherd.features.moments import Moments, moments
+from ganherd.features.extract import Moments, moments
 from ganherd.herd import rng as streams
 from ganherd.metrics.frechet import distance
 from ganherd.metrics.histogram import class_histogram, total_variation
 from ganherd.metrics.kid import discrepancy
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.mixing.kernel_score import KernelScore, RealSide
-from ganherd.strategies.mixing.mixing import FrechetScore, VariationScore, entries, evolve, spread, summarise, uniform
+from ganherd.strategies.mixing.scorers import FrechetScore, VariationScore, class_shares, summarise
+from ganherd.strategies.mixing.weight_evolution import entries, evolve, uniform
 from ganherd.util.errors import UserError
 
 
@@ -96,7 +97,7 @@ def test_more_features_than_samples_and_chunks_change_nothing(monkeypatch: pytes
     together = score(uniform(table), table)
     pooled = [float(distance(moments(x[row].reshape(-1, 24)), real)) for row in table]
     assert together.tolist() == pytest.approx(pooled, rel=1e-6)  # roots of eigenvalues that are 0 but for rounding
-    monkeypatch.setattr("ganherd.strategies.mixing.mixing._AT_ONCE", 1)
+    monkeypatch.setattr("ganherd.strategies.mixing.scorers._MOMENTS_AT_ONCE", 1)
     assert score(uniform(table), table).tolist() == pytest.approx(together.tolist(), rel=1e-12)
 
 
@@ -122,7 +123,7 @@ def test_variation_is_that_of_the_pooled_classes() -> None:
     rng = np.random.default_rng(0)
     predicted = rng.integers(0, 7, (4, 200)) % np.array([[7], [2], [5], [3]])
     real = rng.dirichlet(np.ones(7))
-    score = VariationScore(summarise(predicted=torch.from_numpy(predicted), classes=7), real)
+    score = VariationScore(class_shares(torch.from_numpy(predicted), 7), torch.from_numpy(real))
     for members in ([1], [0, 2], [3, 1, 0]):
         table = torch.tensor([members])
         wanted = total_variation(class_histogram(predicted[members].ravel(), 7), real)
@@ -277,9 +278,3 @@ def test_a_planted_mixture_is_found() -> None:
     found = evolve(uniform(table), table, FrechetScore(summarise(x), moments(pooled)), 0.03, 3000, normals(1, 5))
     assert found.weights[0].tolist() == pytest.approx([0, 0.6, 0, 0.4, 0], abs=0.05)
     assert float(found.scores[0]) < 0.02 * float(found.history[0, 0])
-
-
-def test_spread_puts_every_weight_at_its_generator() -> None:
-    table = torch.tensor([[2, 0, 2], [1, 3, 0]])
-    weights = torch.tensor([[0.5, 0.5, 0.0], [0.2, 0.3, 0.5]])
-    assert torch.equal(spread(weights, table, 4), torch.tensor([[0.5, 0, 0.5, 0], [0.5, 0.2, 0, 0.3]]))

@@ -1,4 +1,4 @@
-"""MixtureScorer the mixtures of a grid: sample the best generator of every cell, extract features, and compare with the data."""
+"""Score the mixtures of a grid: sample the best generator of every cell, extract features, and compare with the data."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.comm.communicator import Communicator, Placement
+from ganherd.comm.communicator import Placement
+from ganherd.features.extract import Moments
 from ganherd.features.material import MetricSkipped
-from ganherd.features.moments import Moments
 from ganherd.features.networks import Network
 from ganherd.features.real_features import RealFeatures
 from ganherd.herd import rng
@@ -19,23 +19,14 @@ from ganherd.herd.engine.engines import has_kernels, keys_on_device
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
-from ganherd.recipe.mixture_scores import more_is_better
+from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.strategy.cellular_config import MixingConfig
 from ganherd.strategies.cellular.cells import Cells, Wiring
+from ganherd.strategies.member_ranks import MemberRanks, Traffic
 from ganherd.strategies.mixing import objectives
-from ganherd.strategies.mixing.mixing import (
-    Evolved,
-    FrechetScore,
-    MixtureScorer,
-    Summary,
-    VariationScore,
-    evolve,
-    scored_on,
-    summarise,
-)
 from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
-from ganherd.strategies.mixing.reweighted import Oriented
-from ganherd.strategies.traffic import Traffic
+from ganherd.strategies.mixing.scorers import MixtureScorer, Summary, class_shares, scored_on, summarise
+from ganherd.strategies.mixing.weight_evolution import Evolved, evolve
 from ganherd.util.errors import UserError
 from ganherd.util.host import give_back
 
@@ -46,7 +37,7 @@ if TYPE_CHECKING:
     from ganherd.training.setup.assemble import PreparedHerd
 
 
-class Mixer:
+class GridScorer:
     """Compute statistics of each generator once, and score mixtures of any weights from these."""
 
     def __init__(
@@ -54,9 +45,8 @@ class Mixer:
         assembly: PreparedHerd,
         settings: MixingConfig,
         cells: Cells,
-        comm: Communicator,
-        placement: Placement,
-        traffic: Traffic | None = None,
+        ranks: MemberRanks,
+        traffic: Traffic,
     ) -> None:
         """Set up the network and the features of the data; both are computed on first use.
 
@@ -64,23 +54,23 @@ class Mixer:
             assembly: The herd with its data.
             settings: The recipe's settings for mixtures.
             cells: The cells of this rank.
-            comm: All ranks with members.
-            placement: Where the members live.
+            ranks: The ranks with members.
             traffic: Counts bytes received from other ranks.
         """
         self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
-        self._comm, self._placement, self._traffic = comm, placement, traffic or Traffic()
+        self.metric, self._traffic, p = metric_of(settings.score), traffic, cells.population
+        homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks.placement.ranks))
+        self._cell_ranks = MemberRanks(ranks.comm, homes, ranks.members // p)  # with cells in place of members
         network = None if settings.network == "auto" else settings.network
         self._reference = RealFeatures(assembly.dataset, network, _REAL, trust_code=assembly.trusted)
         self._play = NetworkCall(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
-        self._most: int | None = None  # generators in one call
 
     @cached_property
     def network(self) -> Network:
         """Return the network that extracts features, on the herd's device."""
         try:
             network = self._reference.network
-        except MetricSkipped as why:
+        except MetricSkipped as why:  # in benchmarks, which skip the checks before a run
             raise UserError(f"strategy.cellular.mixing.network {self.settings.network}: {why}.") from why
         network.module.to(self._herd.device)
         return network
@@ -91,8 +81,6 @@ class Mixer:
         self.network  # noqa: B018 - raises a UserError if the network is missing
         moments, counts = self._reference.summary
         self._reference.forget()
-        if counts is None and self.settings.score in objectives.CLASSES:
-            raise objectives.no_classes(self._setting, self.network.name)
         where = self._where(len(moments.mean))
         shares = None if counts is None else counts.double() / counts.sum()
         return Moments(moments.mean.to(where), moments.cov.to(where)), shares
@@ -100,22 +88,10 @@ class Mixer:
     @cached_property
     def _objective(self) -> Objective | None:
         """Return the recipe's objective; None for FID and TVD."""
-        shares, name, data, n = self._real[1], self.settings.score, self._assembly.dataset, self.settings.samples
-        classes = None if shares is None else len(shares)
-        objectives.refuse(self._setting, name, data, n, self._herd.g.takes_label, self._assembly.trusted, classes)
-        objective = objectives.find(name, self._reference, n, self._where, self._assembly.trusted)
+        settings, trusted = self.settings, self._assembly.trusted
+        objective = objectives.find(settings.score, self._reference, settings.samples, self._where, trusted)
         self._reference.forget()
         return objective
-
-    @property
-    def _setting(self) -> str:
-        """Return the recipe's key with its value, for the beginning of messages."""
-        return f"strategy.cellular.mixing.score {self.settings.score}"
-
-    @property
-    def sign(self) -> float:
-        """Return -1 if a higher score is better, because searches minimise; otherwise 1."""
-        return -1.0 if more_is_better(self.settings.score) else 1.0
 
     def look_at_data(self) -> None:
         """Compute the features of the data now instead of with the first mixture, e.g. to time them separately."""
@@ -139,10 +115,8 @@ class Mixer:
             state: Generators to use instead of the current ones.
         """
         tensors = self._fetch_neighbours(self._local_statistics(iteration, state or self._herd.state), wiring)
-        classes = tensors.get("classes")
-        moments = tensors["mean"], tensors["cov"], tensors["samples"]
         measured = {k.removeprefix(_OBJECTIVE): v for k, v in tensors.items() if k.startswith(_OBJECTIVE)}
-        return Summary(*moments, None if classes is None else classes.cpu(), measured)
+        return Summary(tensors["mean"], tensors["cov"], tensors["samples"], tensors.get("classes"), measured)
 
     def _local_statistics(self, iteration: int, state: State) -> State:
         """Return the statistics of this rank's cells, under the names that they are sent with."""
@@ -150,11 +124,9 @@ class Mixer:
         features: list[Tensor] = []
         predicted: list[Tensor] = []
         measured: list[dict[str, Tensor]] = []
-        first, keys = self._cells.first, self._keys(iteration)
-        if self._most is None:
-            self._most = self._generators_in_memory()
-        for start in range(0, len(first), self._most):
-            chunk = slice(start, start + self._most)
+        first, keys, most = self._cells.first, self._keys(iteration), self._generators_in_memory
+        for start in range(0, len(first), most):
+            chunk = slice(start, start + most)
             x = self._samples(first[chunk], keys[chunk], state)  # [K, n, …]
             finite = torch.isfinite(x).flatten(1).all(1)
             # One generator at a time, so that no batch depends on the other generators.
@@ -167,36 +139,24 @@ class Mixer:
                     measured.append(self._objective.measure(sampled))
             del x
         give_back()
-        shares = self._real[1]
-        summary = summarise(features, predicted or None, 0 if shares is None else len(shares))
-        assert summary.mean is not None and summary.cov is not None and summary.samples is not None
+        summary, shares = summarise(features), self._real[1]
+        tensors = {"mean": summary.mean, "cov": summary.cov, "samples": summary.samples}
+        if shares is not None:
+            tensors["classes"] = class_shares(predicted, len(shares))
+        if measured:
+            tensors |= {_OBJECTIVE + name: torch.stack([each[name] for each in measured]) for name in measured[0]}
         where = self._where(summary.mean.shape[1])
-        tensors = {"mean": summary.mean.to(where), "cov": summary.cov.to(where), "samples": summary.samples.to(where)}
-        if summary.classes is not None:
-            tensors["classes"] = summary.classes.to(where)
-        for name in measured[0] if measured else ():
-            tensors[f"{_OBJECTIVE}{name}"] = torch.stack([each[name] for each in measured]).to(where)
-        return tensors
+        return {name: value.to(where) for name, value in tensors.items()}
 
     def scores(self, summary: Summary) -> dict[str, MixtureScorer]:
-        """Return the scores of mixtures of these generators, all to be minimised.
-
-        These are `fid`, `tvd` if the network predicts classes, and the recipe's score. The latter must be multiplied by `sign`
-        to get its usual value.
-        """
-        real, shares = self._real
-        fid = FrechetScore(summary, real)
-        scores: dict[str, MixtureScorer] = {"fid": fid}
-        if shares is not None:
-            scores["tvd"] = VariationScore(summary, shares)
-        if self._objective:
-            scores[self.settings.score] = Oriented(self._objective.score(summary.objective), fid.broken, self.sign < 0)
-        return scores
+        """Return scores of mixtures of these generators: `fid`, `tvd` if the network predicts classes, and the recipe's."""
+        return objectives.scorers(summary, *self._real, self.settings.score, self._objective)
 
     def evolve(self, weights: Tensor, table: Tensor, score: MixtureScorer, iteration: int, generations: int) -> Evolved:
         """Evolve the weights of this rank's neighbourhoods for this many steps of the ES."""
         drawn = rng.draw(self._keys(iteration), (generations, table.shape[1]), "normal", torch.float64)
-        return evolve(weights, table, score, self.settings.sigma, generations, lambda generation: drawn[:, generation])
+        sigma, cost = self.settings.sigma, self.metric.cost
+        return evolve(weights, table, score, sigma, generations, lambda generation: drawn[:, generation], cost)
 
     # -- samples ----------------------------------------------------------------------------------------------------
 
@@ -237,6 +197,7 @@ class Mixer:
         labels, n = np.sort(self._assembly.dataset.y[self._assembly.dataset.y >= 0]), self.settings.samples
         return torch.from_numpy(labels[np.arange(n) * len(labels) // n]).to(self._herd.device)
 
+    @cached_property
     def _generators_in_memory(self) -> int:
         """Return the number of generators that one call can hold."""
         views, buffers = self._generators(np.zeros(1, np.int64), self._herd.state)
@@ -253,15 +214,10 @@ class Mixer:
 
     def _fetch_neighbours(self, tensors: State, wiring: Wiring) -> State:
         """Return statistics of all cells that this rank's cells meet, from the local ones; others are fetched."""
-        if self._comm.world_size == 1:
+        if self._cell_ranks.comm.world_size == 1:
             return tensors
-        p, ranks = self._cells.population, self._placement.ranks
-        homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks))
-        cells = len(wiring.topology)
-        return self._traffic.begin_fetch(self._comm, homes, cells, tensors, wiring.cells).wait()
+        return self._traffic.begin_fetch(self._cell_ranks, tensors, wiring.cells).wait()
 
     def all_cells(self, values: Tensor) -> Tensor:
         """Return values of all cells from those of this rank's cells."""
-        p = self._cells.population
-        by_member = np.repeat(values.cpu().numpy(), p, 0)
-        return torch.from_numpy(self._comm.all_gather(by_member, self._placement)[::p])
+        return torch.from_numpy(self._cell_ranks.all_gather(values.cpu().numpy()))

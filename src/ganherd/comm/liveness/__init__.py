@@ -1,1 +1,0 @@
-"""Heartbeats of ranks, and the detection of ranks that stop sending them."""
