@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from importlib.machinery import PathFinder
-from pathlib import Path
 from typing import Any
 
 from ganherd.util.version import PACKAGE
