@@ -3,6 +3,7 @@ anything outside of the run and its output."""
 
 from __future__ import annotations
 
+import math
 import os
 import resource
 import shutil
@@ -176,6 +177,30 @@ def test_a_spoilt_run_is_one_sentence(
     honest = runs(strategy)
     monkeypatch.setattr("ganherd.api.FINISHERS", ())
     fuzz(cli, honest, PER_TEST * part, PER_TEST * (part + 1))
+
+
+FOUND = [  # cases that the long test found: strategy, file, field, value and command
+    ("independent", "state.json", ("names",), [], "start_from"),
+    ("independent", "metrics.jsonl", (1, "cost_held_out", 0), -math.inf, "figures"),
+    ("cellular", "run.json", ("meetings",), fuzzing.GONE, "resume"),
+    ("gap", "run.json", ("meetings",), fuzzing.GONE, "resume"),
+]
+
+
+@pytest.mark.parametrize(("strategy", "name", "field", "value", "command"), FOUND)
+def test_a_spoilt_run_that_was_a_traceback_once_is_one_sentence(
+    cli: Callable[..., Answer],
+    runs: Callable[[str], Path],
+    strategy: str,
+    name: str,
+    field: tuple[Any, ...],
+    value: Any,
+    command: str,
+) -> None:
+    honest = runs(strategy)
+    case = fuzzing.Case(fuzzing.files_of(honest)[name], field, value, fuzzing.COMMANDS[command])
+    answer = judged(cli, honest, case, Path(os.environ["GANHERD_CACHE"]))
+    assert answer.code == (0 if command == "figures" else 2), answer
 
 
 @pytest.mark.long

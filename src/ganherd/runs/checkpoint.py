@@ -129,10 +129,12 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
         members: The members to read; default: all.
 
     Raises:
-        Damaged: The checkpoint is not what was written.
+        Damaged: The checkpoint is not what was written, or lacks the weights of these nets.
     """
     meta = read_meta(path)
     names = [name for name in meta.names if name[:2] not in ("g.", "d.") or name[0] in nets]
+    if missing := [f"{kind}.params" for kind in nets if f"{kind}.params" not in names]:
+        raise Damaged(f"{path.name}/state.json names no {' and no '.join(missing)}")
     blocks = []
     for name, digest in meta.files.items():
         match = _FILE.fullmatch(name)

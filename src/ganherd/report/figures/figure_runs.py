@@ -68,7 +68,10 @@ class FigureRun:
 
     @cached_property
     def costs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Epochs [T], and costs on training data and on held-out data, both [T, replicas, members]; T is 0 without records."""
+        """Epochs [T], and costs on training data and on held-out data, both [T, replicas, members]; T is 0 without records.
+
+        A cost that is not finite is NaN, which leaves a gap in a curve.
+        """
         records = self.folder.metrics(_MOST_RECORDS)
         lines = [line for line in records if all(_is_of_members(line, name) for name in COSTS)]
         seeds, members = self.recipe.herd.seeds, len(lines[0][COSTS[0]]) if lines else 0
@@ -78,7 +81,8 @@ class FigureRun:
             )
         epochs = np.array([float(str(line["epoch"])) for line in lines])
         shape = (len(lines), seeds, members // seeds)
-        trained, held_out = (np.array([line[name] for line in lines], float).reshape(shape) for name in COSTS)
+        costs = np.array([[line[name] for line in lines] for name in COSTS], float)
+        trained, held_out = np.where(np.isfinite(costs), costs, np.nan).reshape(2, *shape)
         return epochs, trained, held_out
 
 

@@ -60,7 +60,7 @@ def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str
 
     figure = Figure(figsize=(11.5, 1.55 * len(known) + 1.2), layout="constrained")
     grid = figure.add_gridspec(len(known), 2, width_ratios=(3, 1.3))
-    lows, highs = zip(*((held.min(), held.max()) for *_, held in (run.costs for run in known)), strict=True)
+    lows, highs = zip(*((np.nanmin(held), np.nanmax(held)) for *_, held in (run.costs for run in known)), strict=True)
     margin = 0.04 * (max(highs) - min(lows))
     shares = []
     for row, (colour, run) in enumerate(zip(_colours(len(known)), known, strict=True)):
@@ -90,13 +90,13 @@ def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str
 
 
 def _known(runs: Sequence[FigureRun]) -> tuple[list[FigureRun], dict[str, str]]:
-    """Return the runs with at least two records of costs, and why each of the others is not drawn."""
-    records = {run.name: len(run.costs[0]) for run in runs}
+    """Return the runs with at least two records of finite costs, and why each of the others is not drawn."""
+    records = {run.name: int(np.isfinite(run.costs[1] + run.costs[2]).any((1, 2)).sum()) for run in runs}
     known = [run for run in runs if records[run.name] > 1]
     amount = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
     why = f"its records have no costs on held-out data; train it with --set run.validation={amount}"
     whys = {
-        run.name: "it has one record of costs, and a curve needs two" if records[run.name] else why
+        run.name: "it has one record of finite costs, and a curve needs two" if records[run.name] else why
         for run in runs
         if run not in known
     }

@@ -107,6 +107,17 @@ def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
     return LookInterval(info.watch.every, info.watch.first)
 
 
+def recorded_meetings(info: RunInfo, recipe: Recipe, folder: RunFolder) -> dict[str, int]:
+    """Return the steps between meetings that run.json records, by name."""
+    meetings = dict(info.meetings or {})
+    if missing := [name for name in recipe.strategy.settings.spans if name not in meetings]:
+        raise UserError(
+            f"{folder.info_path} does not say after how many steps members meet ({', '.join(missing)}); it cannot be resumed "
+            "exactly."
+        )
+    return meetings
+
+
 def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
     """Return the version of the random streams that run.json records; older runs record none and have version 1."""
     version = 1 if info.streams is None else info.streams

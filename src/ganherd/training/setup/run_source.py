@@ -142,7 +142,8 @@ class RecordedRun(RunSource):
             session.lock(self.folder)
         self.info = self.folder.info
         self.plan, self.budget = identity.recorded(self.info, self.folder)
-        self.looks, self.meetings = identity.recorded_looks(self.info, self.folder), dict(self.info.meetings or {})
+        self.looks = identity.recorded_looks(self.info, self.folder)
+        self.meetings = identity.recorded_meetings(self.info, self.recipe, self.folder)
         self.part, self.placed_before = identity.recorded_part(self.info, self.folder), self.info.ranks
         self.engine, self.begins = self.plan.name, not checkpoint.steps(self.folder.checkpoints)
         return self.recipe
