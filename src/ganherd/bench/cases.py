@@ -74,7 +74,7 @@ def known(name: str) -> Case:
 
 
 def recipe_of(case: Case, members: int, source: Path | str, device: str, precision: str) -> Recipe:
-    """Return the recipe of members that train on the same data: n_critic 1, Adam with betas (0.5, 0.999), no average."""
+    """Return the recipe of members that train on the same data: n_critic 1, Adam with betas (0.5, 0.999), no running average."""
     settings: dict[str, Any] = {
         "data": {"source": str(source), "partition": "all", "holdout": 0.0},
         "herd": {"members": members},
@@ -88,7 +88,7 @@ def recipe_of(case: Case, members: int, source: Path | str, device: str, precisi
 
 @dataclass(frozen=True)
 class BenchmarkRequest:
-    """What to measure; None means the default of the device."""
+    """The options of a benchmark; None: the default of the device."""
 
     cases: Sequence[str] | None = None
     members: Sequence[int] | None = None
@@ -103,7 +103,7 @@ class BenchmarkRequest:
         self.recipe(self.precision or "float32")
 
     def recipe(self, precision: str) -> Recipe:
-        """Return a small recipe with the device and the precision."""
+        """Return a small recipe with the device and a precision, which checks both."""
         return recipe_of(CASES["small"], 2, "random", self.device, precision)
 
     def with_defaults(self) -> tuple[torch.device, str, Sequence[str]]:

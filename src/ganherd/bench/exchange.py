@@ -29,7 +29,7 @@ _SWAPS = 5  # at least, after two that warm up
 
 @dataclass(frozen=True)
 class ExchangeRequest(cases.BenchmarkRequest):
-    """The length of an epoch, in addition to what every benchmark has."""
+    """The options of every benchmark, and the length of an epoch in images."""
 
     images: int = IMAGES  # of an epoch
 
@@ -140,7 +140,7 @@ def save(rows: Sequence[Row], path: Path) -> None:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows as a table, and what its columns mean.
+    """Return the rows as a table, followed by an explanation of the columns.
 
     >>> print(table([]).splitlines()[0])
     case  members  travels  bytes  a swap, µs  a step, µs  steps an epoch  at 0.5 swaps an epoch  at 2 swaps  below 1 %
@@ -167,6 +167,6 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _below(row: Row) -> str:
-    """Return in words at which numbers of swaps an epoch they cost less than 1 %: both, the lower one, or none."""
+    """Return at which of the two rates of swaps they take less than 1 % of an epoch: "both", the lower rate, or "no"."""
     seldom, often = row["below_1_percent"]
     return "both" if often else f"at {SELDOM:g}" if seldom else "no"

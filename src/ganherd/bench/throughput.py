@@ -39,7 +39,7 @@ _PATIENCE = 240.0  # extra seconds for a row, to compile kernels and compare eng
 
 @dataclass(frozen=True)
 class ThroughputRequest(cases.BenchmarkRequest):
-    """Which ways to train are measured, in addition to what every benchmark has."""
+    """The options of every benchmark, and the ways to train that are measured."""
 
     ways: Sequence[str] | None = None
 
@@ -55,7 +55,7 @@ class ThroughputRequest(cases.BenchmarkRequest):
 
 @dataclass
 class ThroughputResult:
-    """All measured rows, with the machine and what its limits are."""
+    """All measured rows, with the machine and its limits."""
 
     machine: str
     device: str
@@ -184,7 +184,7 @@ def two_digits(rate: float) -> str:
 
 
 def _compare(result: ThroughputResult) -> None:
-    """Add to every row its operations, its bytes, its share of the floor, and its ratio to other ways."""
+    """Add to every row its operations and bytes per second, and its ratios to other ways and to the limits of the machine."""
     rows = [row for row in result.rows if "error" not in row]
     for row in rows:
         case, rate = result.cases[row["case"]], row["member_steps_per_second"]

@@ -25,7 +25,7 @@ _HEAD = (
 
 
 def table(result: ThroughputResult) -> str:
-    """Return a table of every case, then what the columns mean."""
+    """Return a table of every case, followed by an explanation of the columns."""
     lines = [f"{result.machine}, {result.precision}"]
     if result.rates:
         lines.append(
@@ -45,7 +45,7 @@ def table(result: ThroughputResult) -> str:
 
 
 def _floor(case: Row) -> list[str]:
-    """Return the line about what a member-step takes; none if the limits of the machine were not measured."""
+    """Return a line with the operations, bytes and possible rates of a member-step; empty if machine limits were not measured."""
     if "floor_member_steps_per_second" not in case:
         return []
     low, high = map(two_digits, case["floor_member_steps_per_second"])
@@ -79,7 +79,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _limits(row: Row) -> list[str]:
-    """Return the cells that need the limits of the machine."""
+    """Return the cells about the machine's limits: TFLOP/s, GB/s and share of the floor; empty if they were not measured."""
     if "tflops" not in row:
         return ["", "", ""]
     share = "–".join(f"{100 * part:.2g}" for part in row["share_of_floor"]) + " %"
@@ -109,7 +109,7 @@ def _three(value: float) -> str:
 
 
 def draw(result: ThroughputResult, path: Path) -> None:
-    """Draw a panel for each case: bars of every way by number of members on a log axis, and the floor as a band."""
+    """Draw a panel for each case: bars of every way by number of members on a log axis, and the limits of the machine as a band."""
     from matplotlib.figure import Figure
 
     rows = [row for row in result.rows if "error" not in row]

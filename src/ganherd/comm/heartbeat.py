@@ -1,4 +1,4 @@
-"""Write heartbeats: each rank writes its state to a file every few seconds, and rank 0 reports ranks that stop to."""
+"""Write heartbeats: each rank writes its state to a file every few seconds, and rank 0 reports ranks that stop writing."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Beat:
     period: Annotated[float, Field(gt=0)] = PERIOD
 
     def age(self, now: float) -> float:
-        """Return the seconds since it was written; clocks of hosts may differ a little."""
+        """Return the seconds since the beat was written; clocks of hosts may differ a little."""
         return max(0.0, now - self.time)
 
     def health(self, now: float) -> str:

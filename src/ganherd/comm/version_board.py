@@ -79,7 +79,7 @@ class VersionBoard:
         self.poll()
 
     def publish(self, tensors: State, version: int) -> None:
-        """Send this rank's members as they are now. Does not wait, and later changes to `tensors` do not matter."""
+        """Send a copy of this rank's members to the ranks that take them, without waiting for the messages to arrive."""
         with self._timed():
             stamp = torch.from_numpy(np.frombuffer(np.int64(version).tobytes(), np.uint8).copy())
             packed = self._layout.pack_all(tensors, self._routes.send, _HOST)
@@ -93,9 +93,9 @@ class VersionBoard:
             self._receive()
 
     def take(self, tensors: State, version: int) -> State:
-        """Return copies of the wanted members: this rank's current ones, and the newest received of the other ranks.
+        """Return copies of the wanted members: this rank's current ones, and the newest received from other ranks.
 
-        Received members are within the bound of `version`. A rank whose newest members are older is waited for.
+        Versions of received members differ from `version` by at most `bound`; ranks whose newest version is older are waited for.
         """
         with self._timed():
             self._newest_allowed = version + self._bound
@@ -117,13 +117,13 @@ class VersionBoard:
             self._wait(lambda: not self._sent and all(each.is_drained for each in self._channels.values()))
 
     def _receive(self) -> None:
-        """Store messages that have arrived, and forget those that were delivered."""
+        """Store messages that have arrived, and release sent messages that were delivered."""
         self._sent = [work for work in self._sent if not work.is_completed()]
         for channel in self._channels.values():
             channel.receive(self._newest_allowed)
 
     def _wait(self, is_enough: Callable[[], bool]) -> None:
-        """Poll until a condition holds; naps between polls grow with the time waited."""
+        """Poll until a condition holds; the pauses between polls grow with the time waited."""
         self._receive()
         if is_enough():
             return
@@ -135,7 +135,7 @@ class VersionBoard:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Count the time of a block as exchange, and translate the backend's errors."""
+        """Add the time of the block to the communicator's exchange time, and translate the backend's errors."""
         began = time.perf_counter()
         with self._comm._translating_errors():
             yield

@@ -1,4 +1,4 @@
-"""Draw a comparison as one picture and one page: scores with their intervals, what each recipe took, and samples."""
+"""Draw a comparison as one picture and one page: scores with their intervals, the cost of each recipe, and samples."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Show a comparison as lines of text: what each recipe took, its scores, and how certain their differences are."""
+"""Show a comparison as lines of text: the cost of each recipe, its scores, and how certain the differences are."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def title(facts: Comparison) -> str:
 
 
 def rows(facts: Comparison) -> str:
-    """Return what the rows of the data are: images or points; older comparisons, which do not record it, are of images."""
+    """Return what a row of the data is: `images` or `points`. Older comparisons do not record it; all of them are of images."""
     return str(facts["data"].get("rows", "images"))
 
 
 def heading(facts: Comparison, basis: str) -> str:
-    """Return the heading of a basis, which says what is equal: the budget, or the images seen."""
+    """Return the heading of a basis, which states what is equal: the budget, or the images seen."""
     if basis == "images":
         least = min(row["images"] for row in facts["bases"]["images"]["entries"].values())
         return f"At equal {rows(facts)} seen: about {least:,} by the discriminators of a seed"
@@ -41,7 +41,7 @@ def heading(facts: Comparison, basis: str) -> str:
 
 
 def took(facts: Comparison, basis: str) -> list[Sequence[str]]:
-    """Return the table of what each recipe took: the head, then a row for each."""
+    """Return the table of the size and cost of each recipe: the head, then a row for each recipe."""
     seen = f"{rows(facts)} seen"
     lines: list[Sequence[str]] = [
         ("recipe", "members", "parameters", "of G", "of D", "steps", seen, "device", "device s", "wall s")
@@ -98,7 +98,7 @@ def notes(facts: Comparison, basis: str) -> list[str]:
 
 
 def text(facts: Comparison) -> str:
-    """Return the whole comparison."""
+    """Return the whole comparison as text."""
     parts = [title(facts)]
     for basis, by_basis in facts["bases"].items():
         scores = {name: row["scores"] for name, row in by_basis["entries"].items()}

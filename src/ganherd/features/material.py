@@ -106,7 +106,7 @@ class ScoringContext:
 
     @cached_property
     def asked(self) -> DrawnSamples:
-        """Return samples with every label requested equally often; the first labels once more if the number does not divide."""
+        """Return samples with every label requested equally often; if the numbers do not divide, the first labels get one more."""
         if not self.has_generators:
             known = self.free.y >= 0  # a set cannot be asked for labels: those with a label are used
             return DrawnSamples(self.free.x[known], self.free.y[known], self.free.member[known])
@@ -119,7 +119,7 @@ class ScoringContext:
 
     @cached_property
     def free(self) -> DrawnSamples:
-        """Return samples of the mixture without a requested label."""
+        """Return samples of the whole mixture, drawn without requesting a label."""
         self.tell(f"drawing {self.samples:,} samples")
         return self._draw(self.samples, None)
 
@@ -139,12 +139,16 @@ class ScoringContext:
 
     @cached_property
     def features(self) -> ExtractedFeatures:
-        """Return the features of the free samples."""
+        """Return the features of the samples in `free`."""
         return self.reference.of(self.free)
 
     @cached_property
     def by_member(self) -> DrawnSamples:
-        """Return equally many samples of every member: the free ones if these are enough, otherwise others."""
+        """Return samples of every member, for scores of each member.
+
+        These are the samples in `free`, if all members have equal weights and there are enough samples of each. Otherwise the
+        same number of samples is drawn from each member.
+        """
         members = len(self.mixture.label_of)
         weights = self.weights
         counts = np.bincount(self.free.member, minlength=members) if np.ptp(weights) < 1e-12 else np.zeros(members)
@@ -162,7 +166,7 @@ class ScoringContext:
 
     @cached_property
     def member_features(self) -> ExtractedFeatures:
-        """Return the features of `by_member`."""
+        """Return the features of every member's samples, which are those in `by_member`."""
         return self.features if self.by_member is self.free else self.reference.of(self.by_member)
 
     @property
@@ -179,8 +183,8 @@ class ScoringContext:
     def class_weights(self) -> tuple[np.ndarray, str]:
         """Return p(y), float64 [classes], and where it comes from, in words.
 
-        It is that of the mixture if members generate one class each or take a label, otherwise that of the data. A set of
-        samples is always compared with the data: compared with its own labels it would always be right.
+        It is p(y) of the mixture if members generate one class each or take a label, otherwise that of the data. For a set of
+        samples it is always that of the data, because a set always agrees with its own labels.
         """
         if self._takes_label:
             return np.asarray(self.mixture.label_weights, np.float64), "p(y) of the mixture"

@@ -1,4 +1,4 @@
-"""Feature networks: choose one for the data, load it, and say why it cannot be used."""
+"""Feature networks: choose one for the data, load it, and report why it cannot be used."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Network:
 
 
 class Pixels(nn.Module):
-    """The samples themselves in the units of the nets; images are averaged down."""
+    """Return the samples themselves as features, in the units of the nets; large images are averaged down."""
 
     def __init__(self, shape: tuple[int, ...], offset: float, scale: float) -> None:
         super().__init__()
@@ -60,7 +60,10 @@ class Pixels(nn.Module):
 
 
 class Penultimate(nn.Module):
-    """The inputs of the last layer of the classifier, averaged over the image, and the logits of the classifier."""
+    """Return features and logits of a classifier.
+
+    The features are the inputs of its last layer, averaged over the positions of the image.
+    """
 
     def __init__(self, net: nn.Module, offset: float, scale: float) -> None:
         super().__init__()
@@ -78,7 +81,7 @@ class Penultimate(nn.Module):
 
 
 class InModelUnits(nn.Module):
-    """A user's module. Its input is that of a discriminator; it returns features, or features and logits."""
+    """Wrap a user's module, which takes the same input as a discriminator, and returns features, or features and logits."""
 
     def __init__(self, net: nn.Module, offset: float, scale: float) -> None:
         super().__init__()
@@ -91,7 +94,7 @@ class InModelUnits(nn.Module):
 
 
 def choose(dataset: Dataset) -> str:
-    """Return the default network, used if none is named."""
+    """Return the name of the network that is used by default."""
     from ganherd.features import inception
 
     if dataset.is_image and dataset.shape[0] == 3 and min(dataset.shape[1:]) >= SMALLEST and inception.find():
@@ -100,7 +103,7 @@ def choose(dataset: Dataset) -> str:
 
 
 def cheap(dataset: Dataset) -> str:
-    """Return the network that costs seconds on any machine."""
+    """Return the name of a network that takes only seconds on any machine."""
     return "classifier" if dataset.is_image and len(dataset.labels) >= 2 else "pixels"
 
 
@@ -191,7 +194,7 @@ def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
 
 
 def _pixels(dataset: Dataset) -> Network:
-    """Return the network that passes pixels or coordinates on."""
+    """Return the network whose features are the pixels or coordinates of the samples themselves."""
     module = Pixels(dataset.shape, dataset.offset, dataset.scale)
     if module.sides is None:
         return Network("coordinates", module, "none", None)

@@ -31,7 +31,10 @@ def canonical_names(module: nn.Module) -> dict[str, str]:
 
 
 def attribute_paths(module: nn.Module) -> dict[str, str]:
-    """Map each path to a parameter or buffer, with every layer visited once, to the canonical name. Results are cached."""
+    """Return the canonical name of every parameter and buffer by its attribute path. The result is cached.
+
+    A layer with several names appears under the first one only; a tensor that several layers share has a path in each of them.
+    """
     if module not in _PATHS:
         names, paths = canonical_names(module), list[str]()
         for prefix, layer in module.named_modules():

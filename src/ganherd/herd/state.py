@@ -31,16 +31,16 @@ _SHORT = 4096  # rows of up to this many numbers are faster to concatenate than 
 
 
 class NamedRows(Protocol):
-    """Convert between members' rows and named parameters. The members' slots tell which net a row belongs to."""
+    """Convert between members' rows and named parameters. The slot of a member, its place in a replica, determines its net."""
 
     def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
-        """Split rows [N, P] into named parameters [N, …]."""
+        """Split rows [N, P] of members in these slots [N] into named parameters [N, …]."""
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of a parameter by its name in checkpoints, or None if no parameter has that name."""
 
     def join_rows(self, params: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
-        """Join named parameters [N, …] to rows [N, P]."""
+        """Join named parameters [N, …] of members in these slots [N] into rows [N, P]."""
 
 
 class ModuleTraits(NamedTuple):
@@ -82,7 +82,7 @@ class Blueprint:
         return {name: column.view(n, *shape) for (name, shape), column in shapes}
 
     def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
-        """Return `views`: members in all slots have this net."""
+        """Return `views` of the rows; the slots are ignored, because members in all slots have this net."""
         return self.views(rows)
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
@@ -91,7 +91,7 @@ class Blueprint:
         return None if shape is None else tuple(shape)
 
     def join_rows(self, params: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
-        """Join named parameters [N, …] to rows [N, P]; the inverse of `views`."""
+        """Join named parameters [N, …] into rows [N, P]; the inverse of `views`. The slots are ignored."""
         columns = [params[name].flatten(1) if shape else params[name][:, None] for name, shape in self.shapes.items()]
         return torch.cat(columns, dim=1)
 

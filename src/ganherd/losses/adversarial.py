@@ -93,10 +93,11 @@ class Game:
     """The losses of a herd: one for all members, or one of several for each member."""
 
     def __init__(self, names: tuple[str, ...], d: str | None = None) -> None:
-        """Prepare the losses.
+        """Look up the losses by name.
 
         Args:
-            d: The loss of all discriminators, if members choose only the generators' loss.
+            names: The losses that members choose from.
+            d: The loss of all discriminators. None: each member has the discriminator loss of its chosen loss, too.
         """
         self.names, self.d_name = names, d
         self._losses = [LOSSES[name] for name in names]
@@ -111,7 +112,14 @@ class Game:
         return self._choose(choice, [loss.g(fake) for loss in self._losses])
 
     def has(self, what: str, choice: Tensor) -> Tensor:
-        """Return bool [N]: members whose loss has `what`, a `penalty` or a `clip`. Comparisons only: a CUDA graph holds them."""
+        """Return which members have a loss with a gradient penalty or with weight clipping, bool [N].
+
+        Only comparisons of tensors are used, because a CUDA graph captures them.
+
+        Args:
+            what: `penalty` or `clip`.
+            choice: The index of each member's loss in `names`, [N].
+        """
         if self.d_name is not None:
             return torch.full_like(choice, getattr(LOSSES[self.d_name], what), dtype=torch.bool)
         members = torch.zeros_like(choice, dtype=torch.bool)

@@ -1,11 +1,12 @@
 """Memorisation: measure whether samples are nearer to single training images than fresh real data is.
 
-Two statistics, both calibrated by held-out real data, which cannot have been learnt by heart:
+There are two statistics. Both are calibrated by held-out real data, which no generator can have memorised:
 
-- `nearer`: how often a sample is nearer to the training data than a held-out one (ties count half). 0.5 is what fresh
-  data would give, 1 is learnt by heart. Samples that are smooth are near to everything, so alone it can accuse wrongly.
-- `copies`: a copy is near to ONE training image and not to the next ones. So each distance is divided by the mean of
-  those to the next neighbours, and counted where it is below the 5 % quantile of the held-out ones: 5 % by chance.
+- `nearer`: how often a sample is nearer to the training data than a held-out row is (ties count half). Fresh data gives 0.5,
+  memorised data gives 1. Smooth samples are near to many training images, so a high value alone does not prove copies.
+- `copies`: the share of samples that are near to one training image but not to others. The distance to the nearest image is
+  divided by the mean distance to the next ones. A sample counts as a copy if this ratio is below the 5 % quantile of the
+  ratios of held-out rows. So 5 % of fresh data count as copies by chance.
 """
 
 from __future__ import annotations
@@ -98,9 +99,9 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int, net
 
     Args:
         samples: The nearest training rows of the samples.
-        held_out: Those of held-out rows.
+        held_out: The nearest training rows of the held-out rows.
         training: The number of training rows.
-        network: What distances are measured on, in words.
+        network: The name of the space in which distances are measured, e.g. pixels.
     """
     n, m = len(samples.distance), len(held_out.distance)
     if not n or m < 2:

@@ -1,4 +1,4 @@
-"""Write a labelled folder of PNG files as fast as images are generated. Threads encode, and the folder appears at once."""
+"""Write images as PNG files, in a folder for each label. Threads encode them, and the folder appears when it is complete."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FolderWriter:
         Args:
             folder: The folder; it need not exist.
             labels: The names of all labels.
-            shape: Of one image [C, H, W].
+            shape: The shape of one image [C, H, W].
             watch: Called with the number of images written so far.
 
         Raises:

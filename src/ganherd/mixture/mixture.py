@@ -344,7 +344,11 @@ def recalibrate_batch_norm(
 
 
 def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    """Reset the statistics of those batch norms among these layers that track them, and put them in training mode."""
+    """Reset the running statistics of batch norms, put these norms in training mode, and return them by name.
+
+    Args:
+        names: The layers to consider; of these, batch norms that have no running statistics are left out.
+    """
     norms = {
         name: layer
         for name, layer in module.named_modules()

@@ -47,7 +47,7 @@ class GranGenerator(nn.Module):
 
 
 class _Decoder(nn.Module):
-    """f: a fully connected layer with batch norm and ReLU, then transposed convolutions without batch norm.
+    """The function f: a fully connected layer with batch norm and ReLU, then transposed convolutions without batch norm.
 
     The weights of the layer are two matrices, one for h_z and one for h_{t-1}, so that the product with h_z is computed once.
     """
@@ -71,7 +71,10 @@ class _Decoder(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """g: the decoder's mirror image, with batch norm in all but its deepest convolution, and tanh at its end."""
+    """The function g: the decoder's convolutions in reverse, then a fully connected layer with tanh.
+
+    All layers but the deepest convolution have batch norm.
+    """
 
     def __init__(self, latent: int, maps: list[int], sizes: list[Size], steps: int) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""The pairs for 2-D toys: GAP's (four batch-normalised layers), and by settings those of ALI and PacGAN.
+"""The nets for 2-D toy data: GAP's (four batch-normalised layers), and with other settings those of ALI and PacGAN.
 
-PacGAN's are `{name: toy, width: 400, init: normal}` and
+PacGAN's nets are `{name: toy, width: 400, init: normal}` and
 `{name: toy, width: 200, layers: 3, activation: maxout, batch_norm: false, init: normal}`.
 """
 
@@ -18,7 +18,7 @@ PIECES = 5  # pieces of a maxout unit, as in ALI and PacGAN
 
 
 class ToyGenerator(FlatGenerator):
-    """Four hidden layers with ReLU."""
+    """A generator of four hidden layers with ReLU."""
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, width: int = 128, batch_norm: bool = True, init: str = "torch"
@@ -29,7 +29,7 @@ class ToyGenerator(FlatGenerator):
 
 
 class ToyDiscriminator(FlatDiscriminator):
-    """Hidden layers with LeakyReLU, ReLU or maxout."""
+    """A discriminator of hidden layers with LeakyReLU, ReLU or maxout."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class ToyDiscriminator(FlatDiscriminator):
 
 
 class Maxout(nn.Module):
-    """Return the largest of every `PIECES` neighbours.
+    """Return the largest number of each group of `PIECES` consecutive inputs.
 
     >>> import torch
     >>> Maxout()(torch.arange(10.0)[None])
@@ -70,7 +70,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky": leaky, "relu": nn.R
 
 
 def _init_normal(module: nn.Module) -> None:
-    """Initialise weights from N(0, 0.02) and biases with 0, as ALI and PacGAN."""
+    """Initialise weights from N(0, 0.02) and biases with 0, as ALI and PacGAN do."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, 0.0, 0.02)

@@ -1,4 +1,4 @@
-"""Read and write recipes: packaged names, files and mappings, with overrides. Every mistake is one sentence with its line.
+"""Read and write recipes: packaged names, files and mappings, with overrides. A mistake is reported in a sentence with its line.
 
 >>> load("digits-wcgan", ["train.batch=32"]).train.batch
 32
@@ -108,7 +108,7 @@ def difference(old: Recipe, new: Recipe) -> list[str]:
 
 
 def differing(old: RecipeData, new: RecipeData) -> list[str]:
-    """Return a line for each key in which two recipes differ, which are given as plain data."""
+    """Return a line for each key in which two recipes, given as plain data, differ."""
     return [f"{key}: {_show(a)} -> {_show(b)}" for key, a, b in _differences(old, new, "")]
 
 
@@ -132,7 +132,7 @@ def _show(value: Any) -> str:
 
 @dataclass
 class _RecipeData:
-    """The plain data of a recipe, the line of each key, what messages call it, and the files that it is read from."""
+    """The plain data of a recipe, the line of each key, the name of the recipe in messages, and the files that it is read from."""
 
     data: RecipeData
     lines: yaml_lines.Lines
@@ -141,16 +141,16 @@ class _RecipeData:
 
     @property
     def is_of_a_run(self) -> bool:
-        """Whether it is the recipe.yaml of a run folder."""
+        """Return whether this recipe is the recipe.yaml of a run folder."""
         return bool(self.files) and (self.files[0].parent / "run.json").exists()
 
     @property
     def identity(self) -> str:
-        """A text that is the same for the same recipe."""
+        """Return a text that identifies the recipe: the path of its file, or its name if it has no file."""
         return str(self.files[0].resolve()) if self.files else self.name
 
     def at(self, key: str) -> str:
-        """Return where messages about a key begin."""
+        """Return the beginning of a message about a key: the name of the recipe, with the line of the key if it is known."""
         line = self.lines.get((key,))
         return f"{self.name} line {line}" if line else self.name
 
@@ -216,7 +216,7 @@ def _read_one(source: RecipeSource) -> _RecipeData:
 
 
 def _copy(data: Any) -> Any:
-    """Return a copy of the caller's data in which sections and paths are plain."""
+    """Return a copy of the caller's data, with sections as dictionaries and paths as text."""
     if isinstance(data, Section):
         data = data.model_dump()
     if isinstance(data, os.PathLike):
@@ -311,14 +311,14 @@ def _inside(here: Any, key: str, option: str) -> Any:
 
 
 def _entry(here: list[Any], key: str, option: str) -> int:
-    """Return a position in a list, which an option names."""
+    """Return the position in a list that an option names, or raise a UserError if the list is shorter."""
     if not key.isdecimal() or int(key) >= len(here):
         raise UserError(f"{option}: the list has the entries 0 to {len(here) - 1}, and {key!r} is not one of them.")
     return int(key)
 
 
 def _drop_empty(data: RecipeData) -> None:
-    """Drop sections without any keys, such as those whose lines are all commented out: they have their defaults."""
+    """Drop sections without any keys, e.g. because all of their lines are commented out, so that they get their defaults."""
     for key in [k for k, value in data.items() if value is None and k in Recipe.model_fields and k != "about"]:
         del data[key]
     run = data.get("run")

@@ -49,7 +49,7 @@ class Checkpoint:
 
     @property
     def saved(self) -> int:
-        """The step of the newest checkpoint on disk: its own, unless it is a copy from memory."""
+        """Return the step of the newest checkpoint on disk: this checkpoint's own step, unless it is a copy from memory."""
         return self.step if self.meta.saved is None else self.meta.saved
 
 
@@ -163,7 +163,7 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
 
 
 def _check_shapes(nets: Mapping[str, NamedRows], rows: int, tensors: Mapping[str, Tensor]) -> None:
-    """Refuse tensors that are not of this many members of these nets, by their declared shapes and types alone."""
+    """Raise `TensorMismatch` unless the declared shapes and types of tensors fit this many members of these nets."""
     known, others = 0, 0  # bytes of rows whose shape the nets tell, and of all else
     for name, value in tensors.items():
         of_breed = name.count("/") == 2  # rows of some of the members
@@ -264,11 +264,11 @@ def _check_records(checkpoint: Checkpoint, records: Mapping[str, Path]) -> None:
 
 
 def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
-    """Remove old checkpoints. Those that a remaining one would roll back to stay, too.
+    """Remove old checkpoints, except those that a retained checkpoint needs for repairs.
 
     Args:
-        keep: Number of the newest checkpoints that stay.
-        also: Steps of further checkpoints that stay.
+        keep: The number of newest checkpoints to retain.
+        also: Steps of other checkpoints to retain.
     """
     known = steps(folder)
     retained = {*known[-keep:], *also}
@@ -287,7 +287,7 @@ def sweep(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that no half of it is left if the process is killed."""
+    """Remove a checkpoint. It is renamed first, so that a killed process leaves no half-removed checkpoint under its name."""
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)

@@ -31,7 +31,7 @@ _QUIET = 60.0  # seconds without a record after which a run may be dead, on file
 
 @dataclass(frozen=True)
 class RankStatus:
-    """The state of a rank by its last heartbeat."""
+    """The state of a rank according to its last heartbeat."""
 
     beat: Beat
     state: str  # as the rank wrote it, or `late` or `lost`
@@ -157,7 +157,7 @@ class _Health:
 
     @property
     def ill(self) -> list[EventRecord]:
-        """The alarms that are not over: neither calm nor repaired since."""
+        """Return the alarms that last: no later event reports that they are over (`calm`) or that the member was repaired."""
         return list(self._lasting.values())
 
     def add(self, event: EventRecord) -> None:
@@ -204,7 +204,7 @@ def staleness(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def ill(events: Iterable[EventRecord]) -> list[EventRecord]:
-    """Return the alarms that are not over: neither calm nor repaired since."""
+    """Return the alarms that last: no later event reports that they are over (`calm`) or that the member was repaired."""
     health = _Health()
     for event in events:
         health.add(event)
@@ -255,7 +255,11 @@ def _state(folder: RunFolder, recorded: str, metrics: Sequence[MetricsRecord]) -
 
 
 def _is_heard(folder: RunFolder, metrics: Sequence[MetricsRecord], now: float) -> bool:
-    """Return whether a heartbeat or a record was written within the usual time."""
+    """Return whether the run has recently written a heartbeat or a record.
+
+    A heartbeat is recent if it is not overdue. A record is recent for three times the interval between the last two records,
+    and for at least `_QUIET` seconds.
+    """
     if any(
         beat.state != "finished" and beat.health(now) not in MISSED for beat in heartbeat.read(folder.path / "ranks")
     ):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoredRun:
-    """The scores of each run, or of one set of samples, by its path; its text is a table."""
+    """The scores of each run, or of one set of samples, by path; `str` returns them as a table."""
 
     runs: Mapping[str, Scores]
     real: str = ""  # the data that a set was scored against; empty: that of the run
@@ -46,7 +46,7 @@ class ScoredRun:
         return {"runs": {run: {"scores": scores} for run, scores in self.runs.items()}, **held}
 
     def write(self, path: Path) -> None:
-        """Write `facts` to a file, with the names of what was compared."""
+        """Write `facts` to a file as JSON; for a set of samples, with the names of the real data and of the set."""
         from ganherd.runs.records import plain
 
         of = {"real": self.real, "fake": next(iter(self.runs))} if self.real else {}
@@ -105,7 +105,7 @@ def score_runs(
 
 
 def _mark(run: str | Path, entry: Mapping[str, Any]) -> None:
-    """Mark the best member of the run, if it could be judged."""
+    """Record the run's best member by GAM-II in its mixture; record none if no member could be judged."""
     from ganherd.mixture import mixture_files
     from ganherd.runs.folder import mixture_of
 

@@ -1,4 +1,4 @@
-"""The interface of everything that takes part in a training: hooks that the loop calls. With ganherd's small callbacks."""
+"""The interface of callbacks, whose hooks the training loop calls, and the small callbacks of ganherd itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Callback:
         """Act when everything that was due at the current step is done.
 
         Args:
-            step_seconds: Mean seconds of a step since the stop before.
+            step_seconds: Mean seconds of a step since the previous stop.
         """
 
     def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
@@ -61,7 +61,7 @@ class Callback:
 
 
 class Looks(Callback):
-    """Look at the members when it is due: before the first step, at the interval, and after the last step."""
+    """Check the health of members when it is due: before the first step, at regular intervals, and after the last step."""
 
     def on_train_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None and trainer.schedule.looks.every:
@@ -77,7 +77,7 @@ class Looks(Callback):
 
 
 class RecordWindow(Callback):
-    """Begin the next record's window. This comes after everything that reads the sums of the last one."""
+    """Begin a new window of sums after each record. This callback comes after all that read the sums of the last window."""
 
     def on_stop(self, trainer: Trainer) -> None:
         if trainer.schedule.records_at(trainer.step):

@@ -41,7 +41,7 @@ class Run:
 
     @property
     def mixture(self) -> Mixture:
-        """The mixture. Nets that are not ganherd's own are built if the recipe that was trained names them."""
+        """Load the mixture. Nets that are not ganherd's own are built if the recipe that was trained names them."""
         facts = mixture_files.read_facts(mixture_of(self.path))
         return mixtures.load(self.path, trust_code=covers(self.folder.recipe, facts))
 
@@ -66,10 +66,10 @@ class Finisher:
     """Make something of a run's mixture, such as scores or a report. Finishers run on the first rank, in their order."""
 
     def on_mixture(self, product: Product) -> None:
-        """Work while the run does not count as finished yet: if this fails, the run can be resumed from its last step."""
+        """Work before the run is marked as finished: if this fails, the run can be resumed from its last step."""
 
     def on_finished(self, product: Product) -> None:
-        """Work when run.json says that the run is finished."""
+        """Work after the run is marked as finished in run.json."""
 
 
 def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
@@ -107,7 +107,7 @@ def publish(product: Product, finishers: Sequence[Finisher], mark_finished: Call
 
 
 def finish_part(trainer: Trainer) -> Run:
-    """Mark a part of a run as finished: some members of a herd whose others are trained elsewhere."""
+    """Mark the members of this job as finished; other jobs train the other members of the herd."""
     seconds, folder = round(trainer.seconds, 3), trainer.folder
     trainer.event("finish", seconds=seconds)
     if trainer.ranks.is_first:
@@ -152,13 +152,14 @@ def make_mixture(
 
 
 def exports(prepared: PreparedHerd, instead: State | None = None, frozen: Collection[int] | None = None) -> State:
-    """Return the weights and buffers of this rank's generators that go into the mixture, with rows as in the herd's state.
+    """Return the weights and buffers of this rank's generators for the mixture; rows are in the order of the herd's state.
 
-    The weights are the running average, if there is one. The statistics of batch norm are estimated again.
+    The weights are the running average, if there is one. The statistics of batch norm are re-estimated.
 
     Args:
-        instead: Other parameters and buffers than the current ones.
-        frozen: Members of a run that is grown, which are exported as that run has them. Default: those of the prepared herd.
+        instead: Parameters and buffers to export instead of the current ones.
+        frozen: Members that were taken from a finished run and are not trained; their statistics of batch norm do not change.
+            Default: those of the prepared herd.
     """
     frozen = prepared.frozen_members if frozen is None else frozen
     herd = prepared.herd

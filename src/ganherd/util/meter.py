@@ -1,4 +1,4 @@
-"""Show how far long work is, with its rate and the time left: a bar on a terminal, a line now and then in a log."""
+"""Show the progress of long work, with its rate and the time left: as a bar on a terminal, or as lines in a log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class RateMeter:
 
     @property
     def rate(self) -> float:
-        """Work per second over the last marks; 0 if it is not known yet."""
+        """Return the work per second over the last marks; 0 if it is not known yet."""
         if len(self._marks) < 2:
             return 0.0
         (first, then), (last, now) = self._marks[0], self._marks[-1]

@@ -115,12 +115,12 @@ class Registry(Mapping[str, T], Generic[T]):
         self._own = frozenset(self._entries)
 
     def is_own(self, name: str) -> bool:
-        """Return whether an entry is ganherd's own, which its tests cover."""
+        """Return whether an entry is one of ganherd's own, which ganherd's tests cover."""
         self._load_home()
         return name in self._own
 
     def unregister(self, name: str) -> None:
-        """Remove an entry that was added to ganherd's own."""
+        """Remove an entry that a user or a plugin has registered. ganherd's own entries cannot be removed."""
         if name not in self._own:
             self._entries.pop(name, None)
 

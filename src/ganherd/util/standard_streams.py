@@ -14,9 +14,10 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE: the exit code of a program whose reader has 
 
 
 class SafeStream:
-    """A text stream that drops what cannot be written. Everything else is the wrapped stream's own.
+    """Wrap a text stream, and drop text that cannot be written. All other attributes are those of the wrapped stream.
 
-    It takes the place of another `SafeStream`, so that only the innermost one decides what happens to text that is lost.
+    Streams are not wrapped twice: a new `SafeStream` around another one wraps the stream inside it, so that only the new one
+    handles text that cannot be written.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -47,7 +48,7 @@ class SafeStream:
 
 
 class ResultStream(SafeStream):
-    """Standard output of a command: a result that is lost is reported, and without a reader the command ends."""
+    """Wrap standard output: raise a UserError if a result cannot be written, and `BrokenPipeError` if nobody reads the pipe."""
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
@@ -58,11 +59,11 @@ class ResultStream(SafeStream):
 
 @contextmanager
 def safe_streams(*names: str, kind: type[SafeStream] = SafeStream) -> Iterator[None]:
-    """Let nothing inside the block fail because these streams cannot be written.
+    """Wrap standard streams inside the block, so that text that cannot be written is handled by `kind`.
 
     Args:
-        names: "stderr" and "stdout". A stream that is closed from the start takes everything and writes nothing.
-        kind: What takes the place of each stream.
+        names: "stderr" and "stdout". A stream that was closed from the start accepts all text and writes nothing.
+        kind: The class that wraps each stream; the default drops the text.
     """
     before = {name: getattr(sys, name) for name in names}
     with ExitStack() as closing:
@@ -85,9 +86,9 @@ def reserve_descriptors() -> None:
 
 
 def flush_all() -> None:
-    """Write what the streams still hold, as far as they can be written, and drop the rest.
+    """Write all text that the streams still buffer, and drop what cannot be written.
 
-    Nothing is left to fail when Python exits, or to be lost when a process ends without Python's own clean-up.
+    Afterwards nothing can fail when Python exits, and nothing is lost if a process ends without Python's own clean-up.
     """
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         if stream is None:

@@ -1,4 +1,4 @@
-"""Text for people: names that cannot steer a terminal, durations, sizes, tables and hints for misspelt words."""
+"""Format text for people: names without terminal escapes, durations, sizes, tables and hints for misspelt words."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _CONTROLS = {code: _UNKNOWN for code in (*range(32), *range(127, 160)) if chr(co
 
 
 def printable(text: str) -> str:
-    r"""Return the text with everything replaced that a terminal would not print: escapes, controls, changes of direction.
+    r"""Return the text with all characters replaced that are not printable: escapes, controls, changes of direction.
 
-    Names in a run or in a folder may come from a stranger.
+    Use this for names from a run or a folder: they may come from a stranger, and a terminal would obey their escapes.
 
     >>> printable("a\x1b[31mb")
     'a�[31mb'
@@ -24,7 +24,7 @@ def printable(text: str) -> str:
 def without_controls(text: str) -> str:
     r"""Return the text with control characters replaced, for a web page.
 
-    Other invisible characters stay: some scripts need them.
+    Other invisible characters stay, because some writing systems need them.
 
     >>> without_controls("a\x1b[31mb\r\n")
     'a�[31mb�\n'

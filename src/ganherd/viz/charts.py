@@ -1,4 +1,4 @@
-"""Draw charts of the numbers of a run: losses over the steps, values of classes as bars, and which nets met."""
+"""Draw charts of the numbers of a run: losses over the steps, values of classes as bars, and how often nets trained together."""
 
 from __future__ import annotations
 
@@ -108,7 +108,10 @@ def draw_bars(
 
 
 def draw_who_met(counts: np.ndarray) -> Figure:
-    """Draw counts of steps [generators, discriminators] as percentages of the steps of each generator.
+    """Draw how often each generator trained with each discriminator, as percentages of the generator's steps.
+
+    Args:
+        counts: The number of steps of each pair, [generators, discriminators].
 
     >>> draw_who_met(np.array([[30, 70], [70, 30]])).axes[0].get_xlabel()
     'discriminator'
@@ -149,7 +152,7 @@ def _thin(lines: Sequence[Mapping[str, Any]], most: int) -> list[Mapping[str, An
 
 
 def _number(value: Any) -> float:
-    """Return a number; records write `nan` and `inf` as words."""
+    """Return a value of a record as a float; records hold `nan` and `inf` as text. Other text and None become NaN."""
     try:
         return float(value)
     except (TypeError, ValueError):

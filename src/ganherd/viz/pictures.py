@@ -107,7 +107,7 @@ def draw_grid(
 
 
 def to_image(x: np.ndarray) -> Image.Image:
-    """Convert one image, uint8 [C, H, W]: grey, RGB or RGBA; of any other number of channels, the first."""
+    """Convert uint8 [C, H, W] to an image: RGB if C is 3, RGBA if C is 4, otherwise the first channel in grey."""
     channels = len(x)
     if channels in (3, 4):
         return Image.fromarray(np.ascontiguousarray(np.moveaxis(x, 0, -1)))
@@ -134,7 +134,13 @@ def draw_beside(x: np.ndarray, data: np.ndarray) -> Figure:
 
 
 def scatter(axes: Axes, x: np.ndarray, data: np.ndarray | None, most: int = 5000) -> None:
-    """Draw generated points [n, 2] over those of the data, which are grey, or dark if they are alone."""
+    """Draw generated points [n, 2] over the points of the data.
+
+    The data is grey, or dark if there are no generated points.
+
+    Args:
+        most: About the largest number of points that is drawn of each.
+    """
     known = x[np.isfinite(x).all(1)][:most]
     look: dict[str, Any] = {"alpha": 0.5, "linewidths": 0, "rasterized": True}
     if data is not None:
@@ -180,8 +186,8 @@ def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str
     """Return the picture as SVG.
 
     Args:
-        inline: Adapt it to an HTML page: its font, its text colour and its width.
-        salt: Makes the ids unique; pictures on one page need different ones.
+        inline: Let the HTML page that contains the picture determine its font, text colour and width.
+        salt: Text from which the ids are derived; pictures on one page need different ones.
     """
     if isinstance(picture, Image.Image):
         image = base64.b64encode(png(picture)).decode()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainCommand:
-    """What `ganherd train` was asked to do."""
+    """The arguments of a `ganherd train` command."""
 
     recipe: str | None
     run: Path | None
@@ -152,7 +152,7 @@ def train(
 
 
 def _grow(command: TrainCommand, finished: Path) -> None:
-    """Let the run grow from a finished one, by default with its recipe."""
+    """Apply --grow: train new classes in addition to those of a finished run, with its recipe unless another one is given."""
     from ganherd.runs.folder import RunFolder
 
     command.overrides.append(f"herd.grow_from={finished}")
@@ -189,7 +189,7 @@ def _look(command: TrainCommand, explain: bool) -> None:
 
 
 def _prepare_retraining(command: TrainCommand, classes: str, budget: str | None) -> None:
-    """Write the checkpoint from which some classes of a finished run train once more."""
+    """Apply --retrain: write the checkpoint from which some classes of a finished run are retrained."""
     from ganherd.training.variants.retrain import prepare
 
     assert command.resume is not None
@@ -200,7 +200,7 @@ def _prepare_retraining(command: TrainCommand, classes: str, budget: str | None)
 
 
 def _train_part(command: TrainCommand, members: str) -> None:
-    """Run --members: start or resume some members of a run; the last of the jobs joins all."""
+    """Run --members: start or resume some members of a run; the last job to finish joins all members."""
     loaded = command.load()
     refuse_meeting(loaded, "--members")
     from ganherd import api
@@ -259,7 +259,7 @@ def _train(command: TrainCommand, comm: Communicator | None) -> Run:
 
 
 def _agree(command: TrainCommand, loaded: Recipe, comm: Communicator) -> None:
-    """Check that all ranks have the same recipe; resume the run if the same command has begun it before."""
+    """Check that all ranks have the same recipe; resume the run if the same command was started before."""
     from ganherd.comm.handshake import agree
     from ganherd.comm.ranks import run_on_all_ranks
     from ganherd.recipe import recipe_file
@@ -283,7 +283,7 @@ def refuse_meeting(recipe: Recipe, option: str) -> None:
 
 
 def _without_ranks(words: list[str]) -> list[str]:
-    """Return the words of the command without `--ranks N`.
+    """Return the arguments of the command without `--ranks N`.
 
     >>> _without_ranks(["train", "--ranks", "2", "--quiet"]), _without_ranks(["train", "--ranks=2"])
     (['train', '--quiet'], ['train'])

@@ -1,7 +1,7 @@
 """Confidence intervals of scores: how far off they may be because of the limited number of samples.
 
-All are of level 95 %, over the samples; the data is held fixed. Resamples belong to the score's seed, so the same seed
-gives the same interval.
+All intervals have level 95 %. They cover the choice of samples; the data is held fixed. Resamples are drawn with the score's
+seed, so the same seed gives the same interval.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ COUNTED = 1000  # resamples of counts; they are cheap
 
 
 def interval(low: float, high: float, how: str) -> ScoreInterval:
-    """Return an interval as a score holds it."""
+    """Return an interval in the form in which scores record it; `how` names its method."""
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
 
 
 def around(value: float, error: float, how: str, freedom: int | None = None) -> ScoreInterval:
-    """Return the interval of a value with this standard error; `freedom`: of the error's estimate, if it is from few values.
+    """Return the interval of a value with this standard error.
+
+    Args:
+        how: The name of the method, which the interval records.
+        freedom: Degrees of freedom, if the error was estimated from few values. None: use the normal distribution.
 
     >>> round(around(0.0, 1.0, "")["high"], 2), round(around(0.0, 1.0, "", freedom=9)["high"], 2)
     (1.96, 2.26)
@@ -33,7 +37,7 @@ def around(value: float, error: float, how: str, freedom: int | None = None) -> 
 
 
 def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
-    """Return the interval of a share of n: never beyond 0 or 1, and of some width also if all or none were right.
+    """Return Wilson's interval of a share of n: it stays between 0 and 1, and is not empty even if the share is 0 or 1.
 
     >>> [round(end, 3) for end in wilson(1.0, 100)]
     [0.963, 1.0]
@@ -49,9 +53,14 @@ def share(value: float, n: int) -> ScoreInterval:
 
 
 def share_with_error(value: float, error: float, fewest: float, most: float, how: str) -> ScoreInterval:
-    """Return the interval of a share with this standard error: Wilson's of as many independent points as have that error.
+    """Return Wilson's interval of a share with this standard error.
 
-    It is as that of at most `most` points, and as that of `fewest` if there is no error to go by.
+    It is the interval for the number of independent points at which a share would have this error.
+
+    Args:
+        fewest: The number of points if the error is 0, or the share is 0 or 1.
+        most: The largest number of points.
+        how: The name of the method, which the interval records.
     """
     points = min(most, value * (1 - value) / error**2) if error > 0 and 0 < value < 1 else fewest
     return interval(*wilson(value, points), how)
@@ -70,8 +79,11 @@ def mean(values: np.ndarray) -> ScoreInterval | None:
 
 
 def jackknife(value: float, without: Sequence[float]) -> ScoreInterval | None:
-    """Return the interval of a value from the values without each of some equal groups; None if these are not finite, or
-    are all equal.
+    """Return the jackknife interval of a value; None if the values are not finite, or are all equal.
+
+    Args:
+        value: The value computed from all samples.
+        without: For each of several groups of equal size, the value computed from all samples but that group.
 
     >>> round(jackknife(2.0, [1.9, 2.0, 2.1])["low"], 2)
     1.5
@@ -96,11 +108,12 @@ def student_t(freedom: int) -> float:
 
 
 def least(values: Sequence[float], errors: Sequence[float]) -> ScoreInterval:
-    """Return the interval of the least of some positive values, from the relative standard error of each.
+    """Return the interval of the least of several positive values, from the relative standard error of each.
 
-    It is the least by luck too, which its own error does not know: so all are held in their intervals at once
-    (Bonferroni), and then the least truth lies between the least of the lower and the least of the upper ends. By luck
-    its error is small as well: none is taken to be surer than all are together. Ends are factors, as for any scale.
+    A value can be the least by chance, which its own error does not include. So all values get intervals that hold
+    simultaneously (Bonferroni): the least true value lies between the least lower end and the least upper end. An error can
+    be small by chance as well, so each error is raised to at least the root mean square of all errors. The ends of an
+    interval are the value times a factor, which suits values of any scale.
 
     >>> found = least([0.8, 0.9], [0.1, 0.01])
     >>> round(found["low"], 2), round(found["high"], 2)
@@ -113,10 +126,10 @@ def least(values: Sequence[float], errors: Sequence[float]) -> ScoreInterval:
 
 
 def variation(value: float, seen: np.ndarray, n: int, seed: int) -> ScoreInterval:
-    """Return the interval of a total variation distance from the shares seen, [classes], in n samples.
+    """Return the interval of a total variation distance, from the shares of classes `seen` [classes] in n samples.
 
-    Resampled distances would lie too high, as they add chance to chance. But no distance is further off than the shares
-    are from the true ones (triangle inequality), and how far that is resamples do show.
+    The distances of resamples are too large, because resampling adds a second random error. But by the triangle inequality the
+    error of a distance is at most the distance between the seen shares and the true ones, which resamples do estimate.
 
     >>> found = variation(0.5, np.array([1.0, 0.0]), 100, 0)
     >>> round(found["low"], 2), round(found["high"], 2)
@@ -129,7 +142,11 @@ def variation(value: float, seen: np.ndarray, n: int, seed: int) -> ScoreInterva
 
 
 def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
-    """Return the interval of the number of modes that have a sample, from the samples of each, [modes], among n.
+    """Return the interval of the number of modes that have a sample.
+
+    Args:
+        counts: The number of samples of each mode, [modes].
+        n: The number of all samples, including those that belong to no mode.
 
     >>> captured(np.array([50, 1, 0]), 51, 0)["low"], captured(np.array([50, 50, 0]), 100, 0)["low"]
     (1.0, 2.0)
@@ -142,5 +159,5 @@ def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
 
 
 def _counts(weights: np.ndarray, n: int, seed: int) -> np.ndarray:
-    """Return counts [resamples, kinds] of n samples drawn with these weights: as if they were resampled one by one."""
+    """Resample n samples with these weights many times, and return how often each kind was drawn, [resamples, kinds]."""
     return np.random.default_rng([seed, n, 0x1E]).multinomial(n, weights / weights.sum(), size=COUNTED)

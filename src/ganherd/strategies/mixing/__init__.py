@@ -1,1 +1,1 @@
-"""Mixture weights that are searched for on features computed once."""
+"""Search for the best weights of mixtures. Features of the samples are computed once, not for every candidate."""

@@ -39,13 +39,18 @@ class _Genes:
 
 
 def _measure(score: MixtureScorer, weights: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Return scores, float64 [M]; infinite for NaN."""
+    """Return the scores of M mixtures, float64 [M]; a score that is NaN becomes infinite.
+
+    Args:
+        weights: The weights of each mixture's generators, float64 [M, s].
+        table: The numbers of these generators, int64 [M, s].
+    """
     scores = score(torch.from_numpy(weights), torch.from_numpy(table)).numpy()
     return np.where(np.isnan(scores), np.inf, scores)
 
 
 def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations: int) -> GeneratorSubset:
-    """Return the result of a search."""
+    """Return an ensemble as the result of a search, with a weight for each of all generators."""
     weights = torch.zeros(generators, dtype=torch.float64)
     weights[torch.from_numpy(genes.ids)] = torch.from_numpy(genes.weights)
     return GeneratorSubset(weights, history[-1], tuple(genes.ids.tolist()), tuple(history), evaluations)
@@ -57,7 +62,7 @@ def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations:
 def neighbourhoods(
     score: MixtureScorer, generators: int, each: Sequence[Sequence[int]], generations: int, sigma: float, seed: int = 0
 ) -> GeneratorSubset:
-    """Evolve the weights of every neighbourhood by a (1+1)-ES from equal ones, and return the best neighbourhood.
+    """Evolve the weights of every neighbourhood by a (1+1)-ES, starting with equal weights, and return the best neighbourhood.
 
     Args:
         score: The score to minimise.
@@ -183,7 +188,7 @@ def evolutionary(
 def _select_and_cross(
     rng: np.random.Generator, herd: list[_Genes], scores: np.ndarray, tournament: int, crossover: float
 ) -> list[_Genes]:
-    """Return the winners of as many tournaments as there are ensembles, with some consecutive pairs crossed."""
+    """Hold one tournament for each ensemble, and return the winners, with some consecutive pairs crossed."""
     population = len(herd)
     entrants = rng.integers(0, population, (population, tournament))
     winners = entrants[np.arange(population), scores[entrants].argmin(1)]
@@ -208,7 +213,7 @@ def _random(rng: np.random.Generator, generators: int, k: int) -> _Genes:
 
 
 def _cross(rng: np.random.Generator, one: _Genes, two: _Genes) -> _Genes:
-    """Return as many generators as the first ensemble has, drawn from both, with the mean of their weights in both."""
+    """Return an ensemble as large as the first, of generators drawn from both, each with the mean of its weights in both."""
     both = np.union1d(one.ids, two.ids)
     weights = np.array([(one.weights[one.ids == g].sum() + two.weights[two.ids == g].sum()) / 2 for g in both])
     chosen = np.sort(rng.choice(len(both), len(one.ids), replace=False))

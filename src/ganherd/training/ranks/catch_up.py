@@ -1,7 +1,8 @@
 """Train lost members to the step of the others, with the same loop and without writing anything a second time.
 
-The steps that they repeat were recorded before their rank was lost. All random draws belong to a member and a step, and all
-decisions about a member that meets no other, repairs included, depend on its own numbers only. So they reach the same state.
+Lost members repeat steps that were recorded before their rank was lost. All random draws belong to a member and a step, and
+all decisions about a member that meets no other, including repairs, depend on its own numbers only. So lost members reach the
+same state as before.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class RollbackPoint(Callback):
 
 
 class FollowerSchedule(Schedule):
-    """End at the step of the other members. The usual schedule would end earlier if all of these members have converged."""
+    """Train lost members to the step of the others. The usual schedule would end earlier if all lost members have converged."""
 
     @property
     def last(self) -> int:
@@ -39,7 +40,7 @@ class FollowerSchedule(Schedule):
 
 
 class Follower(Trainer):
-    """A trainer that writes no records, events, pictures and checkpoints, because they were written before the loss."""
+    """A trainer that writes no records, events, pictures or checkpoints, because they were written before the loss."""
 
     writes = False
     schedule_type = FollowerSchedule
@@ -73,13 +74,13 @@ def catch_up(
     resumed: checkpoint.Checkpoint,
     heart: Heartbeat | None = None,
 ) -> tuple[int, list[str]]:
-    """Train this rank's lost members to the step of `resumed`, and write their state into their rows of it.
+    """Train this rank's lost members to the step of `resumed`, and write their state into their rows of `resumed`.
 
     Args:
-        looks: How often the members are looked at; None: as the recipe says.
+        looks: How often the health of members is checked; None: as the recipe states.
         lost: The members, and the state that they start from.
         resumed: The state of all members of this rank at the step of the others; the rows of lost members are empty.
-        heart: Writes signs of life while the members train; None: there are none.
+        heart: Writes heartbeats while the members train; None: write none.
 
     Returns:
         The number of steps that were repeated, and a sentence for each checkpoint that is damaged.
