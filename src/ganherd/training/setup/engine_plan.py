@@ -1,4 +1,4 @@
-"""Choose the engine of a run on the first rank, and adapt the plan to the members and cores of every other rank."""
+"""Plan the engine of each rank: the first rank has `herd.engine.autotune` choose it, the others adapt the plan to their members."""
 
 from __future__ import annotations
 
