@@ -196,7 +196,7 @@ def test_a_dry_run_tells_both_phases(recipe: dict[str, Any]) -> None:
         ({"first": {"recipe": "one.yaml"}}, "herd.first.share"),
         (
             {"first": {"recipe": "one.yaml", "share": 0.5}, "members": [{"from": "there", "member": 0}]},
-            "both set where members start from",
+            "both set what members start from",
         ),
     ],
 )
