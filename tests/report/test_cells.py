@@ -181,7 +181,7 @@ def test_status_shows_the_time_of_each_routine(tmp_path: Path) -> None:
     facts = run_status.RunStatus(
         run="runs/grid", state="finished", step=1800, steps=1800, rate=10.0, seconds_left=None, members=4, ranks=[],
         engine=EngineRecord(name="fused", chunk=4, threads=1, device="cpu"), host="here", heartbeat=None, losses={},
-        profile=total(story().metrics), staleness={}, alarms=[], alarms_before=0, ill=[],
+        profile=total(story().metrics), staleness={}, alarms=[], alarms_before=0, active_alarms=[],
     )  # fmt: skip
     assert "of its time: update 21.0 s (70%), gather 1.5 s (5%)" in status_text.text(facts)
     assert "of its time" not in status_text.text(replace(facts, profile={}))

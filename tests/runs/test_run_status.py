@@ -154,7 +154,7 @@ def test_many_alarms_are_told_in_a_few_lines_with_what_followed() -> None:
     facts = run_status.RunStatus(
         run="r", state="running", step=100, steps=200, rate=50.0, seconds_left=8, members=9, ranks=[],
         engine=EngineRecord(name="fused", chunk=9, threads=1, device="cpu"), host="h", heartbeat=1.0, losses={}, profile={},
-        staleness={}, alarms=events, alarms_before=0, ill=run_status.ill(events),
+        staleness={}, alarms=events, alarms_before=0, active_alarms=run_status.active_alarms(events),
     )  # fmt: skip
     lines = status_text.text(facts).splitlines()
     assert lines[2] == "… 9 before these in events.jsonl" and len(lines) == 3 + 10 + 1

@@ -105,22 +105,22 @@ class ScoringContext:
         return bool(getattr(self.mixture, "takes_label", False))
 
     @cached_property
-    def asked(self) -> DrawnSamples:
+    def by_label(self) -> DrawnSamples:
         """Return samples with every label requested equally often; if the numbers do not divide, the first labels get one more."""
         if not self.has_generators:
-            known = self.free.y >= 0  # a set cannot be asked for labels: those with a label are used
-            return DrawnSamples(self.free.x[known], self.free.y[known], self.free.member[known])
+            known = self.drawn.y >= 0  # a set cannot be asked for labels: those with a label are used
+            return DrawnSamples(self.drawn.x[known], self.drawn.y[known], self.drawn.member[known])
         label_of = np.asarray(self.mixture.label_of)
         labels = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
         share, rest = divmod(self.samples, len(labels))
-        self.tell(f"drawing {self.samples:,} samples, {len(labels)} labels equally")
+        self.report(f"drawing {self.samples:,} samples, {len(labels)} labels equally")
         counts = {int(k): share + (i < rest) for i, k in enumerate(labels)}
         return DrawnSamples.joined([self._draw(n, k) for k, n in counts.items() if n > 0])
 
     @cached_property
-    def free(self) -> DrawnSamples:
+    def drawn(self) -> DrawnSamples:
         """Return samples of the whole mixture, drawn without requesting a label."""
-        self.tell(f"drawing {self.samples:,} samples")
+        self.report(f"drawing {self.samples:,} samples")
         return self._draw(self.samples, None)
 
     @cached_property
@@ -139,24 +139,24 @@ class ScoringContext:
 
     @cached_property
     def features(self) -> ExtractedFeatures:
-        """Return the features of the samples in `free`."""
-        return self.reference.of(self.free)
+        """Return the features of the samples in `drawn`."""
+        return self.reference.of(self.drawn)
 
     @cached_property
     def by_member(self) -> DrawnSamples:
         """Return samples of every member, for scores of each member.
 
-        These are the samples in `free`, if all members have equal weights and there are enough samples of each. Otherwise the
+        These are the samples in `drawn`, if all members have equal weights and there are enough samples of each. Otherwise the
         same number of samples is drawn from each member.
         """
         members = len(self.mixture.label_of)
         weights = self.weights
-        counts = np.bincount(self.free.member, minlength=members) if np.ptp(weights) < 1e-12 else np.zeros(members)
+        counts = np.bincount(self.drawn.member, minlength=members) if np.ptp(weights) < 1e-12 else np.zeros(members)
         if counts.min() >= min(EACH, self.samples):
-            return self.free
+            return self.drawn
         each = max(-(-self.samples // members), min(EACH, self.samples))
         clock = TimeLeft(self.progress, f"drawing {each:,} samples of each member", members)
-        self.tell(f"drawing {each:,} samples of each of {members:,} members")
+        self.report(f"drawing {each:,} samples of each of {members:,} members")
         parts = []
         for m in range(members):
             clock.at(m)
@@ -167,7 +167,7 @@ class ScoringContext:
     @cached_property
     def member_features(self) -> ExtractedFeatures:
         """Return the features of every member's samples, which are those in `by_member`."""
-        return self.features if self.by_member is self.free else self.reference.of(self.by_member)
+        return self.features if self.by_member is self.drawn else self.reference.of(self.by_member)
 
     @property
     def has_generators(self) -> bool:
@@ -175,7 +175,7 @@ class ScoringContext:
         return not getattr(self.mixture, "only_samples", False)
 
     @cached_property
-    def kept(self) -> dict[str, Any]:
+    def cache(self) -> dict[str, Any]:
         """Return a dictionary in which a metric stores results that other metrics use as well."""
         return {}
 
@@ -197,7 +197,7 @@ class ScoringContext:
         y = self.dataset.y[self.dataset.y >= 0]
         return np.bincount(y, minlength=len(self.dataset.labels)) / len(y), "label frequencies of the data"
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Report a line of progress."""
         if self.progress:
             self.progress(line)

@@ -76,7 +76,7 @@ def _classes(
 
 def measure(material: ScoringContext) -> ScoreEntry:
     """Measure the diversity within each class; the value is that of the class with the least."""
-    samples, dataset = (material.asked if material.has_labels else material.free), material.dataset
+    samples, dataset = (material.by_label if material.has_labels else material.drawn), material.dataset
     per_class = diversity(samples.x, samples.y, dataset.x, dataset.y, dataset.labels)
     known = {name: v for name, v in per_class.items() if v is not None}
     # The value is that of the worst class, because a mean would hide one member that collapsed.

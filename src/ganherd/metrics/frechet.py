@@ -100,7 +100,7 @@ def interval(value: float, error: float | None) -> ScoreEntry:
 
 
 def measure_fid(material: ScoringContext) -> ScoreEntry:
-    """Measure FID of the free samples, and of the groups that --per asks for."""
+    """Measure FID of the samples of the mixture, and of the groups that --per asks for."""
     fake, reference = material.features, material.reference
     real = reference.real
     [(value, error)] = of_groups([FeatureGroup("all", fake, real)])

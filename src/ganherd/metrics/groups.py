@@ -132,14 +132,14 @@ def _classes(labels: list[int]) -> tuple[int, ...]:
 
 def asked_by_class(material: ScoringContext) -> ScoreEntry:
     """Return the number of samples that were requested of each class, as an entry of scores.json."""
-    y, labels = material.asked.y, material.dataset.labels
+    y, labels = material.by_label.y, material.dataset.labels
     counts = {name: int((y == k).sum()) for k, name in enumerate(labels) if (y == k).any()}
     return {"per_class_samples": counts, "fewest": min(counts.values(), default=0)}
 
 
 def wanted_rows(material: ScoringContext) -> tuple[DrawnSamples, list[SampleGroup]]:
     """Return samples, and the groups of them that --per asks for; members have equally many samples."""
-    drawn = material.free if material.per == "class" else material.by_member
+    drawn = material.drawn if material.per == "class" else material.by_member
     if material.per == "class":
         names = enumerate(material.dataset.labels)
         groups = [SampleGroup(name, np.flatnonzero(drawn.y == k), (k,)) for k, name in names]

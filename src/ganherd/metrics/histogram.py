@@ -1,4 +1,4 @@
-"""Class histogram: the distance between the classes that a classifier predicts for free samples and p(y)."""
+"""Class histogram: the distance between the classes that a classifier predicts for samples of the mixture and p(y)."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ def expected_by_chance(p: np.ndarray, samples: int) -> float:
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
-    """Measure the distance between the classes that are predicted for free samples and p(y)."""
+    """Measure the distance between the classes that are predicted for samples of the mixture and p(y)."""
     labels, judge = material.dataset.labels, _judge(material)
-    samples = material.free
+    samples = material.drawn
     seen = class_histogram(judge.predict(samples), len(labels))
     wanted, reference = material.class_weights
     value, by_chance = total_variation(seen, wanted), expected_by_chance(wanted, len(samples.x))
@@ -75,7 +75,7 @@ def _judge(material: ScoringContext) -> ClassJudge:
         if seen is not None and seen.shape[1] == len(material.dataset.labels):
 
             def predict(drawn: DrawnSamples) -> np.ndarray:
-                logits = (material.features if drawn is material.free else requested.of(drawn)).logits
+                logits = (material.features if drawn is material.drawn else requested.of(drawn)).logits
                 assert logits is not None
                 return np.asarray(logits.argmax(1).cpu())
 

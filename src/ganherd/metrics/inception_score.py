@@ -47,7 +47,7 @@ def measure_classifier(material: ScoringContext) -> ScoreEntry:
     """Measure with the network of the other scores if it predicts classes, otherwise with the data's classifier."""
     if _tells_classes(material) and (logits := material.features.logits) is not None:
         return _measure(material, logits, material.reference.described(material.features))
-    judge, x = material.classifier, material.free.x
+    judge, x = material.classifier, material.drawn.x
     return _measure(material, torch.from_numpy(judge.logits(x)), judge.described(len(x)), judge)
 
 
@@ -78,7 +78,7 @@ def measure_inception(material: ScoringContext) -> ScoreEntry:
 def _measure(
     material: ScoringContext, logits: Tensor, described: ScoreEntry, judge: Classifier | None = None
 ) -> ScoreEntry:
-    """Return the score of the logits of the free samples.
+    """Return the score of the logits of the samples of the mixture.
 
     Args:
         material: What is scored.

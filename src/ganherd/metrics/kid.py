@@ -100,7 +100,7 @@ def within(groups: list[FeatureGroup], seed: int, progress: Progress | None = No
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
-    """Measure KID of the free samples, and of the groups that --per asks for."""
+    """Measure KID of the samples of the mixture, and of the groups that --per asks for."""
     fake, reference = material.features, material.reference
     real = reference.real
     out: ScoreEntry = {"value": None, **reference.described(fake)}

@@ -30,7 +30,7 @@ def label_accuracy(
 
 def measure(material: ScoringContext) -> ScoreEntry:
     """Measure the accuracy of samples with every label requested equally often."""
-    samples, judge = material.asked, material.classifier
+    samples, judge = material.by_label, material.classifier
     if not len(samples.x):
         raise MetricSkipped("no sample carries a label")
     value, per_class = label_accuracy(judge.predict(samples.x), samples.y, material.dataset.labels)

@@ -156,7 +156,7 @@ def _auc_error(auc: float, n: int, m: int) -> float:
 
 
 def measure(material: ScoringContext) -> ScoreEntry:
-    """Measure memorisation of the free samples, in pixels (or coordinates), against the held-out split."""
+    """Measure memorisation of the samples of the mixture, in pixels (or coordinates), against the held-out split."""
     from ganherd.features.material import MetricSkipped
 
     data = material.dataset
@@ -168,7 +168,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
     held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
     near, network = (
-        nearest(material.free.x, data.x, progress=material.progress),
+        nearest(material.drawn.x, data.x, progress=material.progress),
         "pixels" if data.is_image else "coordinates",
     )
     out = memorisation(near, held_out, len(data.x), network) | _in_groups(material, held_out)

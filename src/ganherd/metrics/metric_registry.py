@@ -121,7 +121,7 @@ _METRICS: dict[str, Metric] = {
     ),
     "histogram": _distance(
         "metrics.histogram:measure",
-        "total variation distance between the classes seen in free samples and p(y)",
+        "total variation distance between the classes seen in samples of the mixture and p(y)",
         bounds=(0.0, 1.0),
         needs_classes=True,
         when="train",

@@ -186,7 +186,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
     except UserError as why:
         raise MetricSkipped(str(why)) from why
     if not material.has_generators:
-        out = entry(coverage(material.free.x, modes), modes, material.seed)
+        out = entry(coverage(material.drawn.x, modes), modes, material.seed)
         if out["samples"] < POINTS:
             out["warning"] = (
                 f"the protocol has {POINTS:,} points; {out['samples']:,} capture fewer modes by chance alone"

@@ -96,7 +96,7 @@ def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
     Raises:
         MetricSkipped: There are too few samples or too little data.
     """
-    cache = material.kept
+    cache = material.cache
     if "prdc" not in cache:
         fake, real = equally_many(material.features, material.reference.real, material.seed)
         if len(fake) <= NEIGHBOURS:
@@ -108,7 +108,7 @@ def _measured(material: ScoringContext) -> tuple[ExtractedFeatures, PrdcScores]:
 
 def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
     """Return the entries of every group for each of the four scores; they are computed once and stored in the context."""
-    cache = material.kept
+    cache = material.cache
     if "prdc groups" not in cache:
         pairs = {g.name: equally_many(g.fake, g.real, material.seed) for g in wanted_groups(material)}
         groups = [FeatureGroup(name, fake, real) for name, (fake, real) in pairs.items() if len(fake) > NEIGHBOURS]

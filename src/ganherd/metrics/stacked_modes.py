@@ -71,10 +71,10 @@ def measure(material: ScoringContext, samples: int = SAMPLES) -> ScoreEntry:
         raise MetricSkipped("stacked digits are images of three channels, and this is other data")
     judge = reader(material.dataset.shape, material.progress)
     if material.has_generators:
-        material.tell(f"drawing {samples:,} samples")
+        material.report(f"drawing {samples:,} samples")
         x = material.mixture.sample(samples, seed=material.seed, replica=material.replica).x
     else:
-        x = material.free.x
+        x = material.drawn.x
     covered = stacked_coverage(x, judge.predict)
     out: ScoreEntry = {
         "value": covered.captured,

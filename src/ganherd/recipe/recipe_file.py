@@ -54,7 +54,7 @@ def load(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
         recipe = Recipe.model_validate(read.data)
     except ValidationError as error:
         raise UserError(sentence(error, read.data, read.lines, read.name)) from None
-    if read.is_of_a_run:
+    if read.is_recorded_recipe:
         return recipe  # its paths were made absolute when the run was started
     return located(recipe, [file.parent for file in read.files], preset_names())
 
@@ -140,7 +140,7 @@ class _RecipeData:
     files: list[Path]
 
     @property
-    def is_of_a_run(self) -> bool:
+    def is_recorded_recipe(self) -> bool:
         """Return whether this recipe is the recipe.yaml of a run folder."""
         return bool(self.files) and (self.files[0].parent / "run.json").exists()
 
@@ -172,7 +172,7 @@ def _read(source: RecipeSource, extending: tuple[_RecipeData, ...] = ()) -> _Rec
         return own
     if not isinstance(base, str) or not base:
         raise UserError(f"{at} must be the name or the file of one recipe, not {_show(base)}")
-    if own.is_of_a_run:
+    if own.is_recorded_recipe:
         raise UserError(f"{at} cannot be used here: the recipe of a run is complete")
     try:
         below = _read(_base_of(base, own), chain)

@@ -46,7 +46,7 @@ class MemberStory:
     troubles: int  # number of NaN, diverged, alarm and repair events
     winner: bool = False  # the best of its run by GAM-II
     generator: str = ""  # its net, if the herd has several breeds
-    ill: tuple[str, ...] = ()  # names of active alarms
+    alarms_now: tuple[str, ...] = ()  # names of active alarms
     steps: int | None = None  # its own steps, if members have a pace
 
 
@@ -199,7 +199,7 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
     speeds = paces(settings_of(recipe).paces)
     step = metrics[-1].step if metrics else 0
-    now = [(event.member, words(event.alarm)) for event in run_status.ill(story.events)]
+    now = [(event.member, words(event.alarm)) for event in run_status.active_alarms(story.events)]
     out = []
     for i in range(total):
         replica, number = divmod(i, each)
@@ -220,7 +220,7 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
                 generator=nets[number] if number < len(nets) else "",
                 steps=int(step * speeds[number]) if number < len(speeds) else None,
                 winner=best is not None and (best.member, best.replica) == (number, replica),
-                ill=tuple(what for member, what in now if member == i),
+                alarms_now=tuple(what for member, what in now if member == i),
                 troubles=sum(event.member == i and event.kind in TROUBLES for event in story.events),
             )
         )

@@ -14,7 +14,7 @@ from ganherd.report.score_section import per_class
 from ganherd.report.templating import Cell, count, number, percent, plain, render, svg
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
-from ganherd.viz.charts import draw_who_met
+from ganherd.viz.charts import draw_pair_counts
 
 _KINDS = {
     "nan": "bad",
@@ -112,7 +112,7 @@ def meetings(story: RunStory) -> Markup:
     text = f"{count(len(swaps), 'swap').capitalize()} of {what}, from step {number(swaps[0].get('step'))} to "
     text += f"{number(swaps[-1].get('step'))}. Both kinds of nets are named after the slot in which they began"
     text += "; of the first replica." if each < len(story.members) else "."
-    figures = [(svg(draw_who_met(counts), "met"), "points")]
+    figures = [(svg(draw_pair_counts(counts), "met"), "points")]
     return render("charts", title="Who met whom", caption=text, figures=figures, cls="")
 
 
@@ -160,6 +160,6 @@ def _troubles(member: MemberStory) -> Any:
     """Return the number of troubles of a member, and its active alarms."""
     if not member.troubles:
         return "–"
-    if member.ill:
-        return Cell(f"{member.troubles}, now: {', '.join(member.ill)}", "pill warn")
+    if member.alarms_now:
+        return Cell(f"{member.troubles}, now: {', '.join(member.alarms_now)}", "pill warn")
     return Cell(f"{member.troubles}, over", "pill")

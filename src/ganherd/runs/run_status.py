@@ -66,7 +66,7 @@ class RunStatus:
     staleness: dict[str, float]
     alarms: list[EventRecord]  # the last ones
     alarms_before: int  # how many there were before these
-    ill: list[EventRecord]  # the alarms that are not over
+    active_alarms: list[EventRecord]  # the alarms that are not over
 
     def as_json(self) -> JsonObject:
         """Return what `ganherd status --json` prints."""
@@ -74,7 +74,7 @@ class RunStatus:
             "ranks": [rank.as_json() for rank in self.ranks],
             "engine": self.engine.as_json(),
             "alarms": [dict(event) for event in self.alarms],
-            "ill": [dict(event) for event in self.ill],
+            "ill": [dict(event) for event in self.active_alarms],
         }
 
 
@@ -130,7 +130,7 @@ def _describe(folder: RunFolder) -> RunStatus:
         staleness=health.exchanges.facts(),
         alarms=list(health.alarms),
         alarms_before=health.earlier,
-        ill=health.ill,
+        active_alarms=health.active_alarms,
     )
 
 
@@ -156,7 +156,7 @@ class _Health:
         return health
 
     @property
-    def ill(self) -> list[EventRecord]:
+    def active_alarms(self) -> list[EventRecord]:
         """Return the alarms that last: no later event reports that they are over (`calm`) or that the member was repaired."""
         return list(self._lasting.values())
 
@@ -203,12 +203,12 @@ def staleness(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     return total.facts()
 
 
-def ill(events: Iterable[EventRecord]) -> list[EventRecord]:
+def active_alarms(events: Iterable[EventRecord]) -> list[EventRecord]:
     """Return the alarms that last: no later event reports that they are over (`calm`) or that the member was repaired."""
     health = _Health()
     for event in events:
         health.add(event)
-    return health.ill
+    return health.active_alarms
 
 
 def _left(metrics: Sequence[MetricsRecord], step: int, steps: int) -> float | None:
@@ -250,11 +250,11 @@ def _state(folder: RunFolder, recorded: str, metrics: Sequence[MetricsRecord]) -
     if recorded == "restarting":
         return recorded if locked or now - folder.info_path.stat().st_mtime < _RESTART else "interrupted"
     if locked is None:
-        return recorded if _is_heard(folder, metrics, now) else "unknown"
+        return recorded if _wrote_lately(folder, metrics, now) else "unknown"
     return recorded if locked else "killed"
 
 
-def _is_heard(folder: RunFolder, metrics: Sequence[MetricsRecord], now: float) -> bool:
+def _wrote_lately(folder: RunFolder, metrics: Sequence[MetricsRecord], now: float) -> bool:
     """Return whether the run has recently written a heartbeat or a record.
 
     A heartbeat is recent if it is not overdue. A record is recent for three times the interval between the last two records,

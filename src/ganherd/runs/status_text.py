@@ -42,8 +42,8 @@ def text(status: RunStatus | PartsStatus) -> str:
     if (earlier := status.alarms_before + len(status.alarms) - _SHOWN) > 0:
         lines.append(f"… {earlier:,} before these in events.jsonl")
     lines += [f"step {alarm.step:,}: {alarm.name} {_in_words(alarm)}" for alarm in status.alarms[-_SHOWN:]]
-    if status.ill:
-        names = [f"{alarm.name} ({words(alarm.alarm)})" for alarm in status.ill]
+    if status.active_alarms:
+        names = [f"{alarm.name} ({words(alarm.alarm)})" for alarm in status.active_alarms]
         lines.append(f"not well now: {few(names, 5)}")
     if status.state in _ENDED:
         lines.append(f"{_ENDED[status.state]}resume it with: {RunFolder(status.run).again}")

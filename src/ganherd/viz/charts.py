@@ -107,13 +107,13 @@ def draw_bars(
     return figure
 
 
-def draw_who_met(counts: np.ndarray) -> Figure:
+def draw_pair_counts(counts: np.ndarray) -> Figure:
     """Draw how often each generator trained with each discriminator, as percentages of the generator's steps.
 
     Args:
         counts: The number of steps of each pair, [generators, discriminators].
 
-    >>> draw_who_met(np.array([[30, 70], [70, 30]])).axes[0].get_xlabel()
+    >>> draw_pair_counts(np.array([[30, 70], [70, 30]])).axes[0].get_xlabel()
     'discriminator'
     """
     from matplotlib.colors import LinearSegmentedColormap

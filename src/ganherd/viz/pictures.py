@@ -38,7 +38,7 @@ def draw_samples(
 ) -> Picture:
     """Draw samples: a row of images for each class or member, or points next to those of the data."""
     if x.ndim == 2:
-        return draw_points(x) if data is None else draw_beside(x, data)
+        return draw_points(x) if data is None else draw_points_and_data(x, data)
     rows = sample_rows(x, y, labels, member)
     return draw_grid([images for _, images in rows], [name for name, _ in rows])
 
@@ -123,7 +123,7 @@ def draw_points(x: np.ndarray, data: np.ndarray | None = None) -> Figure:
     return figure
 
 
-def draw_beside(x: np.ndarray, data: np.ndarray) -> Figure:
+def draw_points_and_data(x: np.ndarray, data: np.ndarray) -> Figure:
     """Draw the points of the data, and next to them the generated points over the data, both [n, 2]."""
     figure, (left, right) = new_figure(9.6, 5.2, columns=2)
     scatter(left, np.empty((0, 2)), data)

@@ -17,7 +17,7 @@ from ganherd.strategies.gap.gap import Gap, count_meetings, pairs, swapped_tenso
 from ganherd.strategies.gap.paced import PacedGap
 from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.util.errors import UserError
-from ganherd.viz.charts import draw_who_met
+from ganherd.viz.charts import draw_pair_counts
 
 # what two members, three, … did at the swaps 1 to 4 of seed 0, worked out by hand: see `by_hand`
 KNOWN = {
@@ -196,7 +196,7 @@ def test_who_met_whom_follows_repairs() -> None:
 
 
 def test_the_picture_names_every_slot_and_its_share() -> None:
-    figure = draw_who_met(np.array([[30, 70], [70, 30]]))
+    figure = draw_pair_counts(np.array([[30, 70], [70, 30]]))
     texts = [text.get_text() for text in figure.axes[0].texts]
     assert sorted(texts) == ["30", "30", "70", "70"]
-    assert list(draw_who_met(np.eye(40, dtype=int)).axes[0].texts) == []  # too many for words
+    assert list(draw_pair_counts(np.eye(40, dtype=int)).axes[0].texts) == []  # too many for words

@@ -138,7 +138,7 @@ def test_a_collapse_that_passes_is_told_twice(tmp_path: Path, capsys: pytest.Cap
 def test_who_is_ill_is_told_by_status_and_the_display(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = sick(recipes.noise_recipe(tmp_path, "12steps", watch={"every": 1}), tmp_path / "run")
     facts = run_status.describe(run)
-    assert [(e["what"], e["member"]) for e in facts.ill] == [("collapse", 1)]
+    assert [(e["what"], e["member"]) for e in facts.active_alarms] == [("collapse", 1)]
     assert "not well now: member 1 (1) (collapse)" in status_text.text(facts)
     progress = Progress(["a", "b", "c", "d", "e"])
     progress.say_alarms(300, [(0, "dead_critic"), (1, "collapse"), (2, "collapse"), (3, "collapse"), (4, "collapse")])

@@ -47,7 +47,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
     for member in range(mixture.members):
 
         def tell(line: str, member: int = member) -> None:
-            material.tell(f"member {member + 1} of {mixture.members}: {line}")
+            material.report(f"member {member + 1} of {mixture.members}: {line}")
 
         decoder = ais.decoder_of(mixture, member, material.replica, device=device, dtype=x.dtype)
         per_member.append(ais.log_likelihood(decoder, x, mixture.latent, variance, settings, tell).log_p)

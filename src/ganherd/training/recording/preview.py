@@ -114,7 +114,7 @@ class Preview:
             names = [data.labels[k] if k >= 0 else self._prepared.slot_name(m) for m, k in enumerate(label.tolist())]
             pictures.save(pictures.draw_grid(list(pixels), names), path)
         else:
-            pictures.save(pictures.draw_beside(x.flatten(0, 1).numpy(), data.x), path)
+            pictures.save(pictures.draw_points_and_data(x.flatten(0, 1).numpy(), data.x), path)
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
