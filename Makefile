@@ -15,12 +15,12 @@ ARGS ?=
 QUICK := $(addprefix tests/,util recipe data nets herd/step herd/checks mixture runs strategies test_rooms.py test_package.py \
 	comm/test_messages.py comm/test_placement.py comm/test_heartbeat.py metrics/test_frechet.py metrics/test_modes.py \
 	metrics/test_memorisation.py training/health training/recording)
-# Trainings of seconds, which only the whole suite has.
+# Tests that train for seconds; only the whole suite runs them.
 QUICK += $(addprefix --ignore=tests/,training/health/test_alarms.py training/health/test_convergence.py \
 	training/recording/test_validation.py strategies/gap/test_gap_hybrids.py strategies/cellular/test_cellular.py \
 	strategies/gap/test_gap_runs.py recipe/test_absolute_paths.py recipe/test_cellular_recipes.py recipe/test_perclass.py \
 	nets/test_shared.py runs/test_older_runs.py)
-# Bytecode is kept even where the environment says not to: else every process of the suite compiles all modules again.
+# Write bytecode even if the environment disables it; otherwise every process of the suite compiles all modules.
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
