@@ -1,4 +1,4 @@
-"""Programs of tests are forked with their imports done, unless their environment asks for an interpreter of its own."""
+"""Programs of tests are forked with their imports done, unless their environment needs a new interpreter."""
 
 from __future__ import annotations
 

@@ -82,7 +82,7 @@ def test_swap_moves_at_most_one_discriminator_per_member() -> None:
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--ranks", "1,x"], "--ranks 1,x: give numbers"),
+        (["--ranks", "1,x"], "--ranks 1,x: give numbers above zero"),
         (["--case", "vgg"], "there is no benchmark of 'vgg'"),
         (["--device", "tpu"], "--device tpu: choose cpu or cuda"),
     ],

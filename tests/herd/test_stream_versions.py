@@ -96,4 +96,4 @@ def test_an_unknown_version_is_refused_in_a_sentence(tmp_path: Path, capsys: pyt
         (tmp_path / "run" / "run.json").write_text(json.dumps({**info, "streams": wrong}))
         assert tiny_runs.command("train", "--resume", tmp_path / "run", "--budget", "5steps", "-q") == 2
         said = capsys.readouterr().err
-        assert "streams" in said and "run.json" in said and len(said.splitlines()) == 1
+        assert "unknown version of the random streams" in said and "run.json" in said and len(said.splitlines()) == 1

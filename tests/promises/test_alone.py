@@ -106,15 +106,15 @@ def test_recovery_is_exact_wherever_ranks_die(case: int, strategy: str, plain_im
 def test_a_stop_with_repaired_members_is_repeated_after_a_loss(plain_images: Path, tmp_path: Path) -> None:
     """A repair happens once, even if another rank is lost after it and before all ranks know of it."""
     need_ulfm()
-    made = made_of(plain_images, "rolled back")
-    tiny_runs.train(tmp_path / "alone", made)
+    settings = made_of(plain_images, "rolled back")
+    tiny_runs.train(tmp_path / "alone", settings)
     repairs = {
         event["step"]: event["member"] for event in RunFolder(tmp_path / "alone").events() if event["event"] == "repair"
     }
     runs = []
     for step, member in repairs.items():
         victim = 1 if member < 3 else 0  # of two ranks, with three members and two: the other one
-        runs.append({"name": f"at {step}", "recipe": made, "dies": [[victim, "healed", step]]})
+        runs.append({"name": f"at {step}", "recipe": settings, "dies": [[victim, "healed", step]]})
     for run in runs:
         code, said = launch("ulfm", 2, tmp_path, [run])
         assert code == 0, said

@@ -135,8 +135,8 @@ def test_one_process_has_no_stale_neighbours(plain_images: Path, tmp_path: Path)
 
 def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(plain_images: Path, tmp_path: Path) -> None:
     """On more ranks, on one, and further than was planned: from the middle of an iteration."""
-    made = apart(plain_images, "15steps", rejoin=4)
-    code, said = test_ranks.launch("forked", 2, [["stop", made, str(tmp_path / name)] for name in ("three", "one")])
+    settings = apart(plain_images, "15steps", rejoin=4)
+    code, said = test_ranks.launch("forked", 2, [["stop", settings, str(tmp_path / name)] for name in ("three", "one")])
     assert code == 0, said
     for name in ("three", "one"):
         assert RunFolder(tmp_path / name).info.state == "interrupted" and run_files.steps(tmp_path / name)[-1] == 8

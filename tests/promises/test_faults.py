@@ -105,8 +105,8 @@ def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, plain_image
         need_ulfm()
     runs = []
     for kill in KILLS:
-        made = recipe(plain_images, kill["name"], BUDGET, buddy_every=4)
-        runs.append({**kill, "recipe": {**made, "herd": kill["herd"]}})
+        settings = recipe(plain_images, kill["name"], BUDGET, buddy_every=4)
+        runs.append({**kill, "recipe": {**settings, "herd": kill["herd"]}})
     code, said = launch(launcher, 3 if launcher == "ulfm" else 2, tmp_path, runs)
     assert code == 0, said
     for run in runs:
@@ -185,11 +185,11 @@ def test_twenty_random_kills_do_not_change_the_herd(
 def test_losing_a_rank_and_its_buddy_resumes_from_the_checkpoint(plain_images: Path, tmp_path: Path) -> None:
     """Lose two of four ranks: members without a copy in memory are restored from the checkpoint."""
     need_ulfm()
-    made = recipe(plain_images, "gap", BUDGET, buddy_every=4)
-    kill = {"name": "run", "recipe": made, "victim": 1, "also": [2], "step": 9, "seconds": 0.0}
+    settings = recipe(plain_images, "gap", BUDGET, buddy_every=4)
+    kill = {"name": "run", "recipe": settings, "victim": 1, "also": [2], "step": 9, "seconds": 0.0}
     code, said = launch("ulfm", 4, tmp_path, [kill])
     assert code == 0, said
-    tiny_runs.train(tmp_path / "alone", made)
+    tiny_runs.train(tmp_path / "alone", settings)
     assert_same_herd(tmp_path / "run", tmp_path / "alone")
     lost = [event for event in RunFolder(tmp_path / "run").events() if event["event"] == "lost"]
     assert sorted(rank for event in lost for rank in event["ranks"]) == [1, 2], lost

@@ -181,10 +181,10 @@ def test_the_same_herd_on_any_number_of_ranks(
 @LONG
 def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(plain_images: Path, tmp_path: Path) -> None:
     """As many ranks as a 4×4 grid can have, and one more: the herd of one process; four neighbours' cells come to each."""
-    made = recipe(plain_images, "cellular", "20steps")
-    made["strategy"] = {"name": "cellular", "cellular": {**made["strategy"]["cellular"], "grid": [4, 4]}}
-    tiny_runs.train(tmp_path / "alone", made)
-    code, said = launch("forked", 17, [["begin", made, str(tmp_path / "run")]])
+    settings = recipe(plain_images, "cellular", "20steps")
+    settings["strategy"] = {"name": "cellular", "cellular": {**settings["strategy"]["cellular"], "grid": [4, 4]}}
+    tiny_runs.train(tmp_path / "alone", settings)
+    code, said = launch("forked", 17, [["begin", settings, str(tmp_path / "run")]])
     assert code == 0, said
     assert_same_herd(tmp_path / "run", tmp_path / "alone")
     beats = heartbeat.read(tmp_path / "run" / "ranks")

@@ -150,6 +150,11 @@ def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, ca
             "nets.generator must have its setting 'width' once",
         ),
         ("nets: {generator: {name: mlp, hidden: 3}}", "nets.generator.hidden must be a list of whole numbers"),
+        (
+            "nets: {generator: {name: mlp, hidden: [256, 0]}}",
+            "nets.generator.hidden must be a list of whole numbers of at least 1",
+        ),
+        ('nets: {generator: {name: mlp, "": 3}}', "unknown key 'nets.generator.'"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_wanted(line: str, said: str, tmp_path: Path) -> None:

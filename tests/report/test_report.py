@@ -330,8 +330,8 @@ def test_alarms_are_listed_by_name_and_ended_ones_are_green(make_run: MakeRun, f
     assert "cycling over, member 2 (2), step 900" in outline.text  # on the line of time
     assert 'fill="var(--good)"' in text and 'fill="var(--warn)"' in text
     assert '<span class="pill warn">2, now: collapse</span>' in text and '<span class="pill">1, over</span>' in text
-    told = [member.alarms_now for member in gather(run, fakes.mixture(data), data).members]
-    assert told == [("collapse",) if m == 7 else () for m in range(10)]
+    alarms = [member.alarms_now for member in gather(run, fakes.mixture(data), data).members]
+    assert alarms == [("collapse",) if m == 7 else () for m in range(10)]
 
 
 def test_the_timeline_has_ends_and_faint_ticks_where_members_met(make_run: MakeRun, fakes: Any) -> None:

@@ -36,12 +36,12 @@ def test_lines_are_cut_back_to_where_a_checkpoint_left_them(tmp_path: Path) -> N
     path = tmp_path / "metrics.jsonl"
     lines = JsonLinesWriter(path)
     lines.write({"step": 1})
-    kept = lines.flush()
-    assert kept == path.stat().st_size
+    length = lines.flush()
+    assert length == path.stat().st_size
     lines.write({"step": 2})
     lines.close()
-    again = JsonLinesWriter(path, kept)
-    assert again.flush() == kept
+    again = JsonLinesWriter(path, length)
+    assert again.flush() == length
     again.write({"step": 2, "anew": True})
     again.close()
     assert run_files.json_lines(path) == [{"step": 1}, {"step": 2, "anew": True}]
@@ -274,17 +274,20 @@ def test_a_look_changes_nothing_and_sees_the_same_twice(tmp_path: Path, net: str
     assert assembly.herd.g.module.training
 
 
-def test_a_look_tells_a_collapsed_member(tmp_path: Path) -> None:
+def test_a_look_sees_a_collapsed_member_and_scores_the_moments(tmp_path: Path) -> None:
     assembly = assemble(recipe_file.load(recipes.noise_recipe(tmp_path)))
     assembly.herd.state["g.ema"][1] = 0.0  # one image, whatever the noise
     preview = Preview(assembly)
-    assert preview.look(0) > 0
+    score = preview.look(0)
     data = [assembly.herd.feed.gather(torch.from_numpy(assembly.herd.feed.member_rows(m))[None])[0] for m in range(3)]
-    real, fake = (
-        torch.stack([x.double().reshape(-1, 64).std(0).mean() for x in each]) for each in (data, preview.images)
-    )
-    spread = (fake / real).tolist()
+    real, fake = ([x.double().reshape(-1, 64) for x in each] for each in (data, preview.images))
+    spread = [float(f.std(0).mean() / r.std(0).mean()) for r, f in zip(real, fake, strict=True)]
     assert spread[1] < 1e-6 < 0.01 < min(spread[0], spread[2])
+    by_hand = [
+        float(((f.mean(0) - r.mean(0)) ** 2 + (f.std(0, correction=0) - r.std(0, correction=0)) ** 2).mean())
+        for r, f in zip(real, fake, strict=True)
+    ]
+    assert score == pytest.approx(sum(by_hand) / 3, rel=1e-6) and score > 0
 
 
 def test_pictures_are_drawn_where_the_recipe_says(tmp_path: Path) -> None:

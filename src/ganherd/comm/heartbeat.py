@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -189,10 +190,16 @@ def read(folder: Path) -> list[Beat]:
     return [beat for beat in beats if beat.rank < world_size]
 
 
+@cache
+def _beats() -> TypeAdapter[Beat]:
+    """Return what checks a beat; building it takes milliseconds, and a job reads the beats of all its ranks."""
+    return TypeAdapter(Beat)
+
+
 def _parse(path: Path) -> Beat | None:
     """Return the beat in a file; None if the file is being replaced right now."""
     try:
-        return TypeAdapter(Beat).validate_json(files.read(path, files.MOST_JSON))
+        return _beats().validate_json(files.read(path, files.MOST_JSON))
     except OSError:
         return None
     except ValidationError as error:

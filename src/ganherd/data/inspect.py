@@ -147,7 +147,8 @@ def _summary(dataset: Dataset) -> str:
 
 def _images(dataset: Dataset) -> Image.Image:
     """Return a page with a title, and below it columns of rows of images."""
-    shown = [k for k in range(len(dataset.labels)) if (dataset.y == k).any()][:MOST]
+    present = [k for k in range(len(dataset.labels)) if (dataset.y == k).any()]
+    shown = present[:MOST]
     if shown:
         columns, across = next((count, n) for most, count, n in _LAYOUTS if len(shown) <= most)
         names = [_name(dataset, k) for k in shown]
@@ -168,7 +169,7 @@ def _images(dataset: Dataset) -> Image.Image:
     pen.text((MARGIN, MARGIN + 36), _summary(dataset), SOFT, font=small)
     for i, grid in enumerate(grids):
         page.paste(grid, (MARGIN + sum(widths[:i]), HEADER + MARGIN))
-    if (more := len(dataset.labels) - len(shown)) > 0:
+    if more := len(present) - len(shown):
         pen.text((MARGIN, page.height - 8), f"and {counted(more, 'more classes')}", SOFT, font=small, anchor="ls")
     return page
 
@@ -176,7 +177,7 @@ def _images(dataset: Dataset) -> Image.Image:
 def _name(dataset: Dataset, k: int) -> str:
     """Return the name of a class, shortened, and the number of its images."""
     label, count = dataset.labels[k], np.count_nonzero(dataset.y == k) + np.count_nonzero(dataset.y_test == k)
-    return f"{label if len(label) <= 9 else label[:8] + '…'} ({count:,})"
+    return f"{label if len(label) <= 15 else label[:14] + '…'} ({count:,})"
 
 
 def _some(dataset: Dataset, rows: Array, k: int, most: int) -> Array:

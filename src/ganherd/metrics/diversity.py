@@ -38,7 +38,7 @@ def _std(flat: np.ndarray, ddof: int) -> np.ndarray:
 def relative_error(x: np.ndarray) -> float:
     """Return the ratio of the standard error of `spread` to its value, by the infinitesimal bootstrap.
 
-    It is the derivative of the spread by the weight of each row.
+    The error comes from the derivative of the spread with respect to the weight of each row.
     """
     flat = x.reshape(len(x), -1)
     mean, std = flat.mean(0, dtype=np.float64), _std(flat, ddof=0)

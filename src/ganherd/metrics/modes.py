@@ -142,7 +142,7 @@ def coverages(
 ) -> dict[str, Coverage]:
     """Return the coverage of each mixture, from this many samples of it."""
     each = {}
-    for name in timed(list(mixtures), progress, "coverage of members"):
+    for name in timed(list(mixtures), progress, "coverage of mixtures"):
         each[name] = coverage(mixtures[name].sample(samples, seed=seed, replica=replica).x, modes)
     return each
 

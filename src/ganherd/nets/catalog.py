@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ganherd.util.errors import UserError
@@ -48,9 +48,12 @@ class Setting:
                 raise ValueError(f"must be one of {', '.join(self.choices)}")
             return value
         if self.type == "ints":
-            if not isinstance(value, list | tuple) or not value:
-                raise ValueError("must be a list of whole numbers, such as [256, 256]")
-            return [replace(self, type="int").check(number) for number in value]
+            numbers = value if isinstance(value, list | tuple) else []
+            if not numbers or any(type(number) is not int or number < self.minimum for number in numbers):
+                raise ValueError(f"must be a list of whole numbers of at least {self.minimum:g}, such as [256, 256]")
+            if max(numbers) > _WIDEST:
+                raise ValueError(f"must have numbers of at most {_WIDEST:,}")
+            return list(numbers)
         if self.type == "int":
             if type(value) is not int or value < self.minimum:
                 raise ValueError(f"must be a whole number of at least {self.minimum:g}")
@@ -327,7 +330,8 @@ def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> 
     if name not in known:
         raise WrongNet(known.unknown(name, among="and your own, package.module:Class"))
     catalogued, key = known[name].settings, key or role
-    if strange := next((own for own in settings if own not in catalogued), None):
+    strange = next((own for own in settings if own not in catalogued), None)
+    if strange is not None:
         hint = did_you_mean(f"{key}.{strange}", [f"{key}.{near}" for near in nearest(strange, catalogued)])
         takes = f" ({role} {name} takes {', '.join(catalogued) or 'none'})"
         raise WrongNet(f"unknown key '{key}.{strange}'{takes}{hint}", strange)

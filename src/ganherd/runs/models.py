@@ -5,7 +5,6 @@ A run folder may come from a stranger, so every model checks what it is given. K
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Self
@@ -95,7 +94,7 @@ def _sound_weights(value: Any) -> list[float] | None:
     if value is None:
         return None
     numbers = value if isinstance(value, list) else []
-    is_sound = all(type(one) in (int, float) and math.isfinite(one) and one >= 0 for one in numbers) and any(numbers)
+    is_sound = all(type(one) in (int, float) and 0 <= one < 1e300 for one in numbers) and any(numbers)
     return [float(one) for one in numbers] if is_sound else []
 
 
@@ -128,7 +127,7 @@ class LookRecord(_Record):
 
 
 def _stream_version(value: Any) -> int:
-    """Refuse a version of the random streams that is no whole number. Runs of older versions do not have this key."""
+    """Refuse a version of the random streams that is no whole number, null included. Runs of older versions lack this key."""
     if type(value) is not int:
         raise ValueError("an unknown version of the random streams")
     return value

@@ -88,11 +88,11 @@ class Profile:
             self._spent[routine] += self._clock() - began
 
     def leave(self) -> None:
-        """Start to count the time for the training loop, at the end of a meeting."""
+        """Start counting the time for the training loop, at the end of a meeting."""
         self._left = self._clock()
 
     def enter(self) -> None:
-        """Stop to count the time for the training loop, at the beginning of a meeting."""
+        """Stop counting the time for the training loop, at the beginning of a meeting."""
         if self._left is not None:
             self._spent["train"] += self._clock() - self._left
         self._left = None

@@ -45,7 +45,7 @@ class AsyncCheckpointWriter:
         return {name: self._held[name] for name in state}
 
     def do(self, write: Callable[[], None]) -> None:
-        """Call `write` in the thread, after the checkpoint before it is written."""
+        """Wait until the previous checkpoint is written, then call `write` in the thread."""
         self.wait()
         self._going = self._thread.submit(write)
 

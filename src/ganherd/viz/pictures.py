@@ -26,6 +26,7 @@ GENERATED, DATA = "#3b82f6", "#9aa4b2"
 FRAME = "#8b93a1"
 TILE = 56  # pixels to which small images are enlarged, about
 WIDEST, MOST_ROWS = 1600, 50
+LONGEST = 24  # letters of a row's name
 
 
 def draw_samples(
@@ -87,7 +88,7 @@ def draw_grid(
     blur = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
     columns = min(max(len(row) for row in rows), max(1, WIDEST // (tile_w + gap)))
     font = ImageFont.load_default(size=min(20, max(11, tile_h // 3)))
-    short = [name if len(name) <= 18 else name[:17] + "…" for name in names]
+    short = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
     left = math.ceil(max((font.getlength(name) for name in short), default=0))
     left += 16 if left else 0
     size = (2 * margin + left + columns * (tile_w + gap) - gap, 2 * margin + len(rows) * (tile_h + gap) - gap)

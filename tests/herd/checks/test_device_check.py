@@ -57,11 +57,17 @@ def test_a_net_that_leaves_tensors_on_the_cpu_is_refused_with_its_line(net: type
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_net_that_makes_its_tensors_where_its_input_is_passes(device: str) -> None:
-    check(Good, device)
-    assert next(Good().parameters()).device.type == "cpu"
+    nets = []
+
+    def make() -> nn.Module:
+        nets.append(Good())
+        return nets[-1]
+
+    check(make, device)
+    assert [next(net.parameters()).device.type for net in nets] == [device]  # it was called there
 
 
-def test_a_device_without_memory_is_left_to_the_measurement_of_what_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_without_memory_is_left_to_the_measurement_of_what_fits() -> None:
     calls = []
 
     class Large(Good):

@@ -113,8 +113,8 @@ def test_a_run_too_short_for_a_swap_says_so() -> None:
 
 
 def meetings(every: int, warmup: int, last: int, **settings: object) -> list[int]:
-    made = Gap(None, Settings(**settings), {"every": every, "warmup": warmup}, among(4))  # type: ignore[arg-type]
-    return [step for step in range(last + 1) if made.meets_at(step)]
+    strategy = Gap(None, Settings(**settings), {"every": every, "warmup": warmup}, among(4))  # type: ignore[arg-type]
+    return [step for step in range(last + 1) if strategy.meets_at(step)]
 
 
 def among(members: int) -> MemberRanks:

@@ -147,9 +147,9 @@ def by_hand(name: str, stage: Stage, weights: np.ndarray) -> float:
 def test_any_weights_have_the_score_of_the_weighted_samples(stage: Stage, name: str) -> None:
     rng, score = np.random.default_rng(0), score_of(name, stage)
     tried = np.concatenate([np.eye(3), rng.dirichlet(np.ones(3), 5)])
-    found = score(torch.from_numpy(tried), torch.arange(3).repeat(len(tried), 1))
-    assert found.tolist() == pytest.approx([by_hand(name, stage, w) for w in tried], rel=1e-5, abs=1e-9)
-    assert float(found.max() - found.min()) > 0.01
+    scores = score(torch.from_numpy(tried), torch.arange(3).repeat(len(tried), 1))
+    assert scores.tolist() == pytest.approx([by_hand(name, stage, w) for w in tried], rel=1e-5, abs=1e-9)
+    assert float(scores.max() - scores.min()) > 0.01
 
 
 def test_one_generator_alone_has_the_score_that_is_measured_of_its_samples(stage: Stage) -> None:
@@ -198,14 +198,14 @@ def draws(seed: int, width: int) -> Callable[[int], Tensor]:
 
 @pytest.mark.parametrize("name", SCORES)
 def test_the_es_comes_to_the_best_of_all_weights(stage: Stage, name: str) -> None:
-    """More of what is good, less of what is bad: no worse than the best of 231 mixtures that were scored by hand."""
+    """Its result is no worse than the best of 231 mixtures that were scored by hand."""
     cost, table, score = metric_of(name).cost, torch.arange(3)[None], score_of(name, stage)
     tried = [cost(by_hand(name, stage, weights)) for weights in simplex()]
     best, worst = min(tried), max(tried)
-    found = evolve(uniform(table), table, score, 0.2, 400, draws(0, 3), cost)
-    assert cost(by_hand(name, stage, found.weights[0].numpy())) <= best + 0.02 * (worst - best)
-    assert (cost(found.history).diff(dim=0) <= 0).all()
-    assert float(found.scores) == pytest.approx(by_hand(name, stage, found.weights[0].numpy()), rel=1e-5, abs=1e-9)
+    evolved = evolve(uniform(table), table, score, 0.2, 400, draws(0, 3), cost)
+    assert cost(by_hand(name, stage, evolved.weights[0].numpy())) <= best + 0.02 * (worst - best)
+    assert (cost(evolved.history).diff(dim=0) <= 0).all()
+    assert float(evolved.scores) == pytest.approx(by_hand(name, stage, evolved.weights[0].numpy()), rel=1e-5, abs=1e-9)
     minimised = lambda weights, table: cost(score(weights, table))  # noqa: E731
     whole = subset_search.evolutionary(minimised, 3, 3, 1, generations=30)
     assert cost(by_hand(name, stage, whole.weights.numpy())) <= best + 0.05 * (worst - best)
@@ -217,11 +217,11 @@ def test_a_search_by_density_stops_at_1(stage: Stage) -> None:
     """Two generators of density below and above 1: mixed in the right shares, they have the density of the data."""
     value = {"value": torch.tensor([0.4, 1.9])}
     score, table = aim_of("density", stage).score(value), torch.arange(2)[None]
-    found = evolve(uniform(table), table, score, 0.1, 300, draws(0, 2), metric_of("density").cost)
-    assert float(found.scores) == pytest.approx(1.0, abs=0.01) and found.weights[0].tolist() == pytest.approx(
+    evolved = evolve(uniform(table), table, score, 0.1, 300, draws(0, 2), metric_of("density").cost)
+    assert float(evolved.scores) == pytest.approx(1.0, abs=0.01) and evolved.weights[0].tolist() == pytest.approx(
         [0.6, 0.4], abs=0.01
     )
-    assert float(found.history[0]) == pytest.approx(1.15)  # the history holds densities, not distances from 1
+    assert float(evolved.history[0]) == pytest.approx(1.15)  # the history holds densities, not distances from 1
 
 
 @pytest.mark.parametrize("name", SCORES)

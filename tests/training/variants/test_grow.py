@@ -131,7 +131,7 @@ def test_a_class_is_trained_anew(there: Path, tmp_path: Path, capsys: pytest.Cap
     run = tmp_path / "run"
     shutil.copytree(there / "run", run)
     assert tiny_runs.command("train", "--resume", run, "--retrain", "one", "--budget", "9steps") == 0
-    words = "retraining for 9 steps: member 1 (one) of seed 0, member 1 (one) of seed 1; the others rest\n"
+    words = "retraining for 9 steps: member 1 (one) of seed 0, member 1 (one) of seed 1; the others are paused\n"
     assert capsys.readouterr().err.startswith(words)
     for replica in (0, 1):
         assert same(member(there / "run", 0, replica), member(run, 0, replica))

@@ -50,8 +50,9 @@ def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
     bad = f"{counted(len(reader.skipped), 'files')} in {root} cannot be used as images: {bad}" if bad else ""
     if bad and settings.bad_images == "refuse":
         raise UserError(f"{bad}; remove what is no image, or skip it with --set data.bad_images=skip.")
-    if not all(images.values()):
-        raise UserError(f"{root} holds no images ({', '.join(FORMATS)}).")
+    for group in tree.groups:
+        if not images[group.split]:
+            raise UserError(f"{root / group.folder} holds no images ({', '.join(FORMATS)}).")
     x = {split: reader.stack(own) for split, own in images.items()}
     labels = {split: np.array(own, np.int64) if tree.labels else None for split, own in y.items()}
     notes = [*reader.notes(), *([f"skipped: {bad}"] if bad else [])]

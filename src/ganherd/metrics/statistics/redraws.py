@@ -41,7 +41,7 @@ class NearestSamples:
         return self.far[:, -1]
 
     def radii(self, drawn: Tensor) -> Tensor:
-        """Return the distance [n] to the k-th nearest among the samples that are kept, bool [n]."""
+        """Return the distance [n] to the k-th nearest among the samples in a subset, bool [n]."""
         enough = drawn[self.who].cumsum(1) >= self.k
         place = torch.where(enough.any(1), enough.double().argmax(1), self.far.shape[1] - 1)
         return self.far.gather(1, place[:, None])[:, 0]

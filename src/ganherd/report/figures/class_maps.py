@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from ganherd.data.keyed import shuffle
-from ganherd.features.material import DrawnSamples
 from ganherd.metrics.histogram import class_histogram, expected_by_chance, total_variation
 from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Log
 from ganherd.scoring import maps as drawing
@@ -33,7 +32,7 @@ def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, 
     for run in runs:
         log(f"{MAPPED:,} samples of {run.name}")
         sample = run.mixture.sample(MAPPED, seed=seed)
-        features = reference.of(DrawnSamples(sample.x, sample.y, sample.member), run.name)
+        features = reference.of(sample, run.name)
         groups[run.name] = features.x.cpu().numpy()
     log(f"t-SNE of {sum(map(len, groups.values())):,} rows, some seconds")
     at = drawing.embed(groups, seed, most=MAPPED)

@@ -91,15 +91,12 @@ def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str
 
 def _known(runs: Sequence[FigureRun]) -> tuple[list[FigureRun], dict[str, str]]:
     """Return the runs with at least two records of finite costs, and why each of the others is not drawn."""
-    records = {run.name: int(np.isfinite(run.costs[1] + run.costs[2]).any((1, 2)).sum()) for run in runs}
+    records = {run.name: int(np.isfinite(run.costs[1] + run.costs[2]).all((1, 2)).sum()) for run in runs}
     known = [run for run in runs if records[run.name] > 1]
     amount = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
-    why = f"its records have no costs on held-out data; train it with --set run.validation={amount}"
-    whys = {
-        run.name: "it has one record of finite costs, and a curve needs two" if records[run.name] else why
-        for run in runs
-        if run not in known
-    }
+    absent = f"its records have no costs on held-out data; train it with --set run.validation={amount}"
+    few = "it has fewer than two records in which the costs of all members are finite"
+    whys = {run.name: few if len(run.costs[0]) else absent for run in runs if run not in known}
     if not known:
         raise FigureSkipped("; ".join(f"{name}: {why}" for name, why in whys.items()))
     return known, whys

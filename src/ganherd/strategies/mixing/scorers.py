@@ -189,8 +189,8 @@ def information(share: Tensor, entropy: Tensor) -> MixtureScorer:
     def score(weights: Tensor, table: Tensor) -> Tensor:
         on_cpu, rows = weights.cpu(), table.cpu()
         mixed = (on_cpu.unsqueeze(1) @ shares[rows]).squeeze(1)  # [M, K]
-        bits: Tensor = torch.special.entr(mixed).sum(1) - (on_cpu * entropies[rows]).sum(1)
-        return bits.exp().to(weights)
+        nats: Tensor = torch.special.entr(mixed).sum(1) - (on_cpu * entropies[rows]).sum(1)
+        return nats.exp().to(weights)
 
     return score
 

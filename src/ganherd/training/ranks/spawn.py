@@ -24,8 +24,8 @@ from ganherd.util.host import cores
 
 _PATIENCE = 30.0  # seconds for the others to end by themselves when one has failed
 _WHY = {  # likely causes of signals that end a rank
-    signal.SIGKILL: ", as the system does where memory runs out",
-    signal.SIGBUS: ", as where a file of the data was shortened while it was read",
+    signal.SIGKILL: ", probably because memory ran out",
+    signal.SIGBUS: ", probably because a data file was truncated while it was read",
     signal.SIGSEGV: "",
     signal.SIGABRT: "",
     signal.SIGILL: "",
@@ -41,8 +41,6 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
         main: Runs the command in a rank.
         words: The arguments of the command.
     """
-    from torch.distributed import TCPStore
-
     common = {
         "WORLD_SIZE": str(ranks),
         "LOCAL_WORLD_SIZE": str(ranks),
@@ -80,6 +78,8 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
             signal.signal(number, tell)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         # In this store the ranks find each other. Its thread must not run when ranks are forked.
+        from torch.distributed import TCPStore  # only now: OMP_NUM_THREADS must be set before PyTorch is loaded
+
         _store = TCPStore("127.0.0.1", port, None, True, wait_for_workers=False)
         return _watch(processes)
     finally:

@@ -35,9 +35,15 @@ class Trackers(Callback):
     def __init__(self, folder: RunFolder, recipe: Recipe, is_first: bool = True) -> None:
         self._folder = folder
         self._writers: list[Callable[[int, dict[str, float]], None]] = []
+        self._open_board: Callable[..., SummaryWriter] | None = None
         self._board: SummaryWriter | None = None
         self._run: Any = None
         if recipe.run.tensorboard and is_first:
+            from torch.utils.tensorboard import (
+                SummaryWriter,  # now, so that a broken installation fails before the first step
+            )
+
+            self._open_board = SummaryWriter
             self._writers.append(self._write_to_tensorboard)
         if recipe.run.wandb != "off" and is_first:
             import wandb
@@ -76,10 +82,9 @@ class Trackers(Callback):
     def _write_to_tensorboard(self, step: int, values: dict[str, float]) -> None:
         # opened with the first record: a resume has cut off the records that it repeats by then
         if self._board is None:
-            from torch.utils.tensorboard import SummaryWriter
-
+            assert self._open_board is not None
             place = self._folder.path / "tensorboard"
-            self._board = SummaryWriter(str(place), purge_step=_last_kept_step(self._folder) + 1)
+            self._board = self._open_board(str(place), purge_step=_last_kept_step(self._folder) + 1)
         for name, value in values.items():
             self._board.add_scalar(name, value, step)
 

@@ -10,7 +10,6 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from functools import cache, partial
 from pathlib import Path
@@ -35,7 +34,7 @@ from ganherd.nets import catalog
 from ganherd.recipe.schema import NetConfig
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
-from ganherd.util.files import JsonObject, atomic_write
+from ganherd.util.files import JsonObject, write_cache
 from ganherd.util.host import give_back
 from ganherd.util.user_code import importable_from, installed_folders
 from ganherd.util.version import PACKAGE, __version__
@@ -118,7 +117,7 @@ def checked(
             report = guard.check(task, None if foreign else SMALL_EXTENT)
             give_back()
             if path and not report.results["loop"].why:
-                _write(path, report)
+                write_cache(path, asdict(report))
         yield task, report
 
 
@@ -235,9 +234,3 @@ def _read(path: Path) -> GuardReport | None:
     except (OSError, ValueError):  # missing or damaged: compare again
         return None
     return report if set(report.results) == set(guard.ENGINES) else None
-
-
-def _write(path: Path, report: GuardReport) -> None:
-    with suppress(OSError):  # a cache that cannot be written costs only the next comparison
-        path.parent.mkdir(parents=True, exist_ok=True)
-        atomic_write(path, json.dumps(asdict(report)), sync=False)

@@ -71,7 +71,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
         # The checkpoint decides how far the run goes; run.json repeats it for readers.
         folder.write_info(state="interrupted", budget={"steps": until, "deadline": None})
     names = few([facts["name"] for facts in restarted], 3)
-    return f"retraining for {until - last.step:,} steps: {names}; the others rest"
+    return f"retraining for {until - last.step:,} steps: {names}; the others are paused"
 
 
 def chosen(prepared: PreparedHerd, which: str) -> list[int]:
