@@ -25,6 +25,7 @@ from ganherd.cli.options import (
     refuse,
 )
 from ganherd.util.errors import UserError
+from ganherd.util.host import wake_gpu
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
@@ -146,6 +147,7 @@ def train(
     elif engine != "local":
         _train_in_job(command, engine)
     elif ranks is None or ranks == 1:
+        wake_gpu()
         _show_trained(_train(command, None), as_json)
     else:
         _start_ranks(command, ranks)
