@@ -78,7 +78,7 @@ def measure(names: Sequence[str], settings: Sequence[str], log: Callable[[str], 
 
 
 def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) -> Row:
-    """Train for a few steps in a process of its own, and return when its first step was recorded."""
+    """Train for a few steps in a separate process, and return when its first step was recorded."""
     shutil.copy(own_nets.__file__, folder)
     changes = [*case.settings, *settings, "run.scores=false", "run.record_every=1", f"train.budget={STEPS}steps"]
     if case.shape:

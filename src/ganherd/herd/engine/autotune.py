@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import platform
+import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from ganherd.herd.checks.module_copies import short_message
 from ganherd.herd.engine.engines import (
@@ -91,7 +94,7 @@ def _fastest(herd: Herd, plans: list[Plan], log: Callable[[str], None]) -> Plan:
 
 
 def _candidates(herd: Herd, settings: Settings) -> list[Plan]:
-    """Return the plans that the settings and the device allow; only one on a GPU, where it is known which one is fastest."""
+    """Return the plans that the settings and the device allow; only one on a GPU, because the fastest one is known there."""
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
@@ -113,13 +116,20 @@ def _tried(herd: Herd, settings: Settings, log: Callable[[str], None], report: C
     (plan,) = _candidates(herd, settings)
     if plan.one_by_one:
         return None
+    cache = cache_home() / "engines.json"
+    identity = _identity(herd, [plan])
+    if _read(cache).get(identity) == [plan.name, plan.chunk, plan.threads]:
+        return plan  # the trial has succeeded before
     why = _failure(herd, plan, report)
-    if why and settings.name == "auto" and plan.name == "graph":
+    if not why:
+        write_cache(cache, {**_read(cache), identity: [plan.name, plan.chunk, plan.threads]})
+        return plan
+    if settings.name == "auto" and plan.name == "graph":
         fused = replace(plan, name="fused")
         if not _failure(herd, fused, report):
             log(f"the nets cannot be captured in a CUDA graph ({why}), so the host launches every step.")
             return fused
-    return None if why else plan
+    return None
 
 
 def _failure(herd: Herd, plan: Plan, report: CompileReport) -> str:
@@ -220,13 +230,24 @@ def _identity(herd: Herd, plans: list[Plan]) -> str:
     rules = {name: value for name, value in vars(herd.rules).items() if name != "game"} | {
         "game": [herd.rules.game.names, herd.rules.game.d_name]
     }
+    modules = [herd.d.module, *(breed.g.module for breed in herd.breeds.all)]
     facts = [
-        _GOOD_ENOUGH,
+        _GOOD_ENOUGH, _source_digest(modules),
         platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.num_members, list(herd.feed.x.shape[1:]),
-        [(str(breed.g.module), len(breed.slots)) for breed in herd.breeds.all], str(herd.d.module), rules,
+        list(map(str, modules)), [len(breed.slots) for breed in herd.breeds.all], rules,
         *herd.pace, [(plan.name, plan.chunk, plan.threads) for plan in plans],
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+
+
+def _source_digest(modules: Sequence[nn.Module]) -> str:
+    """Hash the files that define the layers of users' nets; without a file, as in a notebook, no two results are equal."""
+    classes = {type(layer) for module in modules for layer in module.modules()}
+    own = [one for one in classes if not one.__module__.startswith(("torch.", "ganherd."))]
+    try:
+        return hashlib.sha256(b"".join(sorted(Path(inspect.getfile(one)).read_bytes() for one in own))).hexdigest()
+    except (OSError, TypeError):
+        return secrets.token_hex(16)
 
 
 def _read(path: Path) -> dict[str, list[object]]:

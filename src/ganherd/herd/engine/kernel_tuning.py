@@ -11,7 +11,7 @@ from ganherd.herd.lowering.kernels import tiles
 def tune(herd: Herd, plan: Plan, report: CompileReport = no_report) -> int:
     """Measure the kernels of a step that no table has, on a copy of the state, and return their number.
 
-    The results go to the user's table in the cache (`tiles`). A run that is going on keeps the shapes it has.
+    The results go to the user's table in the cache (`tiles`). Runs that are being trained keep their shapes.
     """
 
     def train_copy() -> None:

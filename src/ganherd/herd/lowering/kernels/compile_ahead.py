@@ -2,8 +2,8 @@
 
 Triton compiles a kernel when it is launched for the first time, and a step has about a hundred kernels of a second each. So a
 step is first run without launching any kernel that is not compiled yet, only to learn which kernels it needs (`collected`).
-Processes then compile these kernels into Triton's cache on disk (`compile_kernels`), where the step finds them. The names in
-that cache are digests of a kernel's source, types, constants and target, so many users can share one.
+Processes then compile these kernels into Triton's cache on disk (`compile_kernels`), and the step finds them there. The names
+in that cache are digests of a kernel's source, types, constants and target; therefore users can share one.
 """
 
 from __future__ import annotations
