@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ganherd.comm.backends.local import Local
@@ -12,11 +13,11 @@ from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.recipe import trust
-from ganherd.recipe.schema import Recipe
+from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.checkpoint import Checkpoint
 from ganherd.runs.folder import RunFolder, next_path
 from ganherd.training.endings import reported_end
-from ganherd.training.finish import Finisher, Run, finish_part, finish_run
+from ganherd.training.finish import Finisher, Product, Run, finish_part, finish_run
 from ganherd.training.health import look_interval
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
@@ -47,6 +48,8 @@ class SessionOptions:
     quiet: bool = False
     trust_code: bool = False
     finishers: tuple[Finisher, ...] = ()
+    began: float = field(default_factory=time.monotonic)  # when the command was started: a time budget counts from then
+    before: float = 0.0  # seconds of the command's budget that belong to its first phase, before `began`
 
 
 class Session:
@@ -104,6 +107,7 @@ class Session:
             self.recovery.bring_back(self)
         source.restore(self)
         self.budget, self.meetings = source.plan_steps(self)
+        self._planned_at = time.monotonic()
         return True
 
     def open(self) -> None:
@@ -130,6 +134,7 @@ class Session:
             looks=self.looks,
             strategy=make_strategy(herd, self.meetings),
             callbacks=[trackers],
+            began=self._planned_at,
         )
         closing.callback(trainer.close)
         if self.recovery:
@@ -138,7 +143,7 @@ class Session:
         if self.recovery:
             self.recovery.report(trainer, self.state_from)
         trainer.event("resume" if self.resumed else "start", engine=vars(self.own_plan), versions=versions())
-        self.progress.start(self.budget.steps, self.budget.deadline)
+        self.progress.start(self.budget.steps, self.budget.limit)
         self.stop.name = self.recovery.signals.name if self.recovery else ""
         self._training.enter_context(self.stop)
         if self.recovery:
@@ -153,7 +158,8 @@ class Session:
         is_part = self.folder.info.part is not None
         self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
         self.stop.at_once()
-        done = finish_part(trainer) if is_part else finish_run(trainer, self.options.finishers)
+        finishers = (TimeReport(trainer, self.options.before), *self.options.finishers)
+        done = finish_part(trainer) if is_part else finish_run(trainer, finishers)
         if self.recovery:
             self.recovery.done = done if self.ranks.is_first else None
         self.ranks.finish()
@@ -171,12 +177,30 @@ class Session:
         return (self.source.folder or self.folder).again
 
     def _headline(self, step: int) -> str:
-        steps, ranks = self.budget.steps, self.ranks
-        if step >= steps:
+        steps, limit, ranks = self.budget.steps, self.budget.limit, self.ranks
+        if step >= steps and limit is None:
             return f"{self.folder.path} has made all of its {steps:,} steps; give it a larger --budget to continue."
         over = "" if ranks.is_single_process else f" on {len(ranks.placement.ranks)} ranks"
         plan = self.own_plan.describe(self.herd.herd.num_members)
-        return f"{self.folder.path}: {self.herd.size} members{over}, step {step:,} to {steps:,}, {plan}"
+        length = f"step {step:,} to {steps:,}" if limit is None else f"{duration(limit)} of training"
+        return f"{self.folder.path}: {self.herd.size} members{over}, {length}, {plan}"
+
+
+class TimeReport(Finisher):
+    """Report when the mixture of a run with a time budget is saved, before anything else is made of it."""
+
+    def __init__(self, trainer: Trainer, before: float) -> None:
+        """Prepare the report after the last step. `before`: seconds of the budget that belong to an earlier phase."""
+        self._trainer, self._deadline, self._before = trainer, trainer.state.over, before
+
+    def on_mixture(self, product: Product) -> None:
+        if self._deadline is None:
+            return
+        whole = self._before + parse_budget(product.recipe.train.budget)[1]
+        used = whole - self._deadline + self._trainer.seconds
+        then = "; scores follow" if product.recipe.run.scores else ""
+        steps = f"{self._trainer.step:,} step{'s' * (self._trainer.step != 1)}"
+        product.log(f"Mixture saved after {used:.1f} s of the {whole:g} s budget, with {steps}{then}.")
 
 
 @safe_streams("stderr", "stdout")
@@ -192,17 +216,19 @@ def train(
     job: Communicator | None = None,
     part: range | None = None,
     finishers: Sequence[Finisher] = (),
+    began: float | None = None,
 ) -> Run:
     """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
 
     Args:
         path: The new folder; None: the next one below `runs`, called `name`.
-        counts_all: Whether a time budget is for the training alone, without the making of the mixture.
+        counts_all: Whether a time budget is for the training alone, without the start and the making of the mixture.
         job: The ranks, which all call this; None: run in this process only.
         part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
         finishers: Work on the mixture, for example score it.
+        began: When the command was started, on the clock of `time.monotonic`: a time budget counts from then. Default: now.
     """
-    options = SessionOptions(quiet, trust_code, tuple(finishers))
+    options = _options(quiet, trust_code, finishers, began)
     if phases.pending(recipe) is not None:
         if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
@@ -227,6 +253,7 @@ def resume(
     job: Communicator | None = None,
     *,
     finishers: Sequence[Finisher] = (),
+    began: float | None = None,
 ) -> Run:
     """Continue a run exactly from its last checkpoint.
 
@@ -234,8 +261,9 @@ def resume(
         overrides: Settings of the recipe to change; only train.budget and run.scores may differ.
         job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
         finishers: Work on the mixture, for example score it.
+        began: When the command was started, on the clock of `time.monotonic`; a new time budget counts from then. Default: now.
     """
-    options = SessionOptions(quiet, trust_code, tuple(finishers))
+    options = _options(quiet, trust_code, finishers, began)
     if job is None:
         return _resumed(RecordedRun(Path(path), overrides), options)
     recovery = Recovery(job.latest)
@@ -245,6 +273,10 @@ def resume(
         return _resumed(RecordedRun(where, overrides), options, recovery)
 
     return recovery.through(lambda: again(Path(path)), again)
+
+
+def _options(quiet: bool, trust_code: bool, finishers: Sequence[Finisher], began: float | None) -> SessionOptions:
+    return SessionOptions(quiet, trust_code, tuple(finishers), time.monotonic() if began is None else began)
 
 
 @refused_if_too_large(is_resumed=True)
@@ -257,7 +289,8 @@ def _train_two_phases(
 ) -> Run:
     """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
-    If it is interrupted, the same call continues where it stopped.
+    Both phases together have the budget: the clock of the second starts where the share of the first one ends. If the call is
+    interrupted, the same call continues where it stopped.
     """
     where = Path(path) if path is not None else next_path(Path("runs"), name)
     log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
@@ -266,17 +299,21 @@ def _train_two_phases(
     preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
     phases.foreseen(phases.after(recipe), first)
     log(f"first phase: {first.train.budget}, in {folder.path}")
+    unit, amount = parse_budget(first.train.budget)
+    second = replace(options, began=options.began + amount, before=amount) if unit == "seconds" else options
     try:
         if not folder.info_path.is_file():
             Session(NewRun(first, folder.path, name, counts_all), options).run()
         else:
+            second = options  # the first phase was begun by an earlier command
             refuse_changes(folder.recipe, first, folder)
             if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:
                 with trust.vouched(first):
                     _resumed(RecordedRun(folder.path, [f"train.budget={first.train.budget}"]), options)
+                second = replace(options, began=time.monotonic())
     except Interrupted:
         raise Interrupted(
             f"Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
         ) from None
     log(f"second phase: {then.train.budget}, in {where}")
-    return Session(NewRun(then, where, name, counts_all), options).run()
+    return Session(NewRun(then, where, name, counts_all), second).run()

@@ -11,7 +11,7 @@ from ganherd.herd.engine.device import missing_gpu
 from ganherd.herd.engine.engines import measure_rate, memory_per_member
 from ganherd.herd.state import bytes_per_member
 from ganherd.recipe.schema import Recipe, parse_budget
-from ganherd.training.budget import plan_budget
+from ganherd.training.budget import Timing, plan_budget
 from ganherd.training.setup import net_guard, preflight
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import plan_meetings, strategy_class
@@ -74,7 +74,7 @@ def _measured(prepared: PreparedHerd) -> JsonObject:
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
         engine, at_once = plan.describe(herd.num_members), 1 if plan.one_by_one else plan.chunk
         speed = measure_rate(herd, plan, 1.0)
-    budget = plan_budget(recipe.train.budget, prepared.steps_per_epoch, lambda: (speed / herd.num_members, 2.0))
+    budget = plan_budget(recipe.train.budget, prepared.steps_per_epoch, lambda: Timing(speed / herd.num_members))
     meetings = plan_meetings(recipe, prepared.steps_per_epoch, budget.steps)
     disk = disk_need(prepared, budget.steps)
     return {
@@ -89,7 +89,7 @@ def _measured(prepared: PreparedHerd) -> JsonObject:
         "member_steps_per_second": round(speed, 1 if speed >= 1 else 4),
         "measured": "one step of one member" if slow else "the herd",
         "seconds": round(budget.steps * herd.num_members / speed, 1),
-        "notes": preflight.check_length(recipe, meetings, budget.steps),
+        "notes": preflight.check_length(recipe, meetings, budget),
     }
 
 
