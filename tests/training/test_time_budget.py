@@ -17,9 +17,12 @@ import yaml
 from fake_clock import FakeClock
 
 import ganherd
+from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop, session
-from ganherd.util import host
+from ganherd.training.setup import dry_run
+from ganherd.training.setup.start_times import recorded_starts
+from ganherd.util import process_clock
 
 
 @pytest.fixture(autouse=True)
@@ -146,7 +149,7 @@ def test_a_time_budget_ends_by_the_clock_of_the_call_not_of_the_process(
     clock = FakeClock()
     clock.install(monkeypatch)
     began = clock.now - 10.0  # of the command
-    session.train(ganherd.api.recipe_file.load(recipes.noise_recipe(tmp_path, "30s")), "run", quiet=True, began=began)
+    session.train(recipe_file.load(recipes.noise_recipe(tmp_path, "30s")), "run", quiet=True, began=began)
     assert clock.saved_at - began == pytest.approx(30, rel=0.03)
 
 
@@ -164,14 +167,77 @@ def test_the_end_is_an_event_with_the_planned_steps(tmp_path: Path, monkeypatch:
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="the age of a process is read from /proc")
 def test_a_command_begins_with_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host, "_LONGEST_START", float("inf"))
-    began = host.process_began()
-    assert began <= host._IMPORTED <= time.monotonic()
-    monkeypatch.setattr(host, "_IMPORTED", began - 3.0)  # in a parent, before this process was forked
-    assert host.process_began() == began - 3.0
+    monkeypatch.setattr(process_clock, "_LONGEST_START", float("inf"))
+    began = process_clock.process_began()
+    assert began <= process_clock._IMPORTED <= time.monotonic()
+    monkeypatch.setattr(process_clock, "_IMPORTED", began - 3.0)  # in a parent, before this process was forked
+    assert process_clock.process_began() == began - 3.0
 
 
 def test_a_process_that_was_a_script_before_begins_with_the_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    later = host.process_began() + 1000.0
-    monkeypatch.setattr(host, "_IMPORTED", later)
-    assert host.process_began() == later
+    later = process_clock.process_began() + 1000.0
+    monkeypatch.setattr(process_clock, "_IMPORTED", later)
+    assert process_clock.process_began() == later
+
+
+# -- what a dry run estimates -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "start_times.json"
+
+
+def dry_clock(monkeypatch: pytest.MonkeyPatch, choice: list[float]) -> FakeClock:
+    """Let the engine be chosen in these seconds, call by call, and a step take 0.1 s."""
+    clock, choose = FakeClock(), dry_run.autotune.choose
+
+    def slow_choice(*words: Any) -> Any:
+        clock.now += choice.pop(0)
+        return choose(*words)
+
+    clock.install(monkeypatch)
+    monkeypatch.setattr(dry_run, "time", clock)
+    monkeypatch.setattr(dry_run.autotune, "choose", slow_choice)
+    monkeypatch.setattr(dry_run, "measure_rate", lambda herd, *_: 10.0 * herd.num_members)
+    return clock
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_dry_run_estimates_a_cold_and_a_warm_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = recipe_file.load(recipes.noise_recipe(tmp_path, "60s"))
+    clock = dry_clock(monkeypatch, [7.0, 1.0, 1.0])  # measured, and then from the cache
+    facts = dry_run.describe(recipe, began=clock.now - 2.0)
+    assert (facts["cold"]["start_seconds"], facts["warm"]["start_seconds"]) == (9.0, 3.0)
+    assert facts["warm"]["steps"] == facts["steps"] == facts["cold"]["steps"] + 60
+    assert facts["warm"]["seconds"] == pytest.approx(60, abs=0.2) == facts["cold"]["seconds"]
+    said = dry_run.measured(facts)
+    assert "first step after 3 s" in said and "first step after 9 s" in said
+    facts = dry_run.describe(recipe, began=clock.now - 4.0)  # the first start is remembered, this one is warm
+    assert (facts["cold"]["start_seconds"], facts["warm"]["start_seconds"]) == (9.0, 5.0)
+
+
+@pytest.mark.usefixtures("own_cache")
+def test_a_dry_run_of_two_phases_estimates_the_whole_command(
+    monkeypatch: pytest.MonkeyPatch, two_phases: dict[str, Any]
+) -> None:
+    dry_clock(monkeypatch, [1.0, 1.0])
+    facts = dry_run.describe(recipe_file.load(two_phases))
+    assert facts["seconds"] == 60 and facts["warm"]["seconds"] == pytest.approx(60, abs=0.2)
+    assert facts["steps"] == pytest.approx(10 * 13, abs=8)
+
+
+def test_the_first_start_and_the_last_one_are_remembered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_cache: Path
+) -> None:
+    clock = FakeClock()
+    clock.install(monkeypatch)
+    settings = recipes.noise_recipe(tmp_path, "5steps")
+    recipe = recipe_file.load(settings, ["train.budget=9steps"])  # the length does not matter
+    assert recorded_starts(recipe) == []
+    for clock.start in (4.0, 3.0, 2.0):
+        tiny_runs.train(tmp_path / str(clock.start), settings)
+    assert recorded_starts(recipe) == [4.0, 2.0]
+    own_cache.write_text('{"broken": 3}')
+    assert recorded_starts(recipe) == []

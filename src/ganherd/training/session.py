@@ -24,7 +24,7 @@ from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.recording.progress import Progress
 from ganherd.training.recording.trackers import Trackers
-from ganherd.training.setup import preflight
+from ganherd.training.setup import preflight, start_times
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
 from ganherd.training.setup.engine_plan import apply_plan
@@ -69,6 +69,7 @@ class Session:
         self.job: Communicator = recovery.job if recovery else Local()
         self.log: Callable[[str], None] = (lambda text: None) if options.quiet or self.job.rank > 0 else printed.say
         self.stop = StopRequest()
+        self._created = time.monotonic()
         self._held = ExitStack()  # locks and settings of the session
         self._training = ExitStack()  # what is open while it trains
 
@@ -148,6 +149,11 @@ class Session:
         self._training.enter_context(self.stop)
         if self.recovery:
             self._training.enter_context(spares.listening(self.ranks, folder.path, self.stop))
+        if ranks.is_first and not self.resumed:
+            # a second phase starts when its session is created
+            start_times.record_start(
+                herd.recipe, time.monotonic() - (self._created if self.options.before else self.options.began)
+            )
         trainer.train(self.stop)
 
     def finish(self) -> Run:

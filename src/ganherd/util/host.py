@@ -1,10 +1,9 @@
-"""Find out when a process was started, and what it may use of its machine: cores, memory, threads."""
+"""Find out what a process may use of its machine: cores, memory, threads."""
 
 from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -12,25 +11,6 @@ from contextvars import copy_context
 from typing import TypeVar
 
 T = TypeVar("T")
-
-_IMPORTED = time.monotonic()
-_LONGEST_START = 5.0  # seconds from the start of a process to the import of this module
-
-
-def process_began() -> float:
-    """Return when the command of this process was started, on the clock of `time.monotonic`.
-
-    If the system does not tell, it is when this module was imported. That also holds for a process that a script has become by
-    `exec`, whose age is that of the script, and for a forked one, whose parent has imported this module.
-    """
-    try:
-        with open("/proc/self/stat", "rb") as file:
-            ticks = int(file.read().rpartition(b")")[2].split()[19])
-        age = time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError, AttributeError):
-        return _IMPORTED
-    began = time.monotonic() - age
-    return began if _IMPORTED - _LONGEST_START <= began <= _IMPORTED else _IMPORTED
 
 
 def own_cores() -> list[int]:

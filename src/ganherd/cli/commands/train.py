@@ -25,7 +25,7 @@ from ganherd.cli.options import (
     refuse,
 )
 from ganherd.util.errors import UserError
-from ganherd.util.host import process_began
+from ganherd.util.process_clock import process_began
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _look(command: TrainCommand, explain: bool) -> None:
     from ganherd.training.setup import dry_run as dry
 
     if command.as_json:
-        print_json(dry.describe(loaded))
+        print_json(dry.describe(loaded, began=process_began()))
         return
     shown: list[str] = []
 
@@ -186,7 +186,7 @@ def _look(command: TrainCommand, explain: bool) -> None:
         show(dry.known(facts))
         say("measuring memory and time…")
 
-    show(dry.measured(dry.describe(loaded, show_known), shown))
+    show(dry.measured(dry.describe(loaded, show_known, process_began()), shown))
 
 
 def _prepare_retraining(command: TrainCommand, classes: str, budget: str | None) -> None:
