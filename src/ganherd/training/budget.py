@@ -39,13 +39,14 @@ class Budget:
             closing: What follows the last step, before the deadline. None: training alone may take all of the time.
         """
         self.steps, self.deadline, self.closing = steps, deadline, closing
+        self.shortage = ""  # why a time leaves no room for training
 
     @property
     def limit(self) -> float | None:
         """The second after which no further step is trained; None if only the steps count."""
-        return (
-            None if self.deadline is None else max(0.0, self.deadline - (self.closing.seconds if self.closing else 0.0))
-        )
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - (self.closing.seconds if self.closing else 0.0))
 
     def is_over(self, seconds: float) -> bool:
         return (limit := self.limit) is not None and seconds >= limit
@@ -72,12 +73,44 @@ class Timing:
     start: float = 0.0  # seconds from the start of the command to the first step
     closing: ClosingTime | None = None  # what follows the last step; None: the time is for training alone
 
+    @property
+    def overhead(self) -> float:
+        """The seconds of the start and of the end."""
+        return self.start + (self.closing.seconds if self.closing else 0.0)
 
-def plan_budget(text: str, steps_per_epoch: float, measure: Callable[[], Timing]) -> Budget:
+
+@dataclass(frozen=True)
+class SecondPhase:
+    """What follows a first phase within the same time budget. The first phase leaves room for its start and its end."""
+
+    share: float  # of the first phase in the training time of both
+    closing: float  # seconds from its last step to its mixture
+    start: float | None  # seconds of its start, as recorded; None: as long as that of the first phase
+    imports: float  # seconds of the command before the first phase was started; the second one does without
+
+    def overhead(self, first: Timing) -> float:
+        """Return the seconds of the start and of the end of the second phase."""
+        return self.closing + (max(0.0, first.start - self.imports) if self.start is None else self.start)
+
+    def extra_time(self, first: Timing) -> float:
+        """Return the seconds by which the first phase ends later than at its share of the budget; negative: earlier.
+
+        Then both phases have their shares of the time that is left for training.
+
+        >>> SecondPhase(0.75, closing=6.0, start=4.0, imports=0.0).extra_time(Timing(1.0, start=2.0))
+        -7.0
+        """
+        return (1 - self.share) * first.overhead - self.share * self.overhead(first)
+
+
+def plan_budget(
+    text: str, steps_per_epoch: float, measure: Callable[[], Timing], second: SecondPhase | None = None
+) -> Budget:
     """Return the budget for a recipe's `train.budget`, such as `3epochs`.
 
     Args:
         measure: Called for times only.
+        second: The phase that follows, if there is one.
 
     >>> plan_budget("3epochs", 2.5, lambda: Timing(0.0)).steps
     8
@@ -90,8 +123,15 @@ def plan_budget(text: str, steps_per_epoch: float, measure: Callable[[], Timing]
     if unit == "epochs":
         return Budget(max(1, math.ceil(amount * steps_per_epoch - 1e-9)))
     timing = measure()
-    budget = Budget(1, amount - timing.start, timing.closing)
+    budget = Budget(1, amount - timing.start + (second.extra_time(timing) if second else 0.0), timing.closing)
     budget.steps = max(1, int((budget.limit or 0.0) * timing.rate))
+    if not budget.limit:
+        overhead = timing.overhead + (second.overhead(timing) if second else 0.0)
+        whole, phases = (amount / second.share, " of both phases") if second else (amount, "")
+        budget.shortage = (
+            f"a budget of {duration(whole)} is too short: the start and the end{phases} take about {duration(overhead)} here, so "
+            f"only one step is trained; give it --budget {10 * math.ceil(overhead / 5)}s or more"
+        )
     return budget
 
 
@@ -102,22 +142,12 @@ def too_short(text: str, budget: Budget) -> list[str]:
     ['50epochs of this data are 25 steps, too few to learn from: give it --budget 2000steps']
     >>> too_short("25steps", Budget(25)), too_short("50epochs", Budget(3400)), too_short("9s", Budget(70, 6.0))
     ([], [], [])
-    >>> too_short("4s", Budget(1, 0.5, ClosingTime(mixture=1.2)))  # doctest: +NORMALIZE_WHITESPACE
-    ['4s are too short: starting takes 4 s here, and ending about 2 s. Only one step is trained; give it --budget 20s or
-      more']
     """
-    unit, amount = parse_budget(text)
-    if unit == "epochs" and budget.steps < FEW:
-        return [
-            f"{text} of this data are {budget.steps:,} steps, too few to learn from: give it --budget {ENOUGH}steps"
-        ]
-    if budget.deadline is None or budget.limit:
+    if budget.shortage:
+        return [budget.shortage]
+    if parse_budget(text)[0] != "epochs" or budget.steps >= FEW:
         return []
-    start, end = amount - budget.deadline, budget.closing.seconds if budget.closing else 0.0
-    return [
-        f"{text} are too short: starting takes {duration(start)} here, and ending about {duration(end)}. Only one step is "
-        f"trained; give it --budget {10 * math.ceil((start + end) / 5)}s or more"
-    ]
+    return [f"{text} of this data are {budget.steps:,} steps, too few to learn from: give it --budget {ENOUGH}steps"]
 
 
 def measure(prepared: PreparedHerd, plan: Plan, began: float | None, has_mixture: bool = True) -> Timing:

@@ -74,7 +74,7 @@ def estimate_closing(prepared: PreparedHerd, has_mixture: bool = True) -> Closin
         trained = [row for row in rows if prepared.own[row] not in prepared.frozen_members]
         if trained:
             _recalibration(prepared, breed, trained[0], NOISES_AT_ONCE)  # to warm up
-            timed = 2 * NOISES_AT_ONCE
+            timed = 4 * NOISES_AT_ONCE
             seconds += len(trained) * NOISES / timed * _recalibration(prepared, breed, trained[0], timed)
     generators = bytes_per_member({"g.params": herd.state["g.params"]})
     return ClosingTime(seconds, generators / bytes_per_member(herd.state))

@@ -16,6 +16,8 @@ from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.checkpoint import Checkpoint
 from ganherd.runs.folder import RunFolder, next_path
+from ganherd.training.budget import SecondPhase
+from ganherd.training.closing_time import estimate_closing
 from ganherd.training.endings import reported_end
 from ganherd.training.finish import Finisher, Product, Run, finish_part, finish_run
 from ganherd.training.health import look_interval
@@ -50,6 +52,7 @@ class SessionOptions:
     finishers: tuple[Finisher, ...] = ()
     began: float = field(default_factory=time.monotonic)  # when the command was started: a time budget counts from then
     before: float = 0.0  # seconds of the command's budget that belong to its first phase, before `began`
+    second_phase: SecondPhase | None = None  # what follows in the same command, within its time budget
 
 
 class Session:
@@ -164,7 +167,8 @@ class Session:
         is_part = self.folder.info.part is not None
         self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
         self.stop.at_once()
-        finishers = (TimeReport(trainer, self.options.before), *self.options.finishers)
+        report = () if self.options.second_phase else (TimeReport(trainer, self.options.before),)
+        finishers = (*report, *self.options.finishers)
         done = finish_part(trainer) if is_part else finish_run(trainer, finishers)
         if self.recovery:
             self.recovery.done = done if self.ranks.is_first else None
@@ -290,28 +294,38 @@ def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | 
     return Session(source, options, recovery).run()
 
 
+def _second_phase(recipe: Recipe, herd: PreparedHerd, began: float) -> SecondPhase:
+    """Estimate what the second phase of a recipe takes in addition to its training."""
+    assert recipe.herd.first is not None
+    starts = start_times.recorded_starts(herd.recipe)
+    closing = estimate_closing(herd).seconds
+    return SecondPhase(recipe.herd.first.share, closing, starts[-1] if starts else None, time.monotonic() - began)
+
+
 def _train_two_phases(
     recipe: Recipe, path: str | Path | None, name: str, counts_all: bool, options: SessionOptions
 ) -> Run:
     """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
-    Both phases together have the budget: the clock of the second starts where the share of the first one ends. If the call is
-    interrupted, the same call continues where it stopped.
+    Both phases together have the budget. If the call is interrupted, the same call continues where it stopped.
     """
     where = Path(path) if path is not None else next_path(Path("runs"), name)
     log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
     preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
-    phases.foreseen(phases.after(recipe), first)
+    foreseen = phases.foreseen(phases.after(recipe), first)
     log(f"first phase: {first.train.budget}, in {folder.path}")
     unit, amount = parse_budget(first.train.budget)
-    second = replace(options, began=options.began + amount, before=amount) if unit == "seconds" else options
+    second = options
     try:
         if not folder.info_path.is_file():
+            if unit == "seconds" and not counts_all:
+                second = replace(options, began=options.began + amount, before=amount)
+                options = replace(options, second_phase=_second_phase(recipe, foreseen, options.began))
+            del foreseen  # its memory is for the first phase
             Session(NewRun(first, folder.path, name, counts_all), options).run()
         else:
-            second = options  # the first phase was begun by an earlier command
             refuse_changes(folder.recipe, first, folder)
             if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:
                 with trust.vouched(first):

@@ -101,6 +101,7 @@ class NewRun(RunSource):
             herd.recipe.train.budget,
             herd.steps_per_epoch,
             lambda: measure(herd, session.own_plan, began, self.part is None),
+            session.options.second_phase,
         )
         meetings = plan_meetings(herd.recipe, herd.steps_per_epoch, budget.steps)
         notes = preflight.check_length(herd.recipe, meetings, budget)

@@ -43,7 +43,9 @@ def _read() -> dict[str, list[float]]:
 
 def _identity(recipe: Recipe) -> str:
     """Return a hash of the machine and of all settings that the start depends on."""
-    settings = recipe.model_dump(mode="json", exclude={"run": True, "code": True, "train": {"budget"}})
+    settings = recipe.model_dump(
+        mode="json", exclude={"run": True, "code": True, "train": {"budget"}, "herd": {"start_from", "first"}}
+    )
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else ""
     facts = [platform.node(), gpu, torch.__version__, settings]
     return hashlib.sha256(json.dumps(facts, sort_keys=True, default=str).encode()).hexdigest()
