@@ -1,4 +1,4 @@
-"""A clock for tests of time budgets: it moves only by what the parts of a run are said to take."""
+"""A clock for tests of time budgets: it moves only by the seconds that each part of a run is given."""
 
 from __future__ import annotations
 

@@ -112,13 +112,12 @@ def test_a_budget_that_is_too_short_for_two_phases_is_reported_before_the_first(
 ) -> None:
     FakeClock(start=29.0, mixture=0.5).install(monkeypatch)
     ganherd.train(two_phases, run="run", finishers=())
-    said = capsys.readouterr().err.splitlines()
-    at = said.index(
-        next(line for line in said if "note: a budget of 1 min is too short: the start and the end of both" in line)
+    lines = capsys.readouterr().err.splitlines()
+    note, second = (
+        next(number for number, line in enumerate(lines) if words in line)
+        for words in ("note: a budget of 1 min is too short: the start and the end of both phases", "second phase")
     )
-    assert "--budget 130s or more" in said[at] and at < said.index(
-        next(line for line in said if "second phase" in line)
-    )
+    assert note < second and "--budget 130s or more" in lines[note]
 
 
 def test_a_second_phase_gets_its_share_after_a_finished_first_one(
@@ -149,11 +148,11 @@ def test_a_budget_that_is_over_before_the_first_step_trains_one_and_says_so(
 ) -> None:
     FakeClock(start=7.0).install(monkeypatch)
     ganherd.train(recipes.noise_recipe(tmp_path, "2s"), run="run", finishers=())
-    said = capsys.readouterr().err
-    assert "note: a budget of 2 s is too short: the start and the end take about 8 s here, so only one step" in said
-    assert "give it --budget 20s or more" in said
+    output = capsys.readouterr().err
+    assert "note: a budget of 2 s is too short: the start and the end take about 8 s here, so only one step" in output
+    assert "give it --budget 20s or more" in output
     assert RunFolder(Path("run")).info.step == 1 and ganherd.load("run").step == 1
-    assert re.search(r"of the 2 s budget, with 1 step[.;]", said)
+    assert re.search(r"of the 2 s budget, with 1 step[.;]", output)
 
 
 def test_a_time_budget_ends_by_the_clock_of_the_call_not_of_the_process(
@@ -225,8 +224,8 @@ def test_a_dry_run_estimates_a_cold_and_a_warm_start(tmp_path: Path, monkeypatch
     assert (facts["cold"]["start_seconds"], facts["warm"]["start_seconds"]) == (9.0, 3.0)
     assert facts["warm"]["steps"] == facts["steps"] == facts["cold"]["steps"] + 60
     assert facts["warm"]["seconds"] == pytest.approx(60, abs=0.2) == facts["cold"]["seconds"]
-    said = dry_run.measured(facts)
-    assert "first step after 3 s" in said and "first step after 9 s" in said
+    text = dry_run.measured(facts)
+    assert "first step after 3 s" in text and "first step after 9 s" in text
     facts = dry_run.describe(recipe, began=clock.now - 4.0)  # the first start is remembered, this one is warm
     assert (facts["cold"]["start_seconds"], facts["warm"]["start_seconds"]) == (9.0, 5.0)
 
