@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import cache
 from typing import Annotated
 
 import typer
+from typer.core import TyperGroup
 
 from ganherd.cli.commands.bench import bench_app
 from ganherd.cli.commands.compare import compare
@@ -45,6 +47,12 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit()
 
 
+@cache
+def command_group() -> TyperGroup:
+    """Return all commands with their arguments. Building them takes longer than most commands, so a process does it once."""
+    return typer.main.get_group(app)
+
+
 def main() -> None:
     """Run a command and exit with its code. An error is reported in one sentence on stderr."""
     # Set before torch is loaded: otherwise waiting threads spin, and two on a shared core are 50 times slower than one.
@@ -58,7 +66,7 @@ def main() -> None:
 
 def _code_of_command() -> int:
     try:
-        code = app(standalone_mode=False, prog_name="ganherd")
+        code = command_group()(standalone_mode=False, prog_name="ganherd")
         sys.stdout.flush()  # here, so that a failure is reported in a sentence
     except UserError as error:
         return _end(str(error), 2)
