@@ -167,7 +167,11 @@ class Session:
         is_part = self.folder.info.part is not None
         self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
         self.stop.at_once()
-        report = () if self.options.second_phase else (TimeReport(trainer, self.options.before),)
+        report = (
+            ()
+            if self.options.second_phase
+            else (TimeReport(trainer, self.options.before + parse_budget(self.source.wanted.train.budget)[1]),)
+        )
         finishers = (*report, *self.options.finishers)
         done = finish_part(trainer) if is_part else finish_run(trainer, finishers)
         if self.recovery:
@@ -199,18 +203,17 @@ class Session:
 class TimeReport(Finisher):
     """Report when the mixture of a run with a time budget is saved, before anything else is made of it."""
 
-    def __init__(self, trainer: Trainer, before: float) -> None:
-        """Prepare the report after the last step. `before`: seconds of the budget that belong to an earlier phase."""
-        self._trainer, self._deadline, self._before = trainer, trainer.state.over, before
+    def __init__(self, trainer: Trainer, whole: float) -> None:
+        """Prepare the report. `whole`: the budget of the command, in seconds if it is a time."""
+        self._trainer, self._whole = trainer, whole
 
     def on_mixture(self, product: Product) -> None:
-        if self._deadline is None:
+        if self._trainer.deadline is None:
             return
-        whole = self._before + parse_budget(product.recipe.train.budget)[1]
-        used = whole - self._deadline + self._trainer.seconds
+        used = self._whole - self._trainer.deadline + self._trainer.seconds
         then = "; scores follow" if product.recipe.run.scores else ""
         steps = f"{self._trainer.step:,} step{'s' * (self._trainer.step != 1)}"
-        product.log(f"Mixture saved after {used:.1f} s of the {whole:g} s budget, with {steps}{then}.")
+        product.log(f"Mixture saved after {used:.1f} s of the {self._whole:g} s budget, with {steps}{then}.")
 
 
 @safe_streams("stderr", "stdout")
