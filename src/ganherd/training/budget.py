@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from ganherd.herd.engine.engines import Plan, measure_rate
+from ganherd.herd.engine.engines import CompileReport, Plan, measure_rate, no_report
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs import checkpoint
 from ganherd.training.closing_time import ClosingTime, estimate_closing
@@ -155,15 +155,22 @@ def too_short(text: str, budget: Budget) -> list[str]:
     return [f"{text} of this data are {budget.steps:,} steps, too few to learn from: give it --budget {ENOUGH}steps"]
 
 
-def measure(prepared: PreparedHerd, plan: Plan, began: float | None, has_mixture: bool = True) -> Timing:
+def measure(
+    prepared: PreparedHerd,
+    plan: Plan,
+    began: float | None,
+    has_mixture: bool = True,
+    report: CompileReport = no_report,
+) -> Timing:
     """Measure what turns a time into steps. All ranks measure at the same time, because they also train so; the slowest counts.
 
     Args:
         began: When the command was started, on the clock of `time.monotonic`; the first rank's counts. None: the time is for
             training alone.
         has_mixture: Whether the run ends with a mixture.
+        report: Gets the progress if kernels are compiled.
     """
-    rate = measure_rate(prepared.herd, plan, _SECONDS) / prepared.herd.num_members
+    rate = measure_rate(prepared.herd, plan, _SECONDS, report=report) / prepared.herd.num_members
     closing = None if began is None else measure_closing(prepared, has_mixture)
     start = 0.0 if began is None else time.monotonic() - began
     each = prepared.ranks.all_gather_json([rate, start])

@@ -25,6 +25,7 @@ from ganherd.cli.options import (
     refuse,
 )
 from ganherd.util.errors import UserError
+from ganherd.util.host import wake_gpu
 from ganherd.util.process_clock import process_began
 from ganherd.util.text import say, show
 
@@ -147,6 +148,7 @@ def train(
     elif engine != "local":
         _train_in_job(command, engine)
     elif ranks is None or ranks == 1:
+        wake_gpu()
         _show_trained(_train(command, None), as_json)
     else:
         _start_ranks(command, ranks)

@@ -19,7 +19,7 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
 from ganherd.runs.models import RanksRecord
-from ganherd.training.budget import Budget, extend_budget, measure, measure_closing, plan_budget
+from ganherd.training.budget import Budget, Timing, extend_budget, measure, measure_closing, plan_budget
 from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.setup import identity, preflight
 from ganherd.training.setup.build_strategy import plan_meetings
@@ -94,7 +94,8 @@ class NewRun(RunSource):
         return self.recipe
 
     def choose_plan(self, session: Session) -> Plan:
-        return choose_plan(session.herd, session.herd.recipe.engine, session.log)
+        with session.compile_bar() as report:
+            return choose_plan(session.herd, session.herd.recipe.engine, session.log, report)
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
         herd = session.herd
@@ -102,7 +103,7 @@ class NewRun(RunSource):
         budget = plan_budget(
             herd.recipe.train.budget,
             herd.steps_per_epoch,
-            lambda: measure(herd, session.own_plan, began, self.part is None),
+            partial(self._measure, session, began),
             session.options.second_phase,
             session.options.before,
         )
@@ -111,6 +112,10 @@ class NewRun(RunSource):
         for note in [*notes, *preflight.check_space(herd, budget.steps, self._new_path())]:
             session.log(f"note: {note}")
         return budget, meetings
+
+    def _measure(self, session: Session, began: float | None) -> Timing:
+        with session.compile_bar() as report:
+            return measure(session.herd, session.own_plan, began, self.part is None, report)
 
     def write(self, session: Session) -> RunFolder:
         facts, ranks = identity.facts_of(session), session.ranks
