@@ -20,7 +20,7 @@ from ganherd.herd.state import State, base_keys, buffers_of
 from ganherd.mixture import mixture as mixtures
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators
-from ganherd.mixture.mixture import NOISES, Mixture, recalibrate_batch_norm
+from ganherd.mixture.mixture import Mixture, recalibrate_batch_norm
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.recipe.trust import covers
@@ -201,7 +201,7 @@ def recalibrated(
     row: int,
     weights: dict[str, Tensor],
     buffers: dict[str, Tensor],
-    noises: int = NOISES,
+    noises: int | None = None,
 ) -> dict[str, Tensor]:
     """Return the buffers of the generator of a row, with statistics of batch norm that are re-estimated for these weights."""
     herd = prepared.herd
