@@ -253,7 +253,9 @@ def test_time_budget_is_spent_on_training_only(monkeypatch, data, tmp_path) -> N
     from ganherd.training import budget, session
 
     seen = {}
-    monkeypatch.setattr(budget, "measure_rate", lambda *_: 30.0)  # member-steps a second: ten steps of three members
+    monkeypatch.setattr(
+        budget, "measure_rate", lambda *_, **__: 30.0
+    )  # member-steps a second: ten steps of three members
     monkeypatch.setattr(session.Session, "train", lambda self, closing: seen.update(vars(self.budget)))
     monkeypatch.setattr(session.Session, "finish", lambda self: None)
     asked = compare_recipes.ComparisonRequest.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)

@@ -318,7 +318,7 @@ def recalibrate_batch_norm(
         labels: The labels that the generator is called with in turn, if it takes one.
         key: The random key of the noise.
         device: The device to compute on.
-        noises: Number of noises, NOISES by default; fewer are for measuring the time that it takes.
+        noises: Number of noises; fewer than the default, `NOISES`, are for measuring the time that it takes.
     """
     in_training = {name for name, layer in module.named_modules() if layer.training}
     module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})

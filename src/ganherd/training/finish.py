@@ -73,6 +73,22 @@ class Finisher:
         """Work after the run is marked as finished in run.json."""
 
 
+class TimeReport(Finisher):
+    """Report when the mixture of a run with a time budget is saved, before anything else is made of it."""
+
+    def __init__(self, trainer: Trainer, whole: float) -> None:
+        """Prepare the report. `whole`: the budget of the command, in seconds if it is a time."""
+        self._trainer, self._whole = trainer, whole
+
+    def on_mixture(self, product: Product) -> None:
+        if self._trainer.deadline is None:
+            return
+        used = self._whole - self._trainer.deadline + self._trainer.seconds
+        then = "; scores follow" if product.recipe.run.scores else ""
+        steps = f"{self._trainer.step:,} step{'s' * (self._trainer.step != 1)}"
+        product.log(f"Mixture saved after {used:.1f} s of the {self._whole:g} s budget, with {steps}{then}.")
+
+
 def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
     """Make the mixture on the first rank from the generators that all ranks export. The other ranks return at once."""
     prepared, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
