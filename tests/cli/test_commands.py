@@ -64,7 +64,8 @@ def test_train_for_people(cli, mine) -> None:
     assert answer.code == 0
     for name in ("new/samples/final.png", "new/scores.json", "new/report.html"):
         assert name in answer.out and Path(name).exists()
-    assert "label accuracy" in answer.out and "held-out real data" in answer.out
+    assert "label accuracy" in answer.out and "real data has" in answer.out and "verdict" in answer.out
+    assert "first picture: new/samples/step-00000006.png" in answer.err
     assert "step 6/6" in answer.err and "3 members" in answer.err  # progress goes to stderr
 
 

@@ -10,6 +10,7 @@ from ganherd.recipe.schema import parse_budget
 from ganherd.report.templating import duration
 from ganherd.scoring.result import format_value
 from ganherd.scoring.score_table import side_by_side
+from ganherd.util.screen import as_text
 from ganherd.util.text import text_table
 
 UNEQUAL = 0.05  # relative difference of device-seconds that gets a note
@@ -103,7 +104,7 @@ def text(facts: Comparison) -> str:
     for basis, by_basis in facts["bases"].items():
         scores = {name: row["scores"] for name, row in by_basis["entries"].items()}
         parts += ["", heading(facts, basis), "", *text_table(took(facts, basis)), ""]
-        parts += [side_by_side(scores, better=better(scores)), ""]
+        parts += [as_text(*side_by_side(scores, better=better(scores))), ""]
         parts += [*text_table(apart(by_basis["differences"])), *notes(facts, basis)]
         if facts["training"]["seeds"] > 1:
             parts.append(

@@ -65,15 +65,21 @@ class Looks(Callback):
 
     def on_train_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None and trainer.schedule.looks.every:
-            trainer.state.monitor.look(trainer.step)  # a collapse is measured against the variety of fresh weights
+            self._look(trainer)  # a collapse is measured against the variety of fresh weights
 
     def on_stop(self, trainer: Trainer) -> None:
         if trainer.schedule.looks_at(trainer.step):
-            trainer.state.monitor.look(trainer.step)
+            self._look(trainer)
 
     def on_train_end(self, trainer: Trainer) -> None:
         if trainer.schedule.looks.every and not trainer.schedule.looks_at(trainer.step):
-            trainer.state.monitor.look(trainer.step)
+            self._look(trainer)
+
+    def _look(self, trainer: Trainer) -> None:
+        monitor = trainer.state.monitor
+        monitor.look(trainer.step)
+        if trainer.ranks.is_single_process:  # several ranks exchange the numbers with the next record
+            trainer.progress.look(monitor.scores())
 
 
 class RecordWindow(Callback):
@@ -113,4 +119,6 @@ class SamplePictures(Callback):
 
     def _draw(self, trainer: Trainer) -> None:
         trainer.preview.look(trainer.step)
-        trainer.preview.draw(trainer.folder.samples / f"step-{trainer.step:08d}.png")
+        path = trainer.folder.samples / f"step-{trainer.step:08d}.png"
+        trainer.preview.draw(path)
+        trainer.progress.picture(path)

@@ -127,6 +127,7 @@ class Trainer:
             seconds = time.monotonic() - began
             self.strategy.on_steps_done(seconds, self.step)
             self._stop_here(stop, start, seconds)
+        self.progress.end_at(self.step)
         self.notify("on_last_step")
         self.notify("on_train_end")
         self.is_trained = True

@@ -116,7 +116,9 @@ class Session:
         """Train to the last step. `closing` closes what the training has opened."""
         herd, ranks, folder = self.herd, self.ranks, self.folder
         names = [herd.name_of(member) for member in range(herd.size)]
-        self.progress = Progress(names, self.options.quiet or not ranks.is_first)
+        settings = herd.recipe.strategy.settings
+        board = None if settings.torus is None else (*settings.torus, settings.group_size)
+        self.progress = Progress(names, self.options.quiet or not ranks.is_first, board)
         closing.callback(self.progress.close)
         trackers = Trackers(folder, herd.recipe, ranks.is_first)
         closing.callback(trackers.close)
