@@ -219,12 +219,12 @@ def _any_script() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a new figure without the global state of pyplot, and its axes in the style of ganherd."""
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a new figure without the global state of pyplot, and its axes, row by row, in the style of ganherd."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = list(figure.subplots(1, columns, squeeze=False)[0])
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for a in axes:
         a.spines[["top", "right"]].set_visible(False)
         a.spines[["left", "bottom"]].set_color(INK)
