@@ -146,7 +146,9 @@ def test_seeds_are_stacked_and_scored_apart(cli, seeds_run) -> None:
     assert set(kept) == set(known_metrics(None, "train")) and set(again) == set(known_metrics(None, "score"))
     assert {name: again[name] for name in kept} == kept
     assert "means of 2 seeds" in cli("score", seeds_run, "--quiet").out
-    assert "mean of 2 seeds, standard deviation" in cli("score", seeds_run, "--quiet", "--verbose").out.replace("\n", " ")
+    assert "mean of 2 seeds, standard deviation" in cli("score", seeds_run, "--quiet", "--verbose").out.replace(
+        "\n", " "
+    )
     alone = only_json(cli("sample", seeds_run, "-o", "x.npz", "--json"))
     assert alone["samples"] == 64
 

@@ -388,7 +388,7 @@ def test_no_axis_holds_what_a_score_cannot_be() -> None:
     fid, accuracy = drawn.axes[:2]
     assert accuracy.get_xlim()[1] == 1.0 and fid.get_xlim()[0] >= 0.0
     assert fid.get_xlim()[1] < 5  # an interval over two seeds does not press the values together: it ends in an arrow
-    assert "An arrow marks an interval that goes on" in drawn.get_supxlabel()
+    assert "An arrow marks an interval that continues" in drawn.get_supxlabel()
 
 
 def test_cut_intervals_are_said() -> None:

@@ -22,7 +22,7 @@ from ganherd.report.gather import gather
 from ganherd.report.run_page import summary
 from ganherd.report.sample_section import _real_rows, samples
 from ganherd.util.errors import UserError
-from ganherd.viz import pictures
+from ganherd.viz import pictures, sheets
 
 MakeRun = Callable[..., Any]
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -116,7 +116,7 @@ def test_notes_on_networks_are_below_the_scores(make_run: MakeRun, fakes: Any) -
 def with_pictures(folder: Path, step: int, captions: dict[str, str]) -> None:
     (folder / "pictures").mkdir()
     for name in captions:
-        pictures.save(pictures.draw_grid([np.zeros((2, 1, 8, 8), np.uint8)]), folder / "pictures" / f"{name}.png")
+        pictures.save(sheets.draw_grid([np.zeros((2, 1, 8, 8), np.uint8)]), folder / "pictures" / f"{name}.png")
     about = {"of": {"step": step}, "captions": captions}
     (folder / "pictures" / "about.json").write_text(json.dumps(about))
 
@@ -208,7 +208,7 @@ def test_a_run_that_is_under_way_shows_its_last_picture(make_run: MakeRun, fakes
     run = make_run(records=20, state="running")
     (run.path / "samples").mkdir()
     for step in (500, 1000):
-        pictures.save(pictures.draw_grid([fakes.images().x[:4]]), run.path / "samples" / f"step-{step:08d}.png")
+        pictures.save(sheets.draw_grid([fakes.images().x[:4]]), run.path / "samples" / f"step-{step:08d}.png")
     _, outline = page(run, fakes.images())
     assert "step-00001000" in outline.text and "up to step 1,000 of a budget of 2,000 steps" in outline.text
     assert outline.tags.count("img") == 11

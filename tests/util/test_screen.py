@@ -43,7 +43,7 @@ def test_a_terminal_has_colours_unless_no_color_is_set() -> None:
 def test_a_pipe_gets_unwrapped_lines_without_colours(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.delenv("FORCE_COLOR", raising=False)
     long = "word " * 60
     show_screen(Styled(long, "warn"), Columns(("a", "b"), [("1", Styled("2", "good"))]))

@@ -12,7 +12,6 @@ from ganherd.compare.comparison_record import Comparison, ComparisonRow
 from ganherd.compare.differences import primary_of
 from ganherd.compare.entry import names_of
 from ganherd.metrics.metric_registry import METRICS, known_metrics
-from ganherd.mixture import mixture_files
 from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.runs.score_entry import Scores
 from ganherd.util.errors import UserError
@@ -101,6 +100,8 @@ def _check(folder: Path) -> None:
 
 
 def _row(run: RunFolder) -> ComparisonRow:
+    from ganherd.mixture import mixture_files  # here, because it imports torch
+
     info = run.info
     return {
         "run": str(run.path.resolve()),

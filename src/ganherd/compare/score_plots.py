@@ -77,7 +77,7 @@ def legend(facts: Comparison) -> str:
         else "bars are 95 % intervals over the samples"
     )
     second = f" Hollow: at equal {comparison_text.rows(facts)} seen, if that is another run." if len(bases) > 1 else ""
-    arrows = " An arrow marks an interval that goes on."
+    arrows = " An arrow marks an interval that continues."
     return f"Large dots are means, {what}.{second}{arrows}"
 
 

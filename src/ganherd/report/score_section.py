@@ -56,13 +56,13 @@ def classes(story: RunStory) -> Markup:
         drawn = charts.draw_bars(spread, title=f"spread of generated {of} / data's")
         figures.append((svg(drawn, "diversity"), _width(spread)))
     if accuracy := per_class(story, "label_accuracy"):
-        drawn = charts.draw_bars(accuracy, title="recognised as the label asked for")
+        drawn = charts.draw_bars(accuracy, title="recognised as the label asked for", is_share=True)
         figures.append((svg(drawn, "accuracy"), _width(accuracy)))
     if seen := per_class(story, "histogram"):
         expected = story.scores["histogram"].get("expected")
         shares = {name: share or 0.0 for name, share in seen.items()}
         drawn = charts.draw_bars(
-            shares, title="classes seen", expected=expected if isinstance(expected, Mapping) else {}
+            shares, title="classes seen", expected=expected if isinstance(expected, Mapping) else {}, is_share=True
         )
         figures.append((svg(drawn, "classes"), _width(seen)))
     if not figures:

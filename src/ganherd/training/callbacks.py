@@ -120,5 +120,5 @@ class SamplePictures(Callback):
     def _draw(self, trainer: Trainer) -> None:
         trainer.preview.look(trainer.step)
         path = trainer.folder.samples / f"step-{trainer.step:08d}.png"
-        trainer.preview.draw(path)
+        trainer.preview.draw(path, trainer.folder.title, trainer.step)
         trainer.progress.picture(path)

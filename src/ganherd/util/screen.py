@@ -5,7 +5,6 @@ Colours are left out if the output is no terminal, or if `NO_COLOR` is set. Line
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
@@ -48,7 +47,7 @@ def show_screen(*blocks: Block) -> None:
 
     console = Console(file=sys.stdout)
     if not console.is_terminal:
-        console.width = int(width) if (width := os.environ.get("COLUMNS", "")).isdecimal() else UNWRAPPED
+        console.width = UNWRAPPED
     print(_rendered(console, blocks), end="", flush=True)
 
 
