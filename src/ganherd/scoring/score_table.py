@@ -28,7 +28,7 @@ def brief(scores: Scores, parts: bool = False) -> list[Block]:
     """
     known = list(measured(scores).values())
     with_what = ["", Styled(_measured_with(known), "soft")] if known else []
-    warnings = [Styled(note, "warn") for note in _warnings(scores)]
+    warnings = [Styled(note, "warn") for note in merged_warnings(scores)]
     left_out = [Styled(note, "soft") for note in skipped(scores)]
     return [*_compared(known), *with_what, *(_groups(scores) if parts else ()), *warnings, *left_out]
 
@@ -54,12 +54,12 @@ def _compared(known: Sequence[Score]) -> list[Block]:
     """Return the table that compares each score with that of real data."""
     if not known:
         return []
-    rows = [(s.title, str(s), s.span or "–", _real(s), standing(s)) for s in known]
+    rows = [(s.title, str(s), s.span or "–", real_text(s), standing(s)) for s in known]
     head = ("score", "value", "95 % interval", "real data has", "verdict")
     return [Columns(head, rows, right={1, 3}, whole=range(4))]
 
 
-def _real(score: Score) -> str:
+def real_text(score: Score) -> str:
     """Return the value that real data has as text; otherwise the best value."""
     if score.real_value is None:
         return "–" if score.best in ("", "the higher") else f"best is {score.best}"
@@ -110,7 +110,7 @@ def _shared_by(known: Sequence[Score], key: str) -> str:
     return next(iter(by)) if len(by) == 1 else ", ".join(f"{value} ({', '.join(names)})" for value, names in by.items())
 
 
-def _warnings(scores: Scores) -> list[str]:
+def merged_warnings(scores: Scores) -> list[str]:
     """Return each warning once, with the scores that it is about."""
     about: dict[str, list[str]] = {}
     for score in measured(scores).values():
@@ -215,7 +215,7 @@ def shared(scores: Sequence[Score], key: str) -> str:
 
 def _notes(scores: Scores) -> list[str]:
     """Return notes: the resizing of each network, warnings, and metrics that were left out."""
-    return [*network_notes(scores), *_warnings(scores), *skipped(scores)]
+    return [*network_notes(scores), *merged_warnings(scores), *skipped(scores)]
 
 
 def network_notes(scores: Scores) -> list[str]:
