@@ -24,7 +24,7 @@ from ganherd.compare import (
 )
 from ganherd.recipe import recipe_file
 from ganherd.util.errors import Interrupted
-from ganherd.util.screen import as_text
+from ganherd.util.terminal.screen import as_text
 
 METRICS = ("--metrics", "diversity,kid", "--network", "pixels", "-n", 40)
 
@@ -269,14 +269,16 @@ def test_time_budget_is_spent_on_training_only(monkeypatch, data, tmp_path) -> N
     from ganherd.training import budget, session
 
     seen = {}
-    monkeypatch.setattr(budget, "measure_rate", lambda *_: 30.0)  # member-steps a second: ten steps of three members
+    monkeypatch.setattr(
+        budget, "measure_rate", lambda *_, **__: 30.0
+    )  # member-steps a second: ten steps of three members
     monkeypatch.setattr(session.Session, "train", lambda self, closing: seen.update(vars(self.budget)))
     monkeypatch.setattr(session.Session, "finish", lambda self: None)
     those = contenders.contenders([_file(tmp_path, data, n) for n in ("a", "b")])
     asked = compare_recipes.ComparisonRequest.of(those, "5s", 1)
     assert asked.is_time
     session.train(asked.recipes["a"], tmp_path / "run", quiet=True, counts_all=True)
-    assert seen["deadline"] == 5.0 and seen["steps"] == 49
+    assert seen["deadline"] == 5.0 and seen["steps"] == 50 and seen["closing"] is None
 
 
 def _file(folder: Path, data: Path, name: str) -> str:

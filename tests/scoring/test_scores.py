@@ -19,7 +19,7 @@ from ganherd.metrics.label_accuracy import label_accuracy
 from ganherd.metrics.metric_registry import title_of
 from ganherd.scoring import METRICS, brief, full, known_metrics, score, score_run
 from ganherd.util.errors import UserError
-from ganherd.util.screen import as_text
+from ganherd.util.terminal.screen import as_text
 
 Replay = Callable[..., Any]
 

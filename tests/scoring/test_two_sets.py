@@ -21,7 +21,7 @@ from ganherd.scoring import ScoredRun, brief, full, score_run, score_sets
 from ganherd.scoring import side_by_side as side_by_side_blocks
 from ganherd.scoring.two_sets import GivenSet
 from ganherd.util.errors import UserError
-from ganherd.util.screen import as_text
+from ganherd.util.terminal.screen import as_text
 
 CHEAP = ["fid", "kid", "diversity"]
 

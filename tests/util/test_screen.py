@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from ganherd.util.screen import Columns, Styled, as_text, show_screen
+from ganherd.util.terminal.screen import Columns, Styled, as_text, show_screen
 
-PROGRAM = "from ganherd.util.screen import *; show_screen(Styled('fine', 'good'), Styled('broken', 'bad'))"
+PROGRAM = "from ganherd.util.terminal.screen import *; show_screen(Styled('fine', 'good'), Styled('broken', 'bad'))"
 
 
 def on_terminal(**environment: str) -> bytes:

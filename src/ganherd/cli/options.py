@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from ganherd.util.errors import UserError
-from ganherd.util.screen import Block, show_screen
+from ganherd.util.terminal.screen import Block, show_screen
 from ganherd.util.text import say, show
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result on stdout as one JSON object.")]
@@ -24,7 +24,12 @@ Trust = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe. May be repeated.")
 ]
-Budget = Annotated[str | None, typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h.")]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        help="Length of the run: 5000steps, 20epochs, or wall-clock time up to its mixture, e.g. 90s, 10m, 2h."
+    ),
+]
 Seeds = Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]
 RunFolderArgument = Annotated[Path, typer.Argument(help="A run folder.")]

@@ -12,7 +12,7 @@ from ganherd.report.templating import duration
 from ganherd.scoring.result import format_value, measured, skipped
 from ganherd.scoring.score_table import side_by_side
 from ganherd.util.errors import counted
-from ganherd.util.screen import Block, Columns, Styled
+from ganherd.util.terminal.screen import Block, Columns, Styled
 
 UNEQUAL = 0.05  # relative difference of device-seconds that gets a note
 

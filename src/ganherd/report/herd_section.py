@@ -12,7 +12,7 @@ from markupsafe import Markup
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.score_section import per_class
 from ganherd.report.templating import Cell, count, number, percent, plain, render, svg
-from ganherd.runs.look_labels import LOOK_LABELS, explained
+from ganherd.training.health.look_labels import LOOK_LABELS, explained
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
 from ganherd.viz.charts import draw_pair_counts

@@ -11,7 +11,7 @@ from typing import Any
 from ganherd.metrics.metric_registry import Metric
 from ganherd.metrics.statistics.verdict import Ends, difference, verdict
 from ganherd.scoring.result import Score, format_value, measured, skipped
-from ganherd.util.screen import Block, Columns, Styled
+from ganherd.util.terminal.screen import Block, Columns, Styled
 
 Scores = Mapping[str, Mapping[str, Any]]
 MOST = 30  # lines of a table of members or classes
@@ -36,7 +36,7 @@ def brief(scores: Scores, parts: bool = False) -> list[Block]:
 def full(scores: Scores) -> list[Block]:
     """Return the short table and all details: a paragraph for each score, tables of groups, and notes.
 
-    >>> from ganherd.util.screen import as_text
+    >>> from ganherd.util.terminal.screen import as_text
     >>> entry = {"value": 0.9, "samples": 1000, "network": "pixels", "seed": 0, "mean": 0.95}
     >>> print(as_text(*full({"diversity": entry})))
     score      value  95 % interval  real data has  verdict
@@ -131,7 +131,7 @@ def side_by_side(
         parts: Add tables of the members or classes of each run.
         better: For each score the run that is better than all others, if a finer rule than these intervals decided it.
 
-    >>> from ganherd.util.screen import as_text
+    >>> from ganherd.util.terminal.screen import as_text
     >>> ends = {"interval": {"low": 2.9, "high": 3.1}}, {"interval": {"low": 4.9, "high": 5.1}}
     >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0} | e for v, e in zip((3.0, 5.0), ends))
     >>> print(as_text(*side_by_side({"a": {"fid": one}, "b": {"fid": two}})))

@@ -16,7 +16,7 @@ from ganherd.scoring.score_table import brief, full, side_by_side
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, atomic_write
 from ganherd.util.meter import Progress
-from ganherd.util.screen import Block, as_text
+from ganherd.util.terminal.screen import Block, as_text
 
 if TYPE_CHECKING:
     from ganherd.metrics.gam.gam_table import GamRow

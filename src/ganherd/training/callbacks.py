@@ -77,7 +77,8 @@ class Looks(Callback):
 
     def _look(self, trainer: Trainer) -> None:
         monitor = trainer.state.monitor
-        monitor.look(trainer.step)
+        with trainer.budget.timing("look"):
+            monitor.look(trainer.step)
         if trainer.ranks.is_single_process:  # several ranks exchange the numbers with the next record
             trainer.progress.look(monitor.scores())
 
@@ -118,7 +119,8 @@ class SamplePictures(Callback):
             self._draw(trainer)
 
     def _draw(self, trainer: Trainer) -> None:
-        trainer.preview.look(trainer.step)
         path = trainer.folder.samples / f"step-{trainer.step:08d}.png"
-        trainer.preview.draw(path, trainer.folder.title, trainer.step)
+        with trainer.budget.timing("picture"):
+            trainer.preview.look(trainer.step)
+            trainer.preview.draw(path, trainer.folder.title, trainer.step)
         trainer.progress.picture(path)

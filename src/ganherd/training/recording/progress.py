@@ -13,7 +13,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ganherd.runs.look_labels import LOOK_LABELS, explained
+from ganherd.training.health.look_labels import LOOK_LABELS, explained
 from ganherd.util import text as printed
 from ganherd.util.errors import counted, few
 from ganherd.util.meter import RateMeter
@@ -44,21 +44,22 @@ class Progress:
         self._numbers: dict[str, Sequence[float]] = {}  # of each member: those of the last look, or its losses
         self._picture: Path | None = None  # the newest one
         self._step, self._steps = 0, 1
-        self._seconds, self._deadline = 0.0, float("inf")  # seconds that it has trained, and may train
+        self._seconds = 0.0  # that it has trained
+        self._deadline: float | None = None  # seconds that it may train; None: only the steps count
         self._members = float(len(names))  # members that make a step with each step of the run
 
     # -- start and end --------------------------------------------------------------------------------------------
 
     def start(self, steps: int, deadline: float | None = None) -> None:
-        """Start the display of a training of `steps` steps, or of `deadline` seconds if that is shorter."""
-        self._steps, self._deadline = steps, float("inf") if deadline is None else deadline
+        """Start the display of a training of `steps` steps, or of `deadline` seconds, in which it makes about that many."""
+        self._steps, self._deadline = steps, deadline
         if not self._quiet and self._console.is_terminal:
             self._live = Live(self._view(), console=self._console, refresh_per_second=4, get_renderable=self._view)
             self._live.start()
 
     def end_at(self, step: int) -> None:
-        """Note that this step is the last one, also if more were planned."""
-        self._step = self._steps = step
+        """Show `step` as the last one, also if more were planned or the time is used up."""
+        self._step, self._steps, self._deadline = step, step, None
 
     def close(self) -> None:
         if self._live:
@@ -87,8 +88,9 @@ class Progress:
         if not any(key in self._numbers for key in _LOOKS):
             self._numbers = {key: line[key] for key in _LOSSES if line.get(key)}
         step = line["step"]
-        if not self._quiet and not self._live and self._meter.line_is_due(at_once=step >= self._steps):
-            self.say(f"step {step:,}/{self._steps:,}  {self._about(step)}  {self._means()}  {self._how_many()}")
+        is_last = self._deadline is None and step >= self._steps
+        if not self._quiet and not self._live and self._meter.line_is_due(at_once=is_last):
+            self.say(f"step {self._place(step)}  {self._about(step)}  {self._means()}  {self._how_many()}")
 
     def picture(self, path: Path) -> None:
         """Note the newest picture of samples. The first one is announced; later ones are named by the display only."""
@@ -132,14 +134,22 @@ class Progress:
 
     def _about(self, step: int) -> str:
         """Return how much is done, the rate and the time left. Called by the thread of the display, too."""
-        share = f"{100 * step / self._steps:.0f}%"
+        is_last = self._deadline is None and step >= self._steps
         if not (rate := self.rate):
-            return "100%" if step >= self._steps else "starting…"
-        speed = f"{share}  {rate * self._members:,.0f} member-steps/s"
-        if step >= self._steps:
+            return "100%" if is_last else "starting…"
+        speed = f"{100 * self._share(step):.0f}%  {rate * self._members:,.0f} member-steps/s"
+        if is_last:
             return speed
-        left = max(0.0, min((self._steps - step) / rate, self._deadline - self._seconds))
-        return f"{speed}  {duration(left)} left"
+        left = (self._steps - step) / rate if self._deadline is None else self._deadline - self._seconds
+        return f"{speed}  {duration(max(0.0, left))} left"
+
+    def _share(self, step: int) -> float:
+        """Return how much is done: of the steps, or of the time."""
+        return min(1.0, step / self._steps if self._deadline is None else self._seconds / max(self._deadline, 1e-9))
+
+    def _place(self, step: int) -> str:
+        """Return the step and the last one, which only the clock knows if there is a deadline."""
+        return f"{step:,}" if self._deadline is not None else f"{step:,}/{self._steps:,}"
 
     def _means(self) -> str:
         """Return the means of the numbers over the members."""
@@ -164,9 +174,9 @@ class Progress:
         parts.append(Text(self._how_many(), "red" if self._alarms else "green"))
         line = Table.grid(padding=(0, 1))
         colour = "yellow" if self._alarms else "cyan"  # it must not look like an alarm while all is well
-        bar = ProgressBar(self._steps, self._step, width=20, complete_style=colour, finished_style="green")
+        bar = ProgressBar(1.0, self._share(self._step), width=20, complete_style=colour, finished_style="green")
         line.add_row(
-            Text(f"step {self._step:,}/{self._steps:,}", "bold"),
+            Text(f"step {self._place(self._step)}", "bold"),
             bar,
             Text(self._about(self._step)),
         )
