@@ -55,6 +55,7 @@ def draw_samples(
     if x.ndim == 2:
         figure = draw_points(x) if data is None else draw_points_and_data(x, data)
         if heading:
+            figure.set_figheight(figure.get_figheight() + 0.75)  # two lines
             figure.suptitle(
                 "\n".join([heading.title, _DOT.join(heading.facts)]), x=0.01, ha="left", color=INK, fontsize=10
             )
