@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -56,9 +57,8 @@ def draw_samples(
         figure = draw_points(x) if data is None else draw_points_and_data(x, data)
         if heading:
             figure.set_figheight(figure.get_figheight() + 0.75)  # two lines
-            figure.suptitle(
-                "\n".join([heading.title, _DOT.join(heading.facts)]), x=0.01, ha="left", color=INK, fontsize=10
-            )
+            facts = fill(_DOT.join(heading.facts), int(12 * figure.get_figwidth()))
+            figure.suptitle(f"{heading.title}\n{facts}", x=0.01, ha="left", color=INK, fontsize=10)
         return figure
     rows = sample_rows(x, y, labels, member)
     rows = _square(x) if len(rows) == 1 else rows
