@@ -24,7 +24,13 @@ from ganherd.cli.commands.score import score
 from ganherd.cli.commands.status import status
 from ganherd.cli.commands.train import train
 from ganherd.util.errors import Interrupted, RunFailed, UserError
-from ganherd.util.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
+from ganherd.util.terminal.standard_streams import (
+    BROKEN_PIPE,
+    ResultStream,
+    flush_all,
+    reserve_descriptors,
+    safe_streams,
+)
 from ganherd.util.text import say, show
 
 app = typer.Typer(

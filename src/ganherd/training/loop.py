@@ -139,6 +139,7 @@ class Trainer:
             self._step_seconds = seconds / max(1, self.step - start)
             self.strategy.on_steps_done(seconds, self.step)
             self._stop_here(stop, start, seconds)
+        self.progress.end_at(self.step)
         self.notify("on_last_step")
         self.notify("on_train_end")
         self.is_trained = True

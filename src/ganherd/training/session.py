@@ -40,7 +40,7 @@ from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.meter import ProgressBar
-from ganherd.util.standard_streams import safe_streams
+from ganherd.util.terminal.standard_streams import safe_streams
 from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
 
@@ -126,7 +126,9 @@ class Session:
         """Train to the last step. `closing` closes what the training has opened."""
         herd, ranks, folder = self.herd, self.ranks, self.folder
         names = [herd.name_of(member) for member in range(herd.size)]
-        self.progress = Progress(names, self.options.quiet or not ranks.is_first)
+        settings = herd.recipe.strategy.settings
+        board = None if settings.torus is None else (*settings.torus, settings.group_size)
+        self.progress = Progress(names, self.options.quiet or not ranks.is_first, board)
         closing.callback(self.progress.close)
         trackers = Trackers(folder, herd.recipe, ranks.is_first)
         closing.callback(trackers.close)

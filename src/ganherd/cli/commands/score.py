@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Seed, Trust, log_unless, names, print_result
+from ganherd.cli.options import Json, Quiet, Seed, Trust, Verbose, log_unless, names, print_screen
 from ganherd.util.errors import UserError
 
 
@@ -59,6 +59,7 @@ def score(
     ] = None,
     trust_code: Trust = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Score trained mixtures against their data, or any samples against any data."""
@@ -78,4 +79,4 @@ def score(
         scored = scoring.score_runs(runs or [], wanted, samples, seed, trust_code, annealing=annealing, **settings)
     if output:
         scored.write(output)
-    print_result(as_json, scored.facts(), scored)
+    print_screen(as_json, scored.facts(), *scored.screen(verbose))
