@@ -8,19 +8,20 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.commands.bench import bench_app
 from ganherd.cli.commands.compare import compare
-from ganherd.cli.commands.data import data_app
 from ganherd.cli.commands.doctor import doctor
 from ganherd.cli.commands.ensemble import ensemble
 from ganherd.cli.commands.figures import figures
-from ganherd.cli.commands.launch import launch_app
 from ganherd.cli.commands.recipes import recipes
 from ganherd.cli.commands.report import report
 from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
 from ganherd.cli.commands.status import status
 from ganherd.cli.commands.train import train
+from ganherd.cli.groups.bench import bench_app
+from ganherd.cli.groups.data import data_app
+from ganherd.cli.groups.launch import launch_app
+from ganherd.cli.groups.runs import runs_app
 from ganherd.util.errors import Interrupted, RunFailed, UserError
 from ganherd.util.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
 from ganherd.util.text import say, show
@@ -31,6 +32,7 @@ app = typer.Typer(
 )  # fmt: skip
 for command in (train, sample, score, ensemble, compare, report, figures, status, recipes, doctor):
     app.command()(command)
+app.add_typer(runs_app, name="runs")
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")
 app.add_typer(launch_app, name="launch")

@@ -20,11 +20,32 @@ Trust = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe. May be repeated.")
 ]
-Budget = Annotated[str | None, typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h.")]
+Budget = Annotated[
+    str | None,
+    typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h; with --resume also +200steps."),
+]
 Seeds = Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]
-RunFolderArgument = Annotated[Path, typer.Argument(help="A run folder.")]
-Runs = Annotated[list[Path], typer.Argument(help="Run folders.")]
+
+
+def named_run(word: Path | None) -> Path | None:
+    """Return the run folder that a word names, and report which one `@last` or a tag is."""
+    if word is None or not str(word).startswith("@"):
+        return word
+    from ganherd.runs import run_names
+
+    path = run_names.named_run(word)
+    say(f"{word} is {path}")
+    return path
+
+
+def named_runs(words: list[Path] | None) -> list[Path] | None:
+    """Return the run folders that words name; see `named_run`."""
+    return None if words is None else [path for path in map(named_run, words) if path is not None]
+
+
+RunFolderArgument = Annotated[Path, typer.Argument(help="A run folder, @last or @TAG.", callback=named_run)]
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, @last or @TAG.", callback=named_runs)]
 
 
 def names(text: str | None) -> list[str] | None:

@@ -12,6 +12,7 @@ from ganherd.features.material import Annealing, MetricSkipped
 from ganherd.runs.score_entry import Scores
 from ganherd.scoring.result import SKIPPED
 from ganherd.util import files, text
+from ganherd.util.errors import few
 from ganherd.util.files import atomic_write
 from ganherd.util.meter import Progress
 
@@ -76,12 +77,20 @@ def score_run(
 
 
 def keep(run: str | Path, scores: Scores, names: Sequence[str] = ()) -> None:
-    """Write scores into the scores.json of a run, in place of those of the same names; others stay."""
+    """Write scores into the scores.json of a run, in place of those of the same names; others stay.
+
+    A score that is recorded with more samples stays too, and a message names it.
+    """
     from ganherd.runs.folder import RunFolder
     from ganherd.runs.records import plain
 
     path = RunFolder.open(run).scores_path
     old = _read(path)
+    better = [name for name in scores if _num_samples(old, name) > _num_samples(scores, name)]
+    if better:
+        text.say(f"note: {path} keeps the recorded values of {few(better, 5)}, which have more samples")
+    scores = {name: entry for name, entry in scores.items() if name not in better}
+    names = [name for name in names if name not in better]
     others = {name: entry for name, entry in old.items() if name not in (*names, *scores, SKIPPED)}
     before = reasons if isinstance(reasons := old.get(SKIPPED), dict) else {}
     skipped = {n: why for n, why in before.items() if n not in (*names, *scores)} | scores.get(SKIPPED, {})
@@ -90,6 +99,13 @@ def keep(run: str | Path, scores: Scores, names: Sequence[str] = ()) -> None:
         atomic_write(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
     except OSError as error:  # a run on a read-only disk can be scored too
         text.say(f"note: {path} cannot be written ({error.strerror}), so these scores are not kept")
+
+
+def _num_samples(scores: Scores, name: str) -> int:
+    """Return the number of samples of a recorded score; 0 if it is not recorded or damaged."""
+    entry = scores.get(name)
+    samples = entry.get("samples") if isinstance(entry, dict) else None
+    return samples if type(samples) is int else 0
 
 
 def default_samples(data: Dataset, network: str | None) -> int:

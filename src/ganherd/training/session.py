@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Communicator
@@ -192,6 +193,7 @@ def train(
     job: Communicator | None = None,
     part: range | None = None,
     finishers: Sequence[Finisher] = (),
+    origin: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
 
@@ -201,13 +203,14 @@ def train(
         job: The ranks, which all call this; None: run in this process only.
         part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
         finishers: Work on the mixture, for example score it.
+        origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
     """
     options = SessionOptions(quiet, trust_code, tuple(finishers))
     if phases.pending(recipe) is not None:
         if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
-        return _train_two_phases(recipe, path, name, counts_all, options)
-    source = NewRun(recipe, path, name, counts_all, part)
+        return _train_two_phases(NewRun(recipe, path, name, counts_all, origin=origin), options)
+    source = NewRun(recipe, path, name, counts_all, part, origin)
     if job is None:
         return Session(source, options).run()
     recovery = Recovery(job.latest)
@@ -252,14 +255,13 @@ def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | 
     return Session(source, options, recovery).run()
 
 
-def _train_two_phases(
-    recipe: Recipe, path: str | Path | None, name: str, counts_all: bool, options: SessionOptions
-) -> Run:
+def _train_two_phases(whole: NewRun, options: SessionOptions) -> Run:
     """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
     If it is interrupted, the same call continues where it stopped.
     """
-    where = Path(path) if path is not None else next_path(Path("runs"), name)
+    recipe, name, counts_all = whole.recipe, whole.name, whole.counts_all
+    where = Path(whole.path) if whole.path is not None else next_path(Path("runs"), name)
     log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
@@ -279,4 +281,4 @@ def _train_two_phases(
             f"Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
         ) from None
     log(f"second phase: {then.train.budget}, in {where}")
-    return Session(NewRun(then, where, name, counts_all), options).run()
+    return Session(NewRun(then, where, name, counts_all, origin=whole.origin), options).run()

@@ -21,6 +21,16 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else _UNKNOWN for c in text)
 
 
+def one_line(text: str, most: int) -> str:
+    r"""Return the text as one printable line of at most `most` characters, for a cell of a table.
+
+    >>> one_line("a\nb[31m", 20), one_line("abcdef", 4)
+    ('a b�[31m', 'abc…')
+    """
+    line = printable(" ".join(text[: 4 * most].split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
+
+
 def without_controls(text: str) -> str:
     r"""Return the text with control characters replaced, for a web page.
 
@@ -56,6 +66,17 @@ def duration(seconds: float, digits: int = 0) -> str:
         return f"{seconds:.{digits}f} s" if whole < 10 else f"{whole} s"
     large, small, rest = ("min", "s", whole) if whole < 3600 else ("h", "min", whole // 60)
     return f"{rest // 60} {large}" + (f" {rest % 60} {small}" if rest % 60 else "")
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its largest unit, for a column of a table.
+
+    >>> span(7.2), span(300), span(7300), span(200_000)
+    ('7 s', '5 min', '2 h', '2 d')
+    """
+    if seconds < 3600:
+        return duration(seconds).partition(" min")[0] + " min" if seconds >= 60 else duration(seconds)
+    return f"{seconds / 3600:.0f} h" if seconds < 86_400 else f"{seconds / 86_400:,.0f} d"
 
 
 def size(num_bytes: float) -> str:

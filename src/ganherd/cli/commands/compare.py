@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Set, Trust, log_unless, named_files, names, numbers, print_result, refuse
+from ganherd.cli.options import (
+    Json,
+    Quiet,
+    Set,
+    Trust,
+    log_unless,
+    named_files,
+    named_run,
+    names,
+    numbers,
+    print_result,
+    refuse,
+)
 from ganherd.util.errors import UserError
 
 
@@ -53,6 +65,7 @@ def compare(
         counts = numbers("--per-class", per_class or "20,50,100", "20,50,100")
         from ganherd.runs.folder import RunFolder, mixture_of
 
+        named = [str(named_run(Path(run))) for run in named]
         for run in named:  # before torch is loaded
             RunFolder.open(run), mixture_of(run)
         from ganherd.compare import downstream as classifiers

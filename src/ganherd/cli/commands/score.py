@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Seed, Trust, log_unless, names, print_result
+from ganherd.cli.options import Json, Quiet, Seed, Trust, log_unless, named_run, named_runs, names, print_result
 from ganherd.util.errors import UserError
 
 
 def score(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders; several are shown next to each other.")
+        list[Path] | None,
+        typer.Argument(help="Run folders, @last or @TAG; several are shown next to each other.", callback=named_runs),
     ] = None,
     real: Annotated[
         str | None,
@@ -72,6 +73,7 @@ def score(
     if (real is None) != (fake is None) or (real is None) != bool(runs):
         raise UserError("Nothing to score. Name runs, or give both --real and --fake.")
     if real and fake:
+        real, fake = (str(named_run(Path(one))) if one.startswith("@") else one for one in (real, fake))
         scores = scoring.score_sets(real, fake, wanted, samples, seed, trust_code, **settings)
         scored = scoring.ScoredRun({fake: scores}, real)
     else:

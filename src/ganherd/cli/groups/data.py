@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from ganherd.cli.options import Json, Quiet, print_json, print_result
-from ganherd.util.errors import counted
+from ganherd.util.errors import UserError, counted
 from ganherd.util.text import say, show
+
+LARGE = 256  # pixels above which images are inspected at the size that training would give them
 
 data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -54,25 +57,44 @@ def data_inspect(
     as_json: Json = False,
 ) -> None:
     """Show classes, counts, sizes and range of a data set, and draw a contact sheet. Unreadable images are listed."""
+    from ganherd import recommend as advising
     from ganherd.data import inspect as looking
     from ganherd.data.dataset import load
+    from ganherd.data.readers import survey as surveys
     from ganherd.data.shards import shards
     from ganherd.recipe.schema import DataConfig
+    from ganherd.util.registry import DATA_SOURCES
 
-    dataset = load(DataConfig(source=source, size=size, bad_images="skip"))
-    if isinstance(dataset.x, shards.ShardRows):
-        shards.verify(Path(source).expanduser())
+    folder, files, choice = Path(source).expanduser(), None, None
+    given = [f"data.size={size}"] if size else []
+    if source not in DATA_SOURCES and surveys.is_image_folder(folder):
+        files = surveys.survey(folder)
+        choice = advising.choose_for_folder(source, files, given=given)
+    # images of one size are shown as they are, unless they are large; others as training would resize them
+    if choice and files and size is None and (files.is_varied or files.side > LARGE):
+        size = choice.wanted.data.size or files.side
+    try:
+        dataset = load(DataConfig(source=source, size=size, bad_images="skip"))
+    except UserError as error:
+        if files is None:
+            raise
+        facts = {"name": folder.name, "files": files.facts(), "refused": str(error)}
+        print_result(as_json, facts, f"{files.text()}\n`ganherd train` would refuse this folder: {error}")
+        return
+    prepared = advising.is_prepared(dataset)
+    if prepared:
+        shards.verify(folder)
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
     looking.contact_sheet(dataset, path)
-    facts = looking.describe(dataset) | {"contact_sheet": str(path)}
-    text = looking.text(facts)
+    facts = looking.describe(dataset) | ({"files": files.facts()} if files else {}) | {"contact_sheet": str(path)}
+    text = "\n".join([*([files.text(skipped=False)] if files else []), looking.text(facts)])
     if recommend:
-        from ganherd import recommend as advising
-
-        read = [f"data.size={size}"] if size else []
-        read += ["data.bad_images=skip"] if dataset.skipped else []
-        advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.ShardRows))
+        given += ["data.bad_images=skip"] if dataset.skipped else []
+        advice = advising.recommend(source, facts, given, prepared)
         facts, text = facts | {"recommend": advice}, f"{text}\n\n{advising.text(advice)}"
+    elif choice:
+        facts["train"] = {"recipe": choice.recipe, "why": choice.why, "command": choice.command}
+        text += f"\n\n`ganherd train {shlex.quote(source)}` would train this:\n{choice.text()}"
     print_result(as_json, facts, text)
 
 
