@@ -23,7 +23,12 @@ DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 BY_HAND = [
     path for path in DOCUMENTS if path.name not in ("modules.md", "recipe.md", "commands.md")
 ]  # the others are generated
-MADE_BY_READERS = {"my_nets.py", "mine.yaml", "pictures"}  # what the documents tell people to write or to have
+MADE_BY_READERS = {
+    "my_nets.py",
+    "mine.yaml",
+    "pictures",
+    "pictures-64",
+}  # what the documents tell people to write or to have
 MADE_BY_RUNS = {"recipe.yaml", "checkpoints/", "samples/", "mixture/", "ranks/", "parts/", "site/", "made/"}
 LONGEST_PARAGRAPH = 80  # words
 _NAMED = re.compile(r"(?<![\w./~-])((?:[\w-]+/)*(?:[\w-]+\.(?:py|yaml|md|toml|txt|css)|[\w-]+/))(?![\w.*{-])")
@@ -130,7 +135,7 @@ def test_every_command_parses(document: str, line: str, monkeypatch: pytest.Monk
     words = shlex.split(re.sub(r"\s*>.*| #.*", "", line))[1:]
     command = typer.main.get_command(app)
     while hasattr(command, "commands"):
-        if not words or words[0] in ("--help", "--version"):
+        if not words or words[0] in ("--help", "--version", "--install-completion"):
             return  # the program itself, or a group of commands
         name = words.pop(0)
         assert name in command.commands, f"{document}: {line}: there is no command {name}"

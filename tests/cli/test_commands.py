@@ -80,7 +80,9 @@ def test_a_printed_recipe_is_a_recipe(cli) -> None:
     assert only_json(cli("train", "own.yaml", *words))["members"] == 10
     text = only_json(cli("recipes", "digits-wcgan", "--json"))["text"]
     assert text == Path("own.yaml").read_text()
-    assert {"name", "about"} == set(only_json(cli("recipes", "--json"))["recipes"][0])
+    assert {"name", "about", "task", "device", "length", "data"} == set(
+        only_json(cli("recipes", "--json"))["recipes"][0]
+    )
 
 
 def test_dry_run_calls_points_points(cli) -> None:

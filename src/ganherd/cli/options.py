@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from ganherd.cli.completion import complete_run, complete_setting
 from ganherd.util.errors import UserError
 from ganherd.util.text import say, show
 
@@ -18,7 +21,13 @@ Trust = Annotated[
     bool, typer.Option("--trust-code", help="Allow code that is not part of ganherd: modules and TorchScript.")
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe. May be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the recipe; `ganherd recipes --keys` explains them. May be repeated.",
+        autocompletion=complete_setting,
+    ),
 ]
 Budget = Annotated[
     str | None,
@@ -44,8 +53,17 @@ def named_runs(words: list[Path] | None) -> list[Path] | None:
     return None if words is None else [path for path in map(named_run, words) if path is not None]
 
 
-RunFolderArgument = Annotated[Path, typer.Argument(help="A run folder, @last or @TAG.", callback=named_run)]
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, @last or @TAG.", callback=named_runs)]
+RunFolderArgument = Annotated[
+    Path, typer.Argument(help="A run folder, @last or @TAG.", callback=named_run, autocompletion=complete_run)
+]
+Runs = Annotated[
+    list[Path], typer.Argument(help="Run folders, @last or @TAG.", callback=named_runs, autocompletion=complete_run)
+]
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: commands to type."""
+    return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
 def names(text: str | None) -> list[str] | None:
@@ -79,8 +97,17 @@ def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | No
     >>> recipe_overrides(["train.batch=8"], "90s", None)
     ['train.batch=8', 'train.budget=90s']
     """
-    given = {"train.budget": budget or None, "herd.seeds": seeds}
+    given = {"train.budget": with_unit(budget) or None, "herd.seeds": seeds}
     return [*(sets or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+
+
+def with_unit(budget: str | None) -> str | None:
+    """Return a budget as it is, or raise a `UserError` if it is a number without a unit."""
+    if budget and re.fullmatch(r"\s*\+?[\d.]+\s*", budget):
+        number = budget.strip()
+        units = f"{number}steps, {number}epochs, {number}s, {number}m or {number}h"
+        raise UserError(f"--budget {number} has no unit: write {units}.")
+    return budget
 
 
 def refuse(*mistakes: tuple[object, str]) -> None:
@@ -88,6 +115,11 @@ def refuse(*mistakes: tuple[object, str]) -> None:
     for condition, sentence in mistakes:
         if condition:
             raise UserError(sentence)
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal; 200 if the output goes elsewhere."""
+    return shutil.get_terminal_size((200, 24)).columns
 
 
 def log_unless(quiet: bool) -> Callable[[str], None]:

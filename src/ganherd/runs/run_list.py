@@ -41,6 +41,7 @@ class RunSummary:
     state: str = ""
     step: int | None = None
     steps: int | None = None
+    seconds: float | None = None  # of training, if it is finished
     verdict: str | None = None
     fid: float | None = None
     samples: int | None = None  # with which the FID was measured
@@ -116,6 +117,7 @@ def _summarise(path: Path, name: str, age: float) -> RunSummary:
         state=state,
         step=step,
         steps=info.budget.steps if info.budget else None,
+        seconds=info.seconds if state == "finished" else None,
         verdict=verdict_of(scores),
         fid=float(value) if isinstance(value, int | float) else None,
         samples=samples if type(samples) is int else None,

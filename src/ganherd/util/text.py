@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -117,6 +118,34 @@ def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> li
         "  ".join(cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip()
         for row in lines
     ]
+
+
+def table_with_notes(
+    rows: Sequence[Sequence[str]], notes: Sequence[str], width: int, right: Collection[int] = (), wide: int = 110
+) -> list[str]:
+    """Return a table whose rows each have a note: in a last column, or on a second line if the terminal is narrow.
+
+    Args:
+        width: Columns of the terminal; longer lines are cut, and notes on second lines wrapped.
+        wide: Columns from which the note is in a column.
+
+    >>> table_with_notes([("cat", "12"), ("horse", "7")], ["it purrs", ""], 12)
+    ['cat    12\\n    it purrs', 'horse  7']
+    """
+    if width >= wide:
+        return [
+            _cut(line, width)
+            for line in text_table([(*row, note) for row, note in zip(rows, notes, strict=True)], right)
+        ]
+    below = [
+        textwrap.wrap(note, width, initial_indent=" " * 4, subsequent_indent=" " * 4, max_lines=2) for note in notes
+    ]
+    lines = zip(text_table(rows, right), below, strict=True)
+    return ["\n".join([_cut(line, width), *more]) for line, more in lines]
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ganherd.cli.completion import complete_recipe
 from ganherd.cli.options import (
     Json,
     Quiet,
@@ -19,12 +20,18 @@ from ganherd.cli.options import (
     numbers,
     print_result,
     refuse,
+    with_unit,
 )
 from ganherd.util.errors import UserError
 
 
 def compare(
-    named: Annotated[list[str], typer.Argument(metavar="RECIPE…", help="Recipes; with --downstream: run folders.")],
+    named: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE…", help="Recipes; with --downstream: run folders.", autocompletion=complete_recipe
+        ),
+    ],
     budget: Annotated[
         str | None,
         typer.Option(help="Budget of each recipe for all its seeds together, e.g. 10m, 90s, 5000steps, 20epochs."),
@@ -80,6 +87,7 @@ def compare(
         raise UserError(
             "No budget given. Set how long each recipe may train, e.g. --budget 10m, 90s, 5000steps or 20epochs."
         )
+    with_unit(budget)
     from ganherd.compare import compare_recipes
 
     request = compare_recipes.ComparisonRequest.of(

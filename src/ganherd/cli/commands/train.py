@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ganherd.cli.completion import complete_recipe, complete_run, complete_training
 from ganherd.cli.options import (
     Budget,
     Json,
@@ -24,6 +25,7 @@ from ganherd.cli.options import (
     print_result,
     recipe_overrides,
     refuse,
+    with_unit,
 )
 from ganherd.util.errors import UserError
 from ganherd.util.text import say, show
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
     from ganherd.recipe.schema import Recipe
     from ganherd.training.finish import Run
+
+EXISTING, SEVERAL, LOOK = (
+    "From an existing run",
+    "Several processes",
+    "Without training",
+)  # groups of options in the help
 
 
 @dataclass
@@ -101,13 +109,19 @@ def train(
     data: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RECIPE|PICTURES]",
+            metavar="RECIPE|PICTURES",
             help="A packaged recipe, a YAML file, or your own data: a folder of images, an .npz or an .npy, for which a recipe "
             "is chosen. Default: digits-wcgan.",
+            autocompletion=complete_training,
         ),
     ] = None,
     asked: Annotated[
-        str | None, typer.Option("--recipe", help="Train this recipe; with your own data, instead of a chosen one.")
+        str | None,
+        typer.Option(
+            "--recipe",
+            help="Train this recipe; with your own data, instead of a chosen one.",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
     sets: Set = None,
     run: Annotated[
@@ -117,22 +131,34 @@ def train(
         ),
     ] = None,
     resume: Annotated[
-        Path | None, typer.Option(help="Resume this run exactly: a folder, @last or @TAG.", callback=named_run)
+        Path | None,
+        typer.Option(
+            help="Resume this run exactly: a folder, @last or @TAG.",
+            callback=named_run,
+            autocompletion=complete_run,
+            rich_help_panel=EXISTING,
+        ),
     ] = None,
     retrain: Annotated[
-        str | None, typer.Option(help="With --resume: retrain these classes of a finished run, e.g. cat,dog or 3.")
+        str | None,
+        typer.Option(
+            help="With --resume: retrain these classes of a finished run, e.g. cat,dog or 3.", rich_help_panel=EXISTING
+        ),
     ] = None,
     grow: Annotated[
         Path | None,
         typer.Option(
             help="Keep the classes of this finished run, and train the classes that are new in the data.",
             callback=named_run,
+            autocompletion=complete_run,
+            rich_help_panel=EXISTING,
         ),
     ] = None,
     members: Annotated[
         str | None,
         typer.Option(
-            help="Train only these members, e.g. 0-9, as one of several jobs that share --run. Members must never meet."
+            help="Train only these members, e.g. 0-9, as one of several jobs that share --run. Members must never meet.",
+            rich_help_panel=SEVERAL,
         ),
     ] = None,
     budget: Budget = None,
@@ -140,14 +166,20 @@ def train(
     ranks: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of ranks to start on this machine. mpiexec, srun and torchrun start their own."
+            min=1,
+            help="Number of ranks to start on this machine. mpiexec, srun and torchrun start their own.",
+            rich_help_panel=SEVERAL,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be trained, its memory and its time.")
+        bool,
+        typer.Option("--dry-run", help="Show what would be trained, its memory and its time.", rich_help_panel=LOOK),
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show how each layer would run (kernel, PyTorch or vmap), and why.")
+        bool,
+        typer.Option(
+            "--explain", help="Show how each layer would run (kernel, PyTorch or vmap), and why.", rich_help_panel=LOOK
+        ),
     ] = False,
     trust_code: Trust = False,
     as_json: Json = False,
@@ -180,7 +212,7 @@ def train(
             "--ranks starts ranks on this machine, but this process already is a rank of a job: leave it out.",
         ),
     )
-    if budget is not None and budget.startswith("+"):
+    if budget is not None and with_unit(budget) and budget.startswith("+"):
         budget = _longer(budget, resume, retrains, engine != "local")
     command = TrainCommand(data, run, resume, recipe_overrides(sets, budget, seeds), trust_code, as_json, quiet)
     command.take_own_data(asked, grows=grow is not None)

@@ -8,16 +8,16 @@ from typing import Annotated, Literal
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, print_json, print_result
+from ganherd.cli.options import Json, Quiet, examples, print_json, print_result
 from ganherd.util.errors import UserError, counted
 from ganherd.util.text import say, show
 
 LARGE = 256  # pixels above which images are inspected at the size that training would give them
 
-data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
+data_app = typer.Typer(help="List, get, inspect and prepare data sets.", no_args_is_help=True)
 
 
-@data_app.command("list")
+@data_app.command("list", epilog=examples("ganherd data list"))
 def data_list(as_json: Json = False) -> None:
     """List the data sets that ganherd knows, and where it looks for them."""
     from ganherd.data.readers.download import list_sources
@@ -30,7 +30,7 @@ def data_list(as_json: Json = False) -> None:
     print_result(as_json, {"sources": rows}, "\n".join(lines))
 
 
-@data_app.command("get")
+@data_app.command("get", epilog=examples("ganherd data get mnist"))
 def data_get(
     name: Annotated[str, typer.Argument(help="Name of a data set, e.g. mnist.")],
     as_json: Json = False,
@@ -43,7 +43,7 @@ def data_get(
     print_result(as_json, got, f"{name} {there}" + ("." if got["fetched"] else ": nothing had to be fetched."))
 
 
-@data_app.command("inspect")
+@data_app.command("inspect", epilog=examples("ganherd data inspect pictures", "ganherd data inspect mnist --recommend"))
 def data_inspect(
     source: Annotated[str, typer.Argument(help="Name or path of a data set.")],
     sheet: Annotated[
@@ -98,7 +98,7 @@ def data_inspect(
     print_result(as_json, facts, text)
 
 
-@data_app.command("prepare")
+@data_app.command("prepare", epilog=examples("ganherd data prepare pictures --size 64", "ganherd train pictures-64"))
 def data_prepare(
     folder: Annotated[Path, typer.Argument(help="Folder with images of any size, in one folder for each class.")],
     out: Annotated[

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from ganherd.cli.options import Json, RunFolderArgument, named_runs, print_json, print_result
+from ganherd.cli.completion import complete_run
+from ganherd.cli.options import Json, RunFolderArgument, examples, named_runs, print_json, print_result, terminal_width
 from ganherd.util.errors import UserError, counted
-from ganherd.util.text import one_line, say, show, size, span, text_table
+from ganherd.util.text import one_line, say, show, size, span, table_with_notes
 
 if TYPE_CHECKING:
     from ganherd.runs.run_list import RunSummary
 
 DEFAULT = Path("runs")  # where `ganherd train` makes runs
-_WIDE = 110  # columns from which the recipe is in a column; on a narrower terminal it is on a second line
+WIDE = 110  # columns from which the recipe is in a column; on a narrower terminal it is on a second line
 
 
 class _ListByDefault(TyperGroup):
@@ -31,10 +31,10 @@ class _ListByDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-runs_app = typer.Typer(cls=_ListByDefault, help="Runs: list, tag, clean.", rich_markup_mode=None)
+runs_app = typer.Typer(cls=_ListByDefault, help="List runs, tag them, and remove their checkpoints.")
 
 
-@runs_app.command("list")
+@runs_app.command("list", epilog=examples("ganherd runs", "ganherd runs list comparisons --json"))
 def runs_list(
     folder: Annotated[Path | None, typer.Argument(help="Folder that holds runs. Default: runs.")] = None,
     as_json: Json = False,
@@ -46,11 +46,10 @@ def runs_list(
     tagged = {path.absolute(): name for name, path in tags().items()}
     names = [tagged.get(Path(run.path).absolute()) for run in runs]
     rows = [{**run.as_json(), "tag": name} for run, name in zip(runs, names, strict=True)]
-    width = shutil.get_terminal_size((200, 24)).columns
-    print_result(as_json, {"runs": rows}, _table(folder or DEFAULT, runs, names, width))
+    print_result(as_json, {"runs": rows}, _table(folder or DEFAULT, runs, names, terminal_width()))
 
 
-@runs_app.command("tag")
+@runs_app.command("tag", epilog=examples("ganherd runs tag @last best", "ganherd sample @best -o grid.png"))
 def runs_tag(
     run: RunFolderArgument,
     name: Annotated[str, typer.Argument(help="The tag: @NAME is then this run, wherever a command takes one.")],
@@ -64,11 +63,15 @@ def runs_tag(
     print_result(as_json, {"run": str(run), "tag": name}, f"@{name} is {run}")
 
 
-@runs_app.command("clean")
+@runs_app.command("clean", epilog=examples("ganherd runs clean --keep-last", "ganherd runs clean @last"))
 def runs_clean(
     runs: Annotated[
         list[Path] | None,
-        typer.Argument(help="Finished runs, or folders of runs. Default: all in the folder runs.", callback=named_runs),
+        typer.Argument(
+            help="Finished runs, or folders of runs. Default: all in the folder runs.",
+            callback=named_runs,
+            autocompletion=complete_run,
+        ),
     ] = None,
     keep_last: Annotated[
         bool, typer.Option("--keep-last", help="Keep the newest checkpoint of each run, to train it further.")
@@ -125,8 +128,7 @@ def _table(folder: Path, runs: list[RunSummary], tags: list[str | None], width: 
     """Return the list as text."""
     if not runs:
         return f"There are no runs in {folder}; `ganherd train` makes one."
-    wide = width >= _WIDE
-    header = ["run", "state", "step", "verdict", "FID", "age", "size", *(["recipe and changes"] if wide else [])]
+    header = ["run", "state", "step", "verdict", "FID", "age", "size"]
     if not any(run.verdict for run in runs):
         header.remove("verdict")
     rows = [header]
@@ -139,19 +141,11 @@ def _table(folder: Path, runs: list[RunSummary], tags: list[str | None], width: 
             "FID": "–" if run.fid is None else f"{run.fid:.4g}",
             "age": span(run.age),
             "size": "–" if run.problem else size(run.bytes),
-            "recipe and changes": _about(run),
         }
         rows.append([cells[name] for name in header])
     right = {header.index(name) for name in ("step", "FID", "age", "size")}
-    lines = [line if len(line) <= width or not wide else line[: width - 1] + "…" for line in text_table(rows, right)]
-    if not wide:
-        below = ["", *(_about(run) for run in runs)]
-        lines = [
-            part
-            for line, more in zip(lines, below, strict=True)
-            for part in (line, _cut(f"    {more}", width))
-            if part.strip()
-        ]
+    first = "recipe and changes" if width >= WIDE else ""
+    lines = table_with_notes(rows, [first, *map(_about, runs)], width, right, WIDE)
     whole, saved = sum(run.bytes for run in runs), sum(run.checkpoint_bytes for run in runs)
     share = f", {size(saved)} of it checkpoints (`ganherd runs clean`)" if saved else ""
     return "\n".join([*lines, f"{counted(len(runs), 'runs')}, {size(whole)}{share}"])
@@ -168,7 +162,3 @@ def _about(run: RunSummary) -> str:
     if run.problem:
         return one_line(run.problem, 200)
     return one_line(", ".join([run.recipe or "–", *run.changes]), 200)
-
-
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 1] + "…"
