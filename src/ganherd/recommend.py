@@ -18,6 +18,7 @@ from ganherd.data.readers import survey as surveys
 from ganherd.data.readers.survey import ImageSurvey
 from ganherd.data.shards.shards import ShardRows
 from ganherd.recipe import recipe_file
+from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import DataConfig, Recipe, parse_budget
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
@@ -125,7 +126,7 @@ class Choice:
         rows = {
             "recipe": f"{self.recipe} ({self.why})",
             "images": resized,
-            "length": f"{length} of training; --budget sets another",
+            "length": f"{length}; --budget sets another",
             "same as": self.command,
         }
         shown = {name: row for name, row in rows.items() if name != "images" or not self.look.points}
@@ -231,10 +232,9 @@ def _choice(
 
 def _steps(recipe: Recipe) -> int:
     """Return the number of steps of a recipe whose budget is in epochs."""
-    from ganherd.training.budget import plan_budget
     from ganherd.training.setup.member_data import cut
 
-    return plan_budget(recipe.train.budget, cut(recipe).steps_per_epoch, lambda: (0.0, 0.0)).steps
+    return in_steps(recipe.train.budget, cut(recipe).steps_per_epoch)
 
 
 def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:

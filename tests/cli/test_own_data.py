@@ -116,7 +116,7 @@ def test_what_was_chosen_is_reported_before_training(cli, pictures: Path, monkey
     assert answer.err.splitlines()[:4] == [
         "recipe   folder-perclass-small (no GPU here: a small Wasserstein GAN for each class, on small images)",
         "images   cropped to the centre square and resized to 48 × 48 pixels",
-        "length   3m of training; --budget sets another",
+        "length   3m; --budget sets another",
         "same as  ganherd train folder-perclass-small --set data.source=pictures --set data.size=48 --set train.budget=3m",
     ]
 

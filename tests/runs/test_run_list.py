@@ -61,7 +61,7 @@ def test_a_run_whose_process_is_gone_is_listed_as_killed(tmp_path: Path) -> None
 def test_fid_and_verdict_come_from_the_scores(tmp_path: Path) -> None:
     run = a_run(tmp_path / "a")
     assert (only(tmp_path).fid, only(tmp_path).verdict) == (None, None)
-    scores = {"scores": {"fid": {"value": 2.5, "samples": 1000}}, "verdict": "good"}
+    scores = {"scores": {"fid": {"value": 2.5, "samples": 1000}}, "verdict": {"word": "good", "reason": "fine"}}
     (run / "scores.json").write_text(json.dumps(scores))
     assert (only(tmp_path).fid, only(tmp_path).samples, only(tmp_path).verdict) == (2.5, 1000, "good")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ganherd.util.text import did_you_mean
 
-# Options that other programs have, where this one has others.
+# Options of other programs, and what this one has instead.
 _OPTIONS = {
     "seed": "--set run.seed=7, or --seeds 5 for several",
     "out": "--run FOLDER",

@@ -90,7 +90,8 @@ def summarise(path: Path, name: str, now: float) -> RunSummary:
 def verdict_of(scores: Mapping[str, Any]) -> str | None:
     """Return the verdict that a scores.json records; None if it records none."""
     verdict = scores.get("verdict")
-    return verdict if isinstance(verdict, str) else None
+    word = verdict.get("word") if isinstance(verdict, dict) else None
+    return word if isinstance(word, str) else None
 
 
 def _summarise(path: Path, name: str, age: float) -> RunSummary:
