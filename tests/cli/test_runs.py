@@ -12,6 +12,7 @@ import pytest
 import recipes
 import run_files
 import tiny_runs
+import yaml
 
 import ganherd
 from ganherd.runs import run_names
@@ -102,6 +103,17 @@ def test_an_unfinished_run_without_a_checkpoint_or_with_other_data_is_refused(cl
     assert "has changed since it was started" in cli("sample", stopped, "-o", "x.npz").sentence
     shutil.rmtree(stopped / "checkpoints")
     assert "there is no mixture in" in cli("sample", stopped, "-o", "x.npz").sentence
+
+
+def test_code_of_an_unfinished_run_is_not_executed(cli, little: Path) -> None:
+    stopped = unfinished(little, "runs/00002-stopped")
+    Path("evil.py").write_text("open('executed', 'w')\n")
+    recipe = yaml.safe_load((stopped / "recipe.yaml").read_text())
+    recipe["nets"]["generator"] = {"name": "evil:Generator", "settings": {}}
+    recipe["code"] = [str(Path.cwd())]
+    (stopped / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert "--trust-code" in cli("sample", stopped, "-o", "x.npz").sentence
+    assert not Path("executed").exists()
 
 
 def test_a_relative_budget_counts_from_the_newest_checkpoint(cli, little: Path) -> None:

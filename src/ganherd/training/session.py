@@ -270,7 +270,9 @@ def _train_two_phases(whole: NewRun, options: SessionOptions) -> Run:
     log(f"first phase: {first.train.budget}, in {folder.path}")
     try:
         if not folder.info_path.is_file():
-            Session(NewRun(first, folder.path, name, counts_all), options).run()
+            assert recipe.herd.first is not None
+            origin = {"recipe": Path(recipe.herd.first.recipe).stem}
+            Session(NewRun(first, folder.path, name, counts_all, origin=origin), options).run()
         else:
             refuse_changes(folder.recipe, first, folder)
             if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:

@@ -27,8 +27,11 @@ def load_unfinished(run: str | Path, trust_code: bool = False) -> Mixture:
     check_joined(info, folder)
     if recorded_part(info, folder) is not None:
         raise UserError(f"{folder.path} is one of several parts of a run: sample the run when all parts are joined.")
+    recipe = (
+        folder.recipe if trust_code else folder.recipe.model_copy(update={"code": []})
+    )  # nothing is imported from there
     with rng.using(recorded_streams(info, folder)):
-        prepared = assemble(folder.recipe, trust_code, begins=False)
+        prepared = assemble(recipe, trust_code, begins=False)
         if info.data != prepared.dataset.digest:
             raise UserError(f"the data of {folder.path} has changed since it was started (its sha256 differs).")
         newest, _ = checkpoint.newest(folder.checkpoints, prepared.herd.nets)
