@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ganherd.comm.ranks import Ranks
-from ganherd.herd.engine.engines import Engine, Herd, Plan, make_engine, never
+from ganherd.herd.engine.engines import CompileReport, Engine, Herd, Plan, make_engine, never, no_report
 from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -36,6 +36,9 @@ from ganherd.util.errors import Interrupted
 
 class IdleEngine:
     """The engine of a rank that trains none of its members, while those of other ranks train."""
+
+    def prepare(self, report: CompileReport = no_report) -> None:
+        """Do nothing: there is nothing to compile."""
 
     def advance(self, start: int, stop: int, *_: Any) -> int:
         return stop

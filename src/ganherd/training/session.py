@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
+from ganherd.herd.engine.engines import CompileReport
 from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.checkpoint import Checkpoint
@@ -36,6 +37,7 @@ from ganherd.training.variants import phases
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
+from ganherd.util.meter import ProgressBar
 from ganherd.util.standard_streams import safe_streams
 from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
@@ -138,6 +140,8 @@ class Session:
         self.progress.say(self._headline(trainer.step))
         if self.recovery:
             self.recovery.report(trainer, self.state_from)
+        with self.compile_bar() as report:
+            trainer.engine.prepare(report)
         trainer.event("resume" if self.resumed else "start", engine=vars(self.own_plan), versions=versions())
         self.progress.start(self.budget.steps, self.budget.deadline)
         self.stop.name = self.recovery.signals.name if self.recovery else ""
@@ -159,6 +163,22 @@ class Session:
             self.recovery.done = done if self.ranks.is_first else None
         self.ranks.finish()
         return done
+
+    @contextmanager
+    def compile_bar(self) -> Iterator[CompileReport]:
+        """Show a bar while kernels are compiled, if any are."""
+        with ExitStack() as closing:
+            bars: list[ProgressBar] = []
+
+            def report(done: int, total: int) -> None:
+                if not bars:
+                    about = "kernels compiled, once for these nets and this GPU"
+                    bars.append(
+                        closing.enter_context(ProgressBar(about, self.options.quiet or not self.ranks.is_first))
+                    )
+                bars[0].at(done, total)
+
+            yield report
 
     def lock(self, folder: RunFolder) -> None:
         """Lock the run's folder until the session ends."""

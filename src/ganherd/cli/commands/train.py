@@ -28,6 +28,7 @@ from ganherd.cli.options import (
     with_unit,
 )
 from ganherd.util.errors import UserError
+from ganherd.util.host import wake_gpu
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
@@ -228,6 +229,7 @@ def train(
     elif engine != "local":
         _train_in_job(command, engine)
     elif ranks is None or ranks == 1:
+        wake_gpu()
         _show_trained(_train(command, None), as_json)
     else:
         _start_ranks(command, ranks, budget)

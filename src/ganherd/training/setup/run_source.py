@@ -100,7 +100,8 @@ class NewRun(RunSource):
         return self.recipe
 
     def choose_plan(self, session: Session) -> Plan:
-        return choose_plan(session.herd, session.herd.recipe.engine, session.log)
+        with session.compile_bar() as report:
+            return choose_plan(session.herd, session.herd.recipe.engine, session.log, report)
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
         herd = session.herd
