@@ -77,7 +77,7 @@ def test_inspect_describes_images_of_any_size_and_kind(cli, pictures: Path) -> N
     ):
         assert line in answer.out
     facts = json.loads(cli("data", "inspect", pictures, "--json").out)
-    assert facts["files"]["side"] == 47 and facts["train"]["recipe"] == "folder-perclass-small"
+    assert facts["files"]["side"] == 47 and facts["would_train"]["recipe"] == "folder-perclass-small"
     assert Path("pictures-sheet.png").is_file()
 
 
@@ -153,7 +153,7 @@ def test_a_name_that_is_a_folder_and_a_recipe_is_refused_with_both_spellings(cli
 
 def test_folders_that_hold_no_data_are_refused(cli, run: Path) -> None:
     Path("empty").mkdir()
-    assert "empty holds no images" in cli("train", "empty").sentence
+    assert "empty is a folder, not a recipe, and holds no images" in cli("train", "empty").sentence
     Path("texts").mkdir()
     Path("texts/a.txt").write_text("no image")
     assert "texts is a folder, not a recipe, and holds no images" in cli("train", "texts").sentence

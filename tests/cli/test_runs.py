@@ -200,12 +200,23 @@ def test_scores_of_fewer_samples_replace_none_of_more(cli, little: Path, capsys)
         scores = json.loads((little / "scores.json").read_text())["scores"]
         return {name: (entry["value"], entry["samples"]) for name, entry in scores.items() if name != "skipped"}
 
-    one_run.keep(
-        little, {"fid": {"value": 2.0, "samples": 1000}, "kid": {"value": 0.1, "samples": 100}}, ["fid", "kid"]
-    )
-    capsys.readouterr()
-    one_run.keep(little, {"fid": {"value": 3.0, "samples": 300}, "kid": {"value": 0.2, "samples": 300}}, ["fid", "kid"])
+    def keep(**values: tuple[float, int, str]) -> str:
+        capsys.readouterr()
+        entries = {k: {"value": v, "samples": n, "network": network} for k, (v, n, network) in values.items()}
+        one_run.keep(little, {**entries, "skipped": {}}, list(values))
+        return capsys.readouterr().err
+
+    keep(fid=(2.0, 1000, "a"), kid=(0.1, 100, "a"))
+    said = keep(fid=(3.0, 300, "a"), kid=(0.2, 300, "a"))
     assert recorded() == {"fid": (2.0, 1000), "kid": (0.2, 300)}
-    assert "keeps the recorded values of fid, which have more samples" in capsys.readouterr().err
-    one_run.keep(little, {"fid": {"value": 4.0, "samples": 1000}}, ["fid"])
-    assert recorded()["fid"] == (4.0, 1000)
+    assert "keeps the recorded values of fid, which have more samples" in said
+    assert keep(fid=(4.0, 1000, "a")) == "" and recorded()["fid"] == (4.0, 1000)
+    assert keep(fid=(9.0, 300, "b")) == "" and recorded()["fid"] == (9.0, 300)  # another network is another score
+
+
+def test_what_a_recorded_score_lacks_is_added_to_it(cli, little: Path) -> None:
+    one_run.keep(little, {"fid": {"value": 2.0, "samples": 1000, "network": "a"}}, ["fid"])
+    per = {"per_member": {"0": 5.0}, "per_member_samples": {"0": 300}}
+    one_run.keep(little, {"fid": {"value": 3.0, "samples": 300, "network": "a", **per}}, ["fid"])
+    fid = json.loads((little / "scores.json").read_text())["scores"]["fid"]
+    assert fid == {"value": 2.0, "samples": 1000, "network": "a", **per}

@@ -53,12 +53,14 @@ def sample(
     from ganherd.mixture import mixture
     from ganherd.util.meter import ProgressBar
 
+    unfinished = {}
     if step is None:
         trained = mixture.load(run, trust_code)
     else:
         from ganherd.training.variants.unfinished import load_unfinished
 
         trained = load_unfinished(run, trust_code)
+        unfinished = {"step": trained.step}
         log_unless(quiet)(
             f"note: {run} is not finished: these are samples of all members as they were at its checkpoint of step {trained.step:,}"
         )
@@ -71,4 +73,4 @@ def sample(
         meter.at(0, count)
         request = (output, n or 64, label, per_class, seed, replica)
         path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count))
-    print_result(as_json, {"output": str(path), "samples": count, "seed": seed, "step": trained.step}, path)
+    print_result(as_json, {"output": str(path), "samples": count, "seed": seed, **unfinished}, path)

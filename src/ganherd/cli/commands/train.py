@@ -186,7 +186,7 @@ def train(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a recipe or resume a run, in one process or as a rank of a job."""
+    """Train a recipe or your own images, or resume a run, in one process or as a rank of a job."""
     from ganherd.comm.backends.detect import detect
 
     engine, look = detect(os.environ), dry_run or explain

@@ -93,7 +93,7 @@ def data_inspect(
         advice = advising.recommend(source, facts, given, prepared)
         facts, text = facts | {"recommend": advice}, f"{text}\n\n{advising.text(advice)}"
     elif choice:
-        facts["train"] = {"recipe": choice.recipe, "why": choice.why, "command": choice.command}
+        facts["would_train"] = {"recipe": choice.recipe, "why": choice.why, "command": choice.command}
         text += f"\n\n`ganherd train {shlex.quote(source)}` would train this:\n{choice.text()}"
     print_result(as_json, facts, text)
 

@@ -45,7 +45,7 @@ def list_tree(root: Path, leave_out: Path | None = None, allow_empty: bool = Fal
 
     Args:
         leave_out: A folder that may lie inside of `root` and does not belong to it.
-        allow_empty: Accept class folders without files.
+        allow_empty: Accept folders without files.
     """
     seen = {identity(root)} | ({identity(leave_out)} if leave_out and leave_out.exists() else set())
     inside = {entry.name.lower(): entry.name for entry in _entries(root) if _is_new(entry, seen)}
@@ -81,7 +81,7 @@ def _split(
         strange = ", ".join(name for name in labels if name not in known) or "no class folders"
         raise UserError(f"{here} has {strange}, unlike the training folder next to it.")
     if not names:
-        if not files:
+        if not files and not allow_empty:
             raise UserError(f"{here} holds no images.")
         return (), [FileGroup(-1, split, folder, files)], []
     groups = []
