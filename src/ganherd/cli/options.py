@@ -31,7 +31,10 @@ Set = Annotated[
 ]
 Budget = Annotated[
     str | None,
-    typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h; with --resume also +200steps."),
+    typer.Option(
+        help="Length of the run: 5000steps, 20epochs, or wall-clock time up to its mixture, e.g. 90s, 10m, 2h; with --resume "
+        "also what is added, e.g. +200steps."
+    ),
 ]
 Seeds = Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]

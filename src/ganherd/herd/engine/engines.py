@@ -330,16 +330,17 @@ def trial_engine(herd: Herd, plan: Plan) -> Engine:
     return make_engine(trial, plan)
 
 
-def measure_rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
+def measure_rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0, report: CompileReport = no_report) -> float:
     """Measure the member-steps per second of a plan, on a copy of the state.
 
     Args:
         seconds: How long to measure, about.
         beat: The rate of the best other plan; one that is far slower in its first steps is not measured any longer.
+        report: Gets the progress if kernels are compiled.
     """
     with torch_threads(plan.threads):
         engine = trial_engine(herd, plan)
-        engine.prepare()
+        engine.prepare(report)
         trial = engine.herd
         period = herd.rules.skip_d + 1  # includes steps with and without a discriminator update in the right proportion
         sums = trial.zero_sums()
