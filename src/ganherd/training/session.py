@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Communicator
@@ -236,6 +237,7 @@ def train(
     part: range | None = None,
     finishers: Sequence[Finisher] = (),
     began: float | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
 
@@ -246,13 +248,14 @@ def train(
         part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
         finishers: Work on the mixture, for example score it.
         began: When the command was started, on the clock of `time.monotonic`: a time budget counts from then. Default: now.
+        origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
     """
     options = _options(quiet, trust_code, finishers, began)
     if phases.pending(recipe) is not None:
         if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
-        return _train_two_phases(recipe, path, name, counts_all, options)
-    source = NewRun(recipe, path, name, counts_all, part)
+        return _train_two_phases(NewRun(recipe, path, name, counts_all, origin=origin), options)
+    source = NewRun(recipe, path, name, counts_all, part, origin)
     if job is None:
         return Session(source, options).run()
     recovery = Recovery(job.latest)
@@ -311,14 +314,13 @@ def _second_phase(recipe: Recipe, herd: PreparedHerd, began: float) -> SecondPha
     return SecondPhase(recipe.herd.first.share, closing, starts[-1] if starts else None, time.monotonic() - began)
 
 
-def _train_two_phases(
-    recipe: Recipe, path: str | Path | None, name: str, counts_all: bool, options: SessionOptions
-) -> Run:
+def _train_two_phases(whole: NewRun, options: SessionOptions) -> Run:
     """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
     Both phases together have the budget. If the call is interrupted, the same call continues where it stopped.
     """
-    where = Path(path) if path is not None else next_path(Path("runs"), name)
+    recipe, name, counts_all = whole.recipe, whole.name, whole.counts_all
+    where = Path(whole.path) if whole.path is not None else next_path(Path("runs"), name)
     log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
@@ -333,7 +335,9 @@ def _train_two_phases(
                 second = replace(options, began=options.began + amount, before=amount)
                 options = replace(options, second_phase=_second_phase(recipe, foreseen, options.began))
             del foreseen  # its memory is for the first phase
-            Session(NewRun(first, folder.path, name, counts_all), options).run()
+            assert recipe.herd.first is not None
+            origin = {"recipe": Path(recipe.herd.first.recipe).stem}
+            Session(NewRun(first, folder.path, name, counts_all, origin=origin), options).run()
         else:
             refuse_changes(folder.recipe, first, folder)
             if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:
@@ -345,4 +349,4 @@ def _train_two_phases(
             f"Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
         ) from None
     log(f"second phase: {then.train.budget}, in {where}")
-    return Session(NewRun(then, where, name, counts_all), second).run()
+    return Session(NewRun(then, where, name, counts_all, origin=whole.origin), second).run()
