@@ -113,7 +113,10 @@ def train(
     name = Path(recipe).stem if isinstance(recipe, (str, Path)) else "run"
     loaded = recipe_file.load(recipe, overrides)
     trust.check_recipe(loaded, recipe, trust_code)
-    return session.train(loaded, run, name, quiet, finishers=FINISHERS if finishers is None else finishers)
+    origin = {"recipe": name, "changes": list(overrides)}
+    return session.train(
+        loaded, run, name, quiet, finishers=FINISHERS if finishers is None else finishers, origin=origin
+    )
 
 
 def resume(

@@ -40,6 +40,7 @@ def row(way: str, members: int, rate: float, **more: object) -> dict:
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_fusion_command_measures_prints_and_saves(cli) -> None:
     words = ["--cases", "small", "--ways", "ours", "--members", "2", "--seconds", "0.05", "--device", "cpu"]
     answer = cli("bench", "fusion", *words, "--json", "-o", "made/rows.json")
@@ -54,11 +55,13 @@ def test_fusion_command_measures_prints_and_saves(cli) -> None:
     assert Path("made/rows.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_rates_of_processes_are_summed() -> None:
     both = processes("small", 2, 0.2, "cpu", "float32")
     assert both.rate > 0 and both.threads == 1 and both.engine == "processes"
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_failing_process_reports_the_reason() -> None:
     with pytest.raises(RuntimeError, match="a process ended: .*float16"):
         processes("small", 1, 0.1, "cpu", "float16")

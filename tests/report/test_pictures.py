@@ -85,6 +85,20 @@ def test_the_same_picture_is_the_same_file() -> None:
     assert pictures.png(charts.draw_losses(lines)) == pictures.png(charts.draw_losses(lines))
 
 
+def test_a_figure_is_saved_as_by_plain_savefig() -> None:
+    """The extra draw that `savefig` makes for the layout is skipped; the file is the same to the byte."""
+    figures = [
+        charts.draw_losses([{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, i]} for i in range(5)]) for _ in "ab"
+    ]
+    plain = io.BytesIO()
+    figures[0].savefig(plain, format="png", dpi=130, facecolor="white", metadata={"Software": None})
+    draws = []
+    axes = figures[1].axes[0]
+    axes.draw, draw = lambda renderer: draws.append(draw(renderer)), axes.draw
+    assert pictures.png(figures[1]) == plain.getvalue()
+    assert len(draws) == 1
+
+
 def test_losses_of_different_magnitude_use_a_symlog_scale() -> None:
     lines = [{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, 1.0 if i != 5 else -1e5]} for i in range(20)]
     figure = charts.draw_losses(lines, [{"step": 5, "event": "nan", "member": 1}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST = 100  # classes shown
+UNEQUAL = 4  # ratio of the largest class to the smallest from which a note is given
 _LAYOUTS = ((12, 1, 16), (36, 2, 10), (MOST, 4, 6))  # up to this many classes: columns of rows, images in a row
 _UNLABELLED = 10, 20  # rows, and images in a row
 
@@ -64,8 +65,29 @@ def describe(dataset: Dataset) -> JsonObject:
         "skipped": dataset.skipped,
         "copies": copies.copies,
         "held_out_and_trained_on": copies.across,
-        "notes": list(dict.fromkeys([*dataset.notes, *(copies.notes(dataset.kind) if dataset.is_image else [])])),
+        "notes": list(
+            dict.fromkeys(
+                [
+                    *dataset.notes,
+                    *(copies.notes(dataset.kind) if dataset.is_image else []),
+                    *_imbalance(dataset.labels, train, dataset.kind),
+                ]
+            )
+        ),
     }
+
+
+def _imbalance(labels: Sequence[str], counts: Array, kind: str) -> list[str]:
+    """Return a note if some class has far more training rows than another.
+
+    >>> _imbalance(["cat", "dog"], np.array([90, 20]), "images")
+    ['classes are unequal: cat has 90 images to train on, dog has 20; small classes are learned less well']
+    """
+    if len(labels) < 2 or counts.max() < UNEQUAL * counts.min():
+        return []
+    most, least = int(counts.argmax()), int(counts.argmin())
+    numbers = f"{labels[most]} has {counts[most]:,} {kind} to train on, {labels[least]} has {counts[least]:,}"
+    return [f"classes are unequal: {numbers}; small classes are learned less well"]
 
 
 def text(facts: Mapping[str, Any]) -> str:
@@ -86,8 +108,6 @@ def text(facts: Mapping[str, Any]) -> str:
     else:
         lines.append("no labels")
     lines += [f"note: {note}" for note in facts["notes"]]
-    if facts["skipped"]:
-        lines.append("note: to train without what was skipped, add --set data.bad_images=skip")
     return "\n".join([*lines, *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else [])])
 
 

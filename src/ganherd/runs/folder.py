@@ -173,12 +173,16 @@ def mixture_of(path: str | Path) -> Path:
     if (folder / "mixture.json").exists():
         files.refuse_odd_files(Path(path), _NOT_OURS)
         return folder
-    run = RunFolder.open(path)
-    from ganherd.runs import checkpoint  # which imports torch: not before a folder that is no run is refused
-
-    step = max(checkpoint.steps(run.checkpoints), default=0)
+    run, step = RunFolder.open(path), step_without_mixture(path)
     end = f"; with --budget {step}steps it ends where it stands" if step else ""
-    raise UserError(f"there is no mixture in {path}: it is made when training ends. Go on with `{run.again}`{end}.")
+    raise UserError(f"there is no mixture in {path}: it is made when training ends. Resume it with `{run.again}`{end}.")
+
+
+def step_without_mixture(path: str | Path) -> int | None:
+    """Return the step of the newest checkpoint of a run that has no mixture yet; None if it has a mixture, or nothing at all."""
+    run = RunFolder(path)
+    has_mixture = any((folder / "mixture.json").exists() for folder in (run.mixture, run.path))
+    return None if has_mixture else max(steps(run.checkpoints), default=None)
 
 
 def code_of(path: Path) -> list[str]:

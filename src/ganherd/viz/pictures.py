@@ -99,7 +99,7 @@ def png(picture: Picture) -> bytes:
         picture.save(out, "PNG", compress_level=3)  # 50 times as fast as the best, for a tenth more bytes
     else:
         with _any_script():
-            picture.savefig(out, format="png", dpi=130, facecolor="white", metadata={"Software": None})
+            _save_figure(picture, out, format="png", dpi=130, facecolor="white", metadata={"Software": None})
     return out.getvalue()
 
 
@@ -120,7 +120,7 @@ def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str
 
     out = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}), _any_script():
-        picture.savefig(out, format="svg", dpi=144, transparent=inline, metadata={"Date": None, "Creator": None})
+        _save_figure(picture, out, format="svg", dpi=144, transparent=inline, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     if not inline:
         return text
@@ -129,6 +129,22 @@ def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str
     for size in ("width", "height"):  # the page decides how large it is
         text = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", text, count=1)
     return re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
+
+
+def _save_figure(figure: Figure, out: io.BytesIO | io.StringIO, **options: Any) -> None:
+    """Call `savefig`, which draws a figure with a layout engine twice; let the first call place the axes and draw nothing."""
+    engine, draw = figure.get_layout_engine(), figure.draw
+    if engine is not None:
+
+        def place_axes(renderer: object) -> None:
+            engine.execute(figure)
+            vars(figure)["draw"] = draw
+
+        vars(figure)["draw"] = place_axes
+    try:
+        figure.savefig(out, **options)
+    finally:
+        vars(figure).pop("draw", None)
 
 
 @contextmanager

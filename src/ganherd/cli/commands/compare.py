@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ganherd.cli.completion import complete_recipe
 from ganherd.cli.options import (
     Json,
     Quiet,
@@ -15,11 +16,13 @@ from ganherd.cli.options import (
     Verbose,
     log_unless,
     named_files,
+    named_run,
     names,
     numbers,
     print_result,
     print_screen,
     refuse,
+    with_unit,
 )
 from ganherd.util.text import show
 
@@ -30,6 +33,7 @@ def compare(
         typer.Argument(
             metavar="RECIPE[:KEY=VALUE]… | RUN…",
             help="Recipes, each with settings of its own if wanted, e.g. digits-wcgan:optim.lr_g=1e-4; or finished runs.",
+            autocompletion=complete_recipe,
         ),
     ],
     budget: Annotated[
@@ -89,6 +93,7 @@ def compare(
         counts = numbers("--per-class", per_class or "20,50,100", "20,50,100")
         from ganherd.runs.folder import RunFolder, mixture_of
 
+        named = [str(named_run(Path(run))) for run in named]
         for run in named:  # before torch is loaded
             RunFolder.open(run), mixture_of(run)
         from ganherd.compare import downstream as classifiers
@@ -99,6 +104,8 @@ def compare(
         print_result(as_json, {"downstream": result}, downstream_text.text(result))
         return
     refuse((per_class, "--per-class needs --downstream."), (generated, "--generated needs --downstream."))
+    if budget is not None:
+        with_unit(budget)
     from ganherd.compare import finished_runs
 
     scoring = (names(metrics), samples, network, trust_code)
