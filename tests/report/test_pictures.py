@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ganherd.runs.folder import RunFolder
 from ganherd.viz import charts, pictures, sheets
 
 
@@ -218,3 +219,11 @@ def test_axes_have_units() -> None:
     assert axes.get_xlabel() == "step" and axes.get_ylabel().startswith("loss")
     shares = charts.draw_bars({"a": 0.5}, is_share=True).axes[0]
     assert shares.yaxis.get_major_formatter()(0.25, 0) == "25 %"
+
+
+def test_the_title_of_a_run_is_its_recipe_or_its_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "00012-mine")
+    assert folder.title == "mine"
+    folder.path.mkdir()
+    folder.info_path.write_text('{"recipe": "digits\\u001b[31m"}')
+    assert folder.title == "digits\N{REPLACEMENT CHARACTER}[31m"  # a run may come from a stranger

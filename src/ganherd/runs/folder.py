@@ -50,7 +50,7 @@ class RunFolder:
         'digits-wcgan'
         """
         try:
-            recorded = getattr(self.info, "recipe", None)
+            recorded = self.info.recipe
         except UserError:
             recorded = None
         name = self.path.name or self.path.resolve().name
