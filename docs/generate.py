@@ -124,11 +124,9 @@ VALUES = {"bool": "", "Path": "path", "int": "whole number", "float": "number", 
 
 def commands_section() -> str:
     """Return every command with its help, arguments and options."""
-    import typer
+    from ganherd.cli.main import command_group
 
-    from ganherd.cli.main import app
-
-    return "\n\n".join(_command(typer.main.get_command(app), "ganherd"))
+    return "\n\n".join(_command(command_group(), "ganherd"))
 
 
 def _command(command: Any, name: str) -> Iterator[str]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.mixture import mixture
+from ganherd.mixture.sampling import heading
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.records import plain
@@ -19,6 +20,7 @@ from ganherd.training.finish import Finisher, Product, Run
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import atomic_write
 from ganherd.viz import pictures
+from ganherd.viz.sheets import draw_samples
 
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
@@ -45,12 +47,14 @@ class PictureFinisher(Finisher):
             return
         x, y, member = (np.concatenate([getattr(drawn, field) for drawn in each]) for field in ("x", "y", "member"))
         labelled = wanted != [None]
-        picture = pictures.draw_samples(
+        number = f"{count} samples of each label" if labelled else f"{len(x):,} samples"
+        picture = draw_samples(
             x,
             y if labelled else None,
             mixture.labels if labelled else (),
             member=None if labelled else member,
             data=None if mixture.is_image else product.dataset.x,
+            heading=heading(product.folder, mixture, number),
         )
         pictures.save(picture, product.folder.samples / "final.png")
 

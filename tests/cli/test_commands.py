@@ -65,7 +65,8 @@ def test_train_for_people(cli, mine) -> None:
     assert answer.code == 0
     for name in ("new/samples/final.png", "new/scores.json", "new/report.html"):
         assert name in answer.out and Path(name).exists()
-    assert "label accuracy" in answer.out and "held-out real data" in answer.out
+    assert "label accuracy" in answer.out and "real data has" in answer.out and "verdict" in answer.out
+    assert "first picture: new/samples/step-00000006.png" in answer.err
     assert "step 6/6" in answer.err and "3 members" in answer.err  # progress goes to stderr
 
 
@@ -147,7 +148,10 @@ def test_seeds_are_stacked_and_scored_apart(cli, seeds_run) -> None:
     again = json.loads((seeds_run / "scores.json").read_text())["scores"]
     assert set(kept) == set(known_metrics(None, "train")) and set(again) == set(known_metrics(None, "score"))
     assert {name: again[name] for name in kept} == kept
-    assert "mean of 2 seeds" in cli("score", seeds_run, "--quiet").out
+    assert "means of 2 seeds" in cli("score", seeds_run, "--quiet").out
+    assert "mean of 2 seeds, standard deviation" in cli("score", seeds_run, "--quiet", "--verbose").out.replace(
+        "\n", " "
+    )
     alone = only_json(cli("sample", seeds_run, "-o", "x.npz", "--json"))
     assert alone["samples"] == 64
 

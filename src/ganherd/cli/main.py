@@ -6,6 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any
 
 import typer
@@ -28,7 +29,13 @@ from ganherd.cli.groups.runs import runs_app
 from ganherd.cli.options import examples
 from ganherd.cli.suggestions import instead_of_command, instead_of_option
 from ganherd.util.errors import Interrupted, RunFailed, UserError
-from ganherd.util.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
+from ganherd.util.terminal.standard_streams import (
+    BROKEN_PIPE,
+    ResultStream,
+    flush_all,
+    reserve_descriptors,
+    safe_streams,
+)
 from ganherd.util.text import say, show
 
 
@@ -80,7 +87,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     (_RUNS, status, ("ganherd status @last",)),
     (_INPUT, recipes, ("ganherd recipes", "ganherd recipes digits-wcgan > mine.yaml", "ganherd recipes --keys lr",
                        "ganherd recipes --schema > ganherd.schema.json")),
-    (_MACHINE, doctor, ("ganherd doctor",)),
+    (_MACHINE, doctor, ("ganherd doctor", "ganherd doctor --warm cifar10-wcgan-paper")),
 )  # fmt: skip
 for panel, command, lines in _COMMANDS:
     app.command(rich_help_panel=panel, epilog=examples(*lines))(command)
@@ -99,6 +106,14 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
         raise typer.Exit()
 
 
+@cache
+def command_group() -> TyperGroup:
+    """Return all commands with their arguments. Building them takes longer than most commands, so a process does it once."""
+    group = typer.main.get_command(app)  # with the options of the shell completion
+    assert isinstance(group, TyperGroup)
+    return group
+
+
 def main() -> None:
     """Run a command and exit with its code. An error is reported in one sentence on stderr."""
     # Set before torch is loaded: otherwise waiting threads spin, and two on a shared core are 50 times slower than one.
@@ -112,7 +127,7 @@ def main() -> None:
 
 def _code_of_command() -> int:
     try:
-        code = app(standalone_mode=False, prog_name="ganherd")
+        code = command_group()(standalone_mode=False, prog_name="ganherd")
         sys.stdout.flush()  # here, so that a failure is reported in a sentence
     except UserError as error:
         return _end(str(error), 2)

@@ -13,10 +13,14 @@ import typer
 
 from ganherd.cli.completion import complete_run, complete_setting
 from ganherd.util.errors import UserError
+from ganherd.util.terminal.screen import Block, show_screen
 from ganherd.util.text import say, show
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result on stdout as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show all details: samples, networks, seeds and remarks of every score.")
+]
 Trust = Annotated[
     bool, typer.Option("--trust-code", help="Allow code that is not part of ganherd: modules and TorchScript.")
 ]
@@ -143,6 +147,14 @@ def print_result(as_json: bool, facts: Mapping[str, Any], text: object) -> None:
         print_json(facts)
     else:
         show(text)
+
+
+def print_screen(as_json: bool, facts: Mapping[str, Any], *blocks: Block) -> None:
+    """Print the result of a command on stdout: the facts as JSON, or the blocks as wide as the terminal is."""
+    if as_json:
+        print_json(facts)
+    else:
+        show_screen(*blocks)
 
 
 def named_files(files: Mapping[str, Path]) -> str:

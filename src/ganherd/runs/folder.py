@@ -16,6 +16,7 @@ from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.text import printable
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
 _CHECKPOINT, _PART = re.compile(r"step-(\d{8,})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
@@ -40,6 +41,20 @@ class RunFolder:
         self.mixture = self.path / "mixture"
         self.scores_path = self.path / "scores.json"
         self.report_path = self.path / "report.html"
+
+    @property
+    def title(self) -> str:
+        """What pictures call the run: the recipe's name if it is recorded, otherwise the folder's without its number.
+
+        >>> RunFolder("runs/00012-digits-wcgan").title
+        'digits-wcgan'
+        """
+        try:
+            recorded = getattr(self.info, "recipe", None)
+        except UserError:
+            recorded = None
+        name = self.path.name or self.path.resolve().name
+        return printable(recorded or re.sub(r"^\d{5}-", "", name))
 
     @property
     def first(self) -> RunFolder:

@@ -117,7 +117,7 @@ def _describe(folder: RunFolder) -> RunStatus:
         run=str(folder.path),
         state=state,
         step=step,
-        steps=info.budget.steps,
+        steps=max(step, info.budget.steps),  # the steps of a time budget are an estimate
         rate=last.rate,
         seconds_left=_left(metrics, step, info.budget) if metrics and state == "running" else None,
         members=info.members,

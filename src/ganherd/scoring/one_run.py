@@ -33,6 +33,7 @@ def score_run(
     head: str | Path | None = None,
     per: str | None = None,
     annealing: Annealing = Annealing(),
+    store: bool = True,
 ) -> Scores:
     """Measure and return scores of a run, and store them in its scores.json next to those of other metrics.
 
@@ -48,6 +49,7 @@ def score_run(
         head: A classifier for inception.
         per: "class", "member" or "neighbourhood": score each of these, too.
         annealing: Settings of AIS.
+        store: False: leave the run as it is, and draw no pictures.
     """
     from ganherd.data.dataset import load
     from ganherd.runs.folder import RunFolder
@@ -68,6 +70,8 @@ def score_run(
     scores = score_seeds(
         loaded, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing
     )
+    if not store:
+        return scores
     keep(run, scores, names)
     if metrics is None:  # the usual metrics come with the pictures
         from ganherd.scoring import gallery

@@ -21,7 +21,7 @@ from ganherd.runs.folder import RunFolder, next_path
 from ganherd.training.budget import SecondPhase
 from ganherd.training.closing_time import estimate_closing
 from ganherd.training.endings import reported_end
-from ganherd.training.finish import Finisher, Product, Run, finish_part, finish_run
+from ganherd.training.finish import Finisher, Run, TimeReport, finish_part, finish_run
 from ganherd.training.health import look_interval
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
@@ -41,7 +41,7 @@ from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.meter import ProgressBar
-from ganherd.util.standard_streams import safe_streams
+from ganherd.util.terminal.standard_streams import safe_streams
 from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
 
@@ -127,7 +127,9 @@ class Session:
         """Train to the last step. `closing` closes what the training has opened."""
         herd, ranks, folder = self.herd, self.ranks, self.folder
         names = [herd.name_of(member) for member in range(herd.size)]
-        self.progress = Progress(names, self.options.quiet or not ranks.is_first)
+        settings = herd.recipe.strategy.settings
+        board = None if settings.torus is None else (*settings.torus, settings.group_size)
+        self.progress = Progress(names, self.options.quiet or not ranks.is_first, board)
         closing.callback(self.progress.close)
         trackers = Trackers(folder, herd.recipe, ranks.is_first)
         closing.callback(trackers.close)
@@ -172,8 +174,12 @@ class Session:
         is_part = self.folder.info.part is not None
         self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
         self.stop.at_once()
-        report = () if self.options.second_phase else (TimeReport(trainer, self.options.before),)
-        finishers = (*report, *self.options.finishers)
+        whole = self.options.before + parse_budget(self.source.wanted.train.budget)[1]
+        finishers = (
+            self.options.finishers
+            if self.options.second_phase
+            else (TimeReport(trainer, whole), *self.options.finishers)
+        )
         done = finish_part(trainer) if is_part else finish_run(trainer, finishers)
         if self.recovery:
             self.recovery.done = done if self.ranks.is_first else None
@@ -215,23 +221,6 @@ class Session:
         plan = self.own_plan.describe(self.herd.herd.num_members)
         length = f"step {step:,} to {steps:,}" if limit is None else f"{duration(limit)} of training"
         return f"{self.folder.path}: {self.herd.size} members{over}, {length}, {plan}"
-
-
-class TimeReport(Finisher):
-    """Report when the mixture of a run with a time budget is saved, before anything else is made of it."""
-
-    def __init__(self, trainer: Trainer, before: float) -> None:
-        """Prepare the report after the last step. `before`: seconds of the budget that belong to an earlier phase."""
-        self._trainer, self._deadline, self._before = trainer, trainer.state.over, before
-
-    def on_mixture(self, product: Product) -> None:
-        if self._deadline is None:
-            return
-        whole = self._before + parse_budget(product.recipe.train.budget)[1]
-        used = whole - self._deadline + self._trainer.seconds
-        then = "; scores follow" if product.recipe.run.scores else ""
-        steps = f"{self._trainer.step:,} step{'s' * (self._trainer.step != 1)}"
-        product.log(f"Mixture saved after {used:.1f} s of the {whole:g} s budget, with {steps}{then}.")
 
 
 @safe_streams("stderr", "stdout")

@@ -72,5 +72,5 @@ def sample(
     with ProgressBar("images", quiet or as_json) as meter:
         meter.at(0, count)
         request = (output, n or 64, label, per_class, seed, replica)
-        path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count))
+        path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count), run=run)
     print_result(as_json, {"output": str(path), "samples": count, "seed": seed, **unfinished}, path)

@@ -8,7 +8,18 @@ from typing import Annotated, Any
 import typer
 
 from ganherd.cli.completion import complete_run
-from ganherd.cli.options import Json, Quiet, Seed, Trust, log_unless, named_run, named_runs, names, print_result
+from ganherd.cli.options import (
+    Json,
+    Quiet,
+    Seed,
+    Trust,
+    Verbose,
+    log_unless,
+    named_run,
+    named_runs,
+    names,
+    print_screen,
+)
 from ganherd.util.errors import UserError
 
 AIS = "Annealed importance sampling (--metrics ais)"  # a group of options in the help
@@ -90,6 +101,7 @@ def score(
     ] = None,
     trust_code: Trust = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Score trained mixtures against their data, or any samples against any data."""
@@ -110,4 +122,4 @@ def score(
         scored = scoring.score_runs(runs or [], wanted, samples, seed, trust_code, annealing=annealing, **settings)
     if output:
         scored.write(output)
-    print_result(as_json, scored.facts(), scored)
+    print_screen(as_json, scored.facts(), *scored.screen(verbose))

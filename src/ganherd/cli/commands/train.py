@@ -20,6 +20,7 @@ from ganherd.cli.options import (
     Seeds,
     Set,
     Trust,
+    Verbose,
     named_run,
     print_json,
     print_result,
@@ -29,7 +30,9 @@ from ganherd.cli.options import (
 )
 from ganherd.util.errors import UserError
 from ganherd.util.host import wake_gpu
+from ganherd.util.paths import from_here
 from ganherd.util.process_clock import process_began
+from ganherd.util.terminal.screen import show_screen
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
@@ -54,6 +57,7 @@ class TrainCommand:
     overrides: list[str]
     trust_code: bool
     as_json: bool
+    verbose: bool
     quiet: bool
     name: str | None = None  # of the run folder; default: that of the recipe
     chosen: str = ""  # what was chosen for the user's own data, for people
@@ -185,6 +189,7 @@ def train(
     ] = False,
     trust_code: Trust = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Train a recipe or your own images, or resume a run, in one process or as a rank of a job."""
@@ -216,7 +221,8 @@ def train(
     )
     if budget is not None and with_unit(budget) and budget.startswith("+"):
         budget = _longer(budget, resume, retrains, engine != "local")
-    command = TrainCommand(data, run, resume, recipe_overrides(sets, budget, seeds), trust_code, as_json, quiet)
+    overrides = recipe_overrides(sets, budget, seeds)
+    command = TrainCommand(data, run, resume, overrides, trust_code, as_json, verbose, quiet)
     command.take_own_data(asked, grows=grow is not None)
     if grow is not None:
         _grow(command, grow)
@@ -231,7 +237,7 @@ def train(
         _train_in_job(command, engine)
     elif ranks is None or ranks == 1:
         wake_gpu()
-        _show_trained(_train(command, None), as_json)
+        _show_trained(_train(command, None), command)
     else:
         _start_ranks(command, ranks, budget)
 
@@ -312,7 +318,7 @@ def _train_part(command: TrainCommand, members: str) -> None:
     settings = (loaded, command.run, members, command.quiet)
     done = job_parts.train_part(*settings, finishers=api.FINISHERS, began=process_began())
     if done.folder.info.part is None or command.as_json:
-        _show_trained(done, command.as_json)
+        _show_trained(done, command)
         return
     left = ", ".join(unfinished(RunFolder(command.run)))
     show(f"members {members} of {command.run} are trained" + (f"; left are {left}." if left else "."))
@@ -340,7 +346,7 @@ def _train_in_job(command: TrainCommand, engine: str) -> None:
     with open_job(lambda: connect(engine)) as comm:
         done = _train(command, comm)
     if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
-        _show_trained(done, command.as_json)
+        _show_trained(done, command)
 
 
 def _train(command: TrainCommand, comm: Communicator | None) -> Run:
@@ -400,9 +406,9 @@ def _without_ranks(words: list[str]) -> list[str]:
     return [w for i, w in enumerate(words) if i not in at and i - 1 not in at and not w.startswith("--ranks=")]
 
 
-def _show_trained(run: Run, as_json: bool) -> None:
-    path, info = _from_here(run.path), run.folder.info
-    if as_json:
+def _show_trained(run: Run, command: TrainCommand) -> None:
+    path, info = from_here(run.path), run.folder.info
+    if command.as_json:
         print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores})
         return
     if info.part is not None:
@@ -417,13 +423,7 @@ def _show_trained(run: Run, as_json: bool) -> None:
     scores = folder.scores_path if run.scores else f"ganherd score {name}"
     show(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
     if run.scores:
-        from ganherd.scoring import table
+        from ganherd import scoring
 
-        show("\n" + table(run.scores))
+        show_screen("", *(scoring.full if command.verbose else scoring.brief)(run.scores))
     show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
-
-
-def _from_here(path: Path) -> Path:
-    """Return the path as people would type it here: relative if it is below the current folder."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path

@@ -43,6 +43,7 @@ class RunSource(ABC):
     placed_before: RanksRecord | None = None  # what run.json records about the ranks
     engine: str | None = None  # the recorded engine; None: not chosen yet
     looks: LookInterval | None = None  # the recorded interval of looks
+    wanted: Recipe  # with the budget of this command, which a resume may change
 
     @abstractmethod
     def accept(self, session: Session) -> Recipe:
@@ -92,7 +93,8 @@ class NewRun(RunSource):
             part: The only members to train; None: all.
             origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
         """
-        self.recipe, self.path, self.name, self.counts_all, self.part = recipe, path, name, counts_all, part
+        self.recipe = self.wanted = recipe
+        self.path, self.name, self.counts_all, self.part = path, name, counts_all, part
         self.origin = {"recipe": name} if origin is None else origin
 
     def accept(self, session: Session) -> Recipe:
@@ -111,6 +113,7 @@ class NewRun(RunSource):
             herd.steps_per_epoch,
             partial(self._measure, session, began),
             session.options.second_phase,
+            session.options.before,
         )
         meetings = plan_meetings(herd.recipe, herd.steps_per_epoch, budget.steps)
         notes = preflight.check_length(herd.recipe, meetings, budget)
