@@ -48,7 +48,7 @@ def test_every_help_ends_with_examples_that_parse(cli, words: tuple[str, ...], m
 
 def test_commands_are_grouped_in_the_order_of_the_work(cli) -> None:
     out = cli("--help").out
-    at = [out.index(f" {title} ─") for title in ("Train", "Results", "Runs", "Data and recipes", "This machine")]
+    at = [out.index(f"\n{title}:\n") for title in ("Train", "Results", "Runs", "Data and recipes", "This machine")]
     assert at == sorted(at)
     assert at[0] < out.index("launch ") < at[1] < out.index("ensemble ") < at[2] < out.index("runs ", at[2]) < at[3]
 

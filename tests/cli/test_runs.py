@@ -60,6 +60,8 @@ def test_unknown_names_are_sentences(cli) -> None:
     assert "there is none" in cli("status", "@last").sentence
     assert "there is no tag @best; `ganherd runs tag RUN best` makes it" in cli("status", "@best").sentence
     assert "there is no run folder nowhere" in cli("runs", "tag", "nowhere", "best").sentence
+    assert "there is no tag @best" in cli("compare", "@best", "@last").sentence
+    assert "there is no tag @best" in cli("compare", "--downstream", "@best").sentence
 
 
 @pytest.mark.parametrize("name", ["last", "a/b", "../x", "", "-x", "a b", "x" * 41])

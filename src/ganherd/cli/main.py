@@ -39,18 +39,39 @@ from ganherd.util.terminal.standard_streams import (
 from ganherd.util.text import say, show
 
 
-class InOrder(TyperGroup):
-    """List the commands by their panels in the order of the work: train, look at results, manage runs."""
+class GroupedCommands(TyperGroup):
+    """List the commands by task, as plain text: the help of the program must appear at once, and rich takes time to load."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        order = {panel: number for number, panel in enumerate((_TRAIN, _RESULTS, _RUNS, _INPUT, _MACHINE))}
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.rich_markup_mode = None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write a section for each task, with the first sentence of each command's help."""
         panels = {name: str(getattr(command, "rich_help_panel", "")) for name, command in self.commands.items()}
-        return sorted(self.commands, key=lambda name: order.get(panels[name], len(order)))
+        for panel in dict.fromkeys((_TRAIN, _RESULTS, _RUNS, _INPUT, _MACHINE, *panels.values())):
+            names = [name for name, own in panels.items() if own == panel]
+            if names:
+                with formatter.section(panel or "Others"):
+                    formatter.write_dl([(name, _first_sentence(self.commands[name].help)) for name in names])
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        """Write the examples, each on a line."""
+        formatter.write(f"\n{self.epilog}\n")
+
+
+def _first_sentence(text: str | None) -> str:
+    """Return the first sentence of a help text.
+
+    >>> _first_sentence("Draw runs. If interrupted, continue.")
+    'Draw runs.'
+    """
+    return re.split(r"(?<=\.)\s", (text or "").strip(), maxsplit=1)[0]
 
 
 app = typer.Typer(
     name="ganherd", help="Train many GANs as one.", no_args_is_help=True, pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]}, cls=InOrder,
+    context_settings={"help_option_names": ["-h", "--help"]}, cls=GroupedCommands,
     epilog=examples("ganherd train", "ganherd train pictures", "ganherd sample @last -n 64 -o grid.png"),
 )  # fmt: skip
 _TRAIN, _RESULTS, _RUNS, _INPUT, _MACHINE = "Train", "Results", "Runs", "Data and recipes", "This machine"

@@ -78,6 +78,7 @@ def compare(
 
     If interrupted, the same command continues.
     """
+    named = [str(named_run(Path(one))) if one.startswith("@") else one for one in named]
     log = log_unless(quiet)
     if downstream:
         given = {
@@ -93,7 +94,6 @@ def compare(
         counts = numbers("--per-class", per_class or "20,50,100", "20,50,100")
         from ganherd.runs.folder import RunFolder, mixture_of
 
-        named = [str(named_run(Path(run))) for run in named]
         for run in named:  # before torch is loaded
             RunFolder.open(run), mixture_of(run)
         from ganherd.compare import downstream as classifiers
