@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from ganherd.cli.commands.bench import bench_app
+from ganherd.cli.commands.check import check
 from ganherd.cli.commands.compare import compare
 from ganherd.cli.commands.data import data_app
 from ganherd.cli.commands.doctor import doctor
@@ -29,7 +30,7 @@ app = typer.Typer(
     name="ganherd", help="Train many GANs as one.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
     rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
 )  # fmt: skip
-for command in (train, sample, score, ensemble, compare, report, figures, status, recipes, doctor):
+for command in (train, sample, score, check, ensemble, compare, report, figures, status, recipes, doctor):
     app.command()(command)
 app.add_typer(data_app, name="data")
 app.add_typer(bench_app, name="bench")

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from ganherd.util.errors import UserError
 from ganherd.util.text import say, show
+
+if TYPE_CHECKING:
+    from ganherd.runs.verdict_record import VerdictRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result on stdout as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -87,6 +90,12 @@ def print_result(as_json: bool, facts: Mapping[str, Any], text: object) -> None:
         print_json(facts)
     else:
         show(text)
+
+
+def show_verdict(verdict: VerdictRecord | None) -> None:
+    """Print the verdict on a run in one line: the word, the reason and what to try; nothing if there is none."""
+    if verdict is not None:
+        show(f"\nverdict  {verdict.sentence}")
 
 
 def named_files(files: Mapping[str, Path]) -> str:

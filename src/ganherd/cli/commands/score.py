@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Seed, Trust, log_unless, names, print_result
+from ganherd.cli.options import Json, Quiet, Seed, Trust, log_unless, names, print_result, show_verdict
 from ganherd.util.errors import UserError
 
 
@@ -79,3 +79,6 @@ def score(
     if output:
         scored.write(output)
     print_result(as_json, scored.facts(), scored)
+    if not as_json and wanted is None:
+        for verdict in scored.verdicts:
+            show_verdict(verdict)

@@ -23,6 +23,7 @@ from ganherd.cli.options import (
     print_result,
     recipe_overrides,
     refuse,
+    show_verdict,
 )
 from ganherd.util.errors import UserError
 from ganherd.util.text import say, show
@@ -295,7 +296,8 @@ def _without_ranks(words: list[str]) -> list[str]:
 def _show_trained(run: Run, as_json: bool) -> None:
     path, info = _from_here(run.path), run.folder.info
     if as_json:
-        print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores})
+        judged = {} if run.verdict is None else {"verdict": run.verdict.as_json()}
+        print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores, **judged})
         return
     if info.part is not None:
         show(f"{path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
@@ -312,6 +314,7 @@ def _show_trained(run: Run, as_json: bool) -> None:
         from ganherd.scoring import table
 
         show("\n" + table(run.scores))
+    show_verdict(run.verdict)
     show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
 
 
