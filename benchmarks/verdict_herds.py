@@ -110,6 +110,7 @@ class Setting:
     steps: int
     healthy: int  # herds of the final table
     early: tuple[int, int]  # steps of undertrained herds
+    few: int = 8  # rows of each class that a herd learns by heart; 0: it does not, whatever the number
 
 
 _IMAGES = {"latent": 32, "generator": {"name": "small", "width": 128}, "discriminator": {"name": "small", "width": 128}}
@@ -118,9 +119,9 @@ _WGAN = {"batch": 32, "n_critic": 3, "ema": 0.99}
 SETTINGS = {
     "digits": Setting("digits", None, _IMAGES, "wasserstein-gp", 5e-4, _WGAN, 600, 8, (30, 60)),
     "letters": Setting("letters", None, _IMAGES, "wasserstein-gp", 5e-4, _WGAN, 600, 8, (30, 60)),
-    "patches": Setting("patches", 2, _IMAGES, "wasserstein-gp", 5e-4, _WGAN, 1200, 18, (40, 80)),
+    "patches": Setting("patches", 2, _IMAGES, "wasserstein-gp", 5e-4, _WGAN, 1200, 18, (40, 80), 16),
     "blobs": Setting(
-        "blobs", 2, _POINTS, "non-saturating", 3e-4, {"batch": 96, "n_critic": 1, "ema": 0.99}, 2500, 22, (60, 120)
+        "blobs", 2, _POINTS, "non-saturating", 3e-4, {"batch": 96, "n_critic": 1, "ema": 0.99}, 2500, 22, (60, 120), 0
     ),
 }
 
@@ -144,9 +145,9 @@ class Builder:
         yield from self._trained("collapsed", "collapsed", 2, seed=self.seed + 30, **_COLLAPSING)
         yield from self._trained("diverging", "diverging", 4, seed=self.seed + 40, **_DIVERGING)
         yield from self._trained("absurd learning rates", "absurd", 2, seed=self.seed + 50, **_ABSURD)
-        yield from self._trained(
-            "memorised", "few", 2, seed=self.seed + 60, rows=self._few_rows(), own_data=True, few=True
-        )
+        if self.setting.few:
+            few = {"rows": self._few_rows(), "own_data": True, "few": True}
+            yield from self._trained("memorised", "few", 2, seed=self.seed + 60, **few)
         for i, rows in enumerate((self._changed(_half_contrast), self._changed(_inverted))):
             yield from self._trained("wrong normalisation", f"range {i}", 1, seed=self.seed + 70 + i, rows=rows)
         yield from self._trained("dropped modes", "dropped", 2, seed=self.seed + 80, rows=self._without_modes())
@@ -215,8 +216,8 @@ class Builder:
 
     def _few_rows(self) -> Rows:
         """Return data with few training rows, which a herd learns by heart; the others are held out."""
-        each = 8 if self.setting.members is None else 16
-        kept = np.concatenate([rows[:each] for rows in self._groups(self.rows.y)])
+        classes = [np.flatnonzero(self.rows.y == k) for k in np.unique(self.rows.y)]  # one, if there are no labels
+        kept = np.concatenate([rows[: self.setting.few] for rows in classes])
         rest = np.setdiff1d(np.arange(len(self.rows.x)), kept)
         x = np.concatenate([self.rows.x_test, self.rows.x[rest]])
         y = np.concatenate([self.rows.y_test, self.rows.y[rest]])
@@ -227,20 +228,18 @@ class Builder:
 
     def _without_modes(self) -> Rows:
         kept, held = (
-            self._kept_modes(x, y) for x, y in ((self.rows.x, self.rows.y), (self.rows.x_test, self.rows.y_test))
+            np.concatenate([rows[self._is_kept(x[rows], k)] for k, rows in enumerate(self._groups(y))])
+            for x, y in ((self.rows.x, self.rows.y), (self.rows.x_test, self.rows.y_test))
         )
         return Rows(self.rows.x[kept], self.rows.y[kept], self.rows.x_test[held], self.rows.y_test[held])
 
-    def _kept_modes(self, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        """Return the rows without about 35 % of each group: those beyond a line across its widest direction."""
-        flat, kept = x.reshape(len(x), -1).astype(np.float64), []
-        for k, rows in enumerate(self._groups(y)):
-            known = self.rows.x[self._groups(self.rows.y)[k]]
-            known = known.reshape(len(known), -1).astype(np.float64)
-            direction = np.linalg.svd(known - known.mean(0), full_matrices=False)[2][0]
-            line = np.quantile((known - known.mean(0)) @ direction, 0.65)
-            kept.append(rows[(flat[rows] - known.mean(0)) @ direction < line])
-        return np.concatenate(kept)
+    def _is_kept(self, x: np.ndarray, group: int) -> np.ndarray:
+        """Return which samples stay if 35 % of a group are dropped: those beyond a line across its widest direction."""
+        known = self.rows.x[self._groups(self.rows.y)[group]]
+        known = known.reshape(len(known), -1).astype(np.float64)
+        direction = np.linalg.svd(known - known.mean(0), full_matrices=False)[2][0]
+        line = np.quantile((known - known.mean(0)) @ direction, 0.65)
+        return np.asarray((x.reshape(len(x), -1) - known.mean(0)) @ direction < line)
 
     # -- faked ------------------------------------------------------------------------------------------------------
 
@@ -257,37 +256,45 @@ class Builder:
         for number in range(2):
             seed = self.seed + 90 + number
             random = np.random.default_rng(seed)
-            for kind, make in self._fakes(random).items():
+            fakes = self._fakes(random)
+            for kind, make in fakes.items():
                 yield self._fake(kind, seed, make)
-            yield self._fake("mean images", seed + 2, self._means(random, 3.0 + 6.0 * number))
+            if not self.setting.few:
+                yield self._fake("memorised", seed + 2, fakes["memorised"])
+            yield self._fake("mean images", seed + 2, self._means(3.0 + 6.0 * number))
 
     def _fakes(self, random: np.random.Generator) -> dict[str, Callable[[np.random.Generator, int, int], np.ndarray]]:
         """Return a function that makes the samples of each kind."""
-        rows, test = self.rows, self.rows.x_test
-        train, held = self._groups(rows.y), self._groups(rows.y_test)
-
-        def group(member: int, groups: list[np.ndarray]) -> np.ndarray:
-            return groups[member % len(groups)]
-
+        train = self._groups(self.rows.y)
         tiny = 0.01 if self.data.is_image else 3e-4  # points lie closer together than images
-        few = int(random.integers(1, 5))
-        shown = [random.choice(g, few, replace=False) for g in held]
-        kept = self._kept_modes(test, rows.y_test)
-        change = [_half_contrast, _inverted, _bright][int(random.integers(3))]
+        healthy, _, _ = self._run("healthy", self.healthy_seeds)
+        replica = int(random.integers(self.healthy_seeds))
+        few, first = int(random.integers(1, 5)), int(random.integers(1 << 30))
+        change = [_half_contrast, _inverted, _dark][int(random.integers(3))]
+        members = len(healthy.label_of)
+
+        def good(r: np.random.Generator, m: int, n: int) -> np.ndarray:
+            alone = replace(healthy, weights=np.eye(members)[m])
+            return np.asarray(alone.sample(n, seed=int(r.integers(1 << 30)), replica=replica).x)
+
+        def collapsed(r: np.random.Generator, m: int, n: int) -> np.ndarray:
+            shown = good(np.random.default_rng([first, m]), m, few)
+            return self._jitter(r, shown[r.integers(few, size=n)], 0.02)
+
+        def dropped(r: np.random.Generator, m: int, n: int) -> np.ndarray:
+            many = good(r, m, 4 * n)
+            return many[self._is_kept(many, m % len(train))][:n]
+
         return {
-            "collapsed": lambda r, m, n: self._jitter(r, test[r.choice(group(m, shown), n)], 0.02),
+            "collapsed": collapsed,
             "noise": lambda r, m, n: self._noise(r, n),
-            "memorised": lambda r, m, n: self._jitter(r, rows.x[r.choice(group(m, train), n)], tiny),
-            "wrong normalisation": lambda r, m, n: change(test[r.choice(group(m, held), n)]),
-            "dropped modes": lambda r, m, n: self._jitter(
-                r, test[r.choice(np.intersect1d(kept, group(m, held)), n)], 0.03
-            ),
-            "mean images": self._means(random, 4.0),
+            "memorised": lambda r, m, n: self._jitter(r, self.rows.x[r.choice(train[m % len(train)], n)], tiny),
+            "wrong normalisation": lambda r, m, n: change(good(r, m, n)),
+            "dropped modes": dropped,
+            "mean images": self._means(4.0),
         }
 
-    def _means(
-        self, random: np.random.Generator, percent: float
-    ) -> Callable[[np.random.Generator, int, int], np.ndarray]:
+    def _means(self, percent: float) -> Callable[[np.random.Generator, int, int], np.ndarray]:
         means = [self.rows.x[g].mean(0) for g in self._groups(self.rows.y)]
         return lambda r, m, n: self._jitter(r, np.repeat(means[m % len(means)][None], n, 0), percent / 100)
 
@@ -365,5 +372,5 @@ def _inverted(x: np.ndarray) -> np.ndarray:
     return 255 - x if x.dtype == np.uint8 else (3 * x).astype(np.float32)
 
 
-def _bright(x: np.ndarray) -> np.ndarray:
+def _dark(x: np.ndarray) -> np.ndarray:
     return (x.astype(np.float64) * 0.4).astype(np.uint8) if x.dtype == np.uint8 else (x + 4).astype(np.float32)

@@ -53,7 +53,7 @@ def judge_herd(
             )
         )
     used = _used(members)
-    joined = _joined(judge(herd, whole, limits), used)
+    joined = _joined(judge(herd, whole, limits), used, any(part.shares_data for part in parts))
     return VerdictRecord(
         word=joined.word,
         reason=joined.reason,
@@ -71,13 +71,17 @@ def _used(members: Sequence[MemberVerdict]) -> list[MemberVerdict]:
     return [one for one in members if one.weight is None or one.weight * count >= _SMALL]
 
 
-def _joined(herd: Judged, members: Sequence[MemberVerdict]) -> Judged:
-    """Return the verdict on the herd: that on its mixture, unless members are not good."""
+def _joined(herd: Judged, members: Sequence[MemberVerdict], share_data: bool) -> Judged:
+    """Return the verdict on the herd: that on its mixture, unless members are not good.
+
+    If most members have another word than the mixture, theirs counts, because each was compared with its own class. Members
+    that share the data are no better compared than their mixture.
+    """
     bad = [one for one in members if one.word not in _FINE]
     if not bad:
         return _with_unknown(herd, members)
     word, count = Counter(one.word for one in bad).most_common(1)[0]
-    if herd.word not in _FINE and (herd.word == word or 2 * count < len(members)):
+    if herd.word not in _FINE and (share_data or herd.word == word or 2 * count < len(members)):
         return herd if len(members) == 1 else Judged(herd.word, f"{herd.reason}; {_named(bad, members)}", herd.try_next)
     first = next(one for one in bad if one.word == word)
     if len(members) == 1:

@@ -24,16 +24,20 @@ class VerdictLimits:
     nearer: float = 0.7  # … and samples are nearer to the training data than held-out rows this often,
     copied: int = 10  # … and this many training rows are copied: samples that all equal one row have collapsed
     precision: float = 0.35  # unlike the data: fewer samples lie where the data is,
-    far: float = 0.3  # … and they are further from it than this share of its variance
+    off: float = 0.3  # … and they are this far from it,
+    far: float = 1.1  # … or this far, wherever they lie: the mean of the data has a distance of 1
     spread: float = 0.4  # collapsed: the standard deviation of samples that are as sharp as the data
     variety: float = 0.3  # collapsed: distance between neighbouring samples; real data has 1
     missing: float = 0.08  # collapsed: share of the data in regions that samples hardly reach
     missing_shared: float = 0.5  # the same for one of several members on the same data, which the others complete
     coverage: float = 0.6  # undertrained: data that has a sample near it
     distance: float = 0.25  # undertrained: excess of the Fréchet distance; the mean of the data has 1
-    recall: float = 0.5  # undertrained: the samples vary less than the data, in all of its regions
+    recall: float = 0.2  # undertrained: data that lies among the samples
     recognised: float = 0.6  # unlike the data: samples of its class that the classifier sees, by those of real rows
-    long: int = ALARM_LIMITS.slow_start  # steps after which missing variety is a collapse and no early stage
+    early: int = ALARM_LIMITS.warm_up  # steps before which poor samples of any kind are an early stage
+    long: int = (
+        ALARM_LIMITS.slow_start
+    )  # steps after which samples that hardly vary have collapsed, and are no early stage
 
 
 LIMITS = VerdictLimits()
@@ -60,9 +64,9 @@ class Course:
         """Return the course of a mixture of members with these courses. Active alarms stay with the members that have them."""
         return Course(self.steps, began=frozenset().union(*(one.began for one in others)))
 
-    def is_early(self, limits: VerdictLimits) -> bool:
-        """Return whether poor samples may only need more steps: the run was short, and no alarm was raised."""
-        return not self.began and self.steps is not None and self.steps < limits.long
+    def is_shorter_than(self, steps: int) -> bool:
+        """Return whether poor samples may only need more training: there were fewer steps, and no alarm was raised."""
+        return not self.began and self.steps is not None and self.steps < steps
 
 
 _LONGER = "train longer: resume it with a larger --budget"
@@ -92,10 +96,8 @@ def judge(
     poor = _poor(evidence, limits, limits.missing_shared if shares_data else limits.missing)
     if poor is None:
         return Judged("good", _praise(evidence))
-    if poor.word != "undertrained" and course.is_early(limits):
-        return Judged(
-            "undertrained", f"after {course.steps:,} steps {poor.reason}" if course.steps else poor.reason, _LONGER
-        )
+    if course.is_shorter_than(limits.long if _hardly_vary(evidence, limits) else limits.early):
+        return Judged("undertrained", f"after {course.steps:,} steps {poor.reason}", _LONGER)
     if broke := [alarm for alarm in _UNSTABLE if alarm in course.began]:
         return Judged("unstable", f"{WHY[broke[0]]} during the training, and {poor.reason}", TRY[broke[0]])
     return poor
@@ -121,23 +123,20 @@ def _are_copies(e: Evidence, limits: VerdictLimits) -> bool:
 def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | None:
     """Return what is wrong with the samples; None if nothing is."""
     assert e.distance is not None and e.precision is not None and e.coverage is not None and e.recall is not None
-    spread = 1.0 if e.spread is None else e.spread / min(1.0, e.detail or 1.0)
-    variety = 1.0 if e.variety is None else e.variety
-    off = e.precision < limits.precision and e.distance > limits.far
-    same = spread < limits.spread or variety < limits.variety
-    if off and not (same and spread < limits.spread):
-        return Judged(
-            "unlike the data",
-            f"only {_share(e.precision)} of its samples lie where the data is (real data: 100 %), {_fid(e)}",
-            "compare samples/final.png with the data: check the range of a net's output (tanh, -1 to 1), then try lower "
-            "learning rates",
-        )
-    if same:
+    if _hardly_vary(e, limits):
+        spread, variety = _variation(e)
         return Judged(
             "collapsed",
-            f"its samples hardly vary: their spread is {e.spread or 0:.2f} and the distance between neighbours "
-            f"{variety:.2f} of the data's",
+            f"its samples hardly vary: their spread is {spread:.2f} of the data's, and the distance between neighbouring samples "
+            f"{variety:.2f}",
             TRY["collapse"],
+        )
+    if e.distance > limits.far or (e.distance > limits.off and e.precision < limits.precision):
+        return Judged(
+            "unlike the data",
+            f"{_share(min(1.0, e.precision))} of its samples lie where the data is, {_fid(e)}",
+            "compare samples/final.png with the data: check the range of the generator's output (tanh, -1 to 1), then try lower "
+            "learning rates",
         )
     if _misses_class(e, limits):
         return Judged(
@@ -155,6 +154,17 @@ def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | N
             "undertrained", f"its samples differ from the data: {_fid(e)}, recall {e.recall:.2f} of the data's", _LONGER
         )
     return None
+
+
+def _hardly_vary(e: Evidence, limits: VerdictLimits) -> bool:
+    spread, variety = _variation(e)
+    return spread < limits.spread or variety < limits.variety
+
+
+def _variation(e: Evidence) -> tuple[float, float]:
+    """Return spread and variety as they would be with the contrast of the data: pale images are not alike for being pale."""
+    contrast = min(1.0, e.detail or 1.0)
+    return (1.0 if e.spread is None else e.spread) / contrast, (1.0 if e.variety is None else e.variety) / contrast
 
 
 def _misses_class(e: Evidence, limits: VerdictLimits) -> bool:
