@@ -68,8 +68,9 @@ class FakedHerd:
         random = np.random.default_rng([self.own_seed, seed, n])
         allowed = self.weights * (1.0 if label is None else self.label_of == label)
         member = np.sort(random.choice(len(allowed), n, p=allowed / allowed.sum()))
-        parts = [self.make(random, m, int((member == m).sum())) for m in np.unique(member)]
-        return mixtures.Samples(np.concatenate(parts), self.label_of[member], member, self.labels)
+        x = np.concatenate([self.make(random, m, int((member == m).sum())) for m in np.unique(member)])
+        order = random.permutation(n)
+        return mixtures.Samples(x[order], self.label_of[member][order], member[order], self.labels)
 
 
 @dataclass(frozen=True)
@@ -119,9 +120,9 @@ _WGAN = {"batch": 32, "n_critic": 3, "ema": 0.99}
 SETTINGS = {
     "digits": Setting("digits", None, _IMAGES, "wasserstein-gp", 5e-4, _WGAN, 600, 8, (30, 60)),
     "letters": Setting("letters", None, _IMAGES, "wasserstein-gp", 5e-4, _WGAN, 600, 8, (30, 60)),
-    "patches": Setting("patches", 2, _IMAGES, "wasserstein-gp", 5e-4, _WGAN, 1200, 18, (40, 80), 16),
+    "patches": Setting("patches", 2, _IMAGES, "wasserstein-gp", 5e-4, _WGAN, 1200, 10, (40, 80), 16),
     "blobs": Setting(
-        "blobs", 2, _POINTS, "non-saturating", 3e-4, {"batch": 96, "n_critic": 1, "ema": 0.99}, 2500, 22, (60, 120), 0
+        "blobs", 2, _POINTS, "non-saturating", 3e-4, {"batch": 96, "n_critic": 1, "ema": 0.99}, 2500, 30, (60, 120), 0
     ),
 }
 

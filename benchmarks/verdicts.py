@@ -96,6 +96,8 @@ def main() -> None:
     parser.add_argument("-o", type=Path, help="where the JSON goes, as benchmarks/results/verdicts.json")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    if args.only and args.o and args.o.exists():  # the table is completed, one data set after another
+        rows += [row for row in json.loads(args.o.read_text())["rows"] if row["data"] not in args.only]
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only or DATA:
             known: dict[int, EvidenceCollector] = {}

@@ -74,14 +74,14 @@ def _used(members: Sequence[MemberVerdict]) -> list[MemberVerdict]:
 def _joined(herd: Judged, members: Sequence[MemberVerdict], share_data: bool) -> Judged:
     """Return the verdict on the herd: that on its mixture, unless members are not good.
 
-    If most members have another word than the mixture, theirs counts, because each was compared with its own class. Members
-    that share the data are no better compared than their mixture.
+    The word of the members that are not good says more than that of the mixture, which mixes them with the others. If all
+    members are not good and share the data, they are no better compared than their mixture.
     """
     bad = [one for one in members if one.word not in _FINE]
     if not bad:
         return _with_unknown(herd, members)
-    word, count = Counter(one.word for one in bad).most_common(1)[0]
-    if herd.word not in _FINE and (share_data or herd.word == word or 2 * count < len(members)):
+    word, _ = Counter(one.word for one in bad).most_common(1)[0]
+    if herd.word not in _FINE and (herd.word == word or (share_data and len(bad) == len(members))):
         return herd if len(members) == 1 else Judged(herd.word, f"{herd.reason}; {_named(bad, members)}", herd.try_next)
     first = next(one for one in bad if one.word == word)
     if len(members) == 1:

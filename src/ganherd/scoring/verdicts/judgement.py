@@ -25,14 +25,15 @@ class VerdictLimits:
     copied: int = 10  # … and this many training rows are copied: samples that all equal one row have collapsed
     precision: float = 0.35  # unlike the data: fewer samples lie where the data is,
     off: float = 0.3  # … and they are this far from it,
-    far: float = 1.1  # … or this far, wherever they lie: the mean of the data has a distance of 1
+    far: float = 1.0  # … or this far, wherever they lie: the mean of the data has a distance of 1
     spread: float = 0.4  # collapsed: the standard deviation of samples that are as sharp as the data
     variety: float = 0.3  # collapsed: distance between neighbouring samples; real data has 1
     missing: float = 0.08  # collapsed: share of the data in regions that samples hardly reach
     missing_shared: float = 0.5  # the same for one of several members on the same data, which the others complete
-    coverage: float = 0.6  # undertrained: data that has a sample near it
-    distance: float = 0.25  # undertrained: excess of the Fréchet distance; the mean of the data has 1
-    recall: float = 0.2  # undertrained: data that lies among the samples
+    coverage: float = 0.6  # undertrained: data that has a sample near it,
+    on_data: float = 0.7  # … or samples that lie where the data is,
+    distance: float = 0.25  # … or excess of the Fréchet distance,
+    recall: float = 0.2  # … or data that lies among the samples
     recognised: float = 0.6  # unlike the data: samples of its class that the classifier sees, by those of real rows
     early: int = ALARM_LIMITS.warm_up  # steps before which poor samples of any kind are an early stage
     long: int = (
@@ -149,9 +150,17 @@ def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | N
         return Judged(
             "collapsed", f"it hardly reaches regions that hold {_share(e.missing)} of the data", TRY["collapse"]
         )
-    if e.distance > limits.distance or e.recall < limits.recall or e.coverage < limits.coverage:
+    if (
+        e.distance > limits.distance
+        or e.precision < limits.on_data
+        or e.recall < limits.recall
+        or e.coverage < limits.coverage
+    ):
         return Judged(
-            "undertrained", f"its samples differ from the data: {_fid(e)}, recall {e.recall:.2f} of the data's", _LONGER
+            "undertrained",
+            f"its samples differ from the data: {_share(e.precision)} of them lie where the data is, they cover "
+            f"{_share(e.coverage)} of it, {_fid(e)}",
+            _LONGER,
         )
     return None
 

@@ -13,7 +13,7 @@ from ganherd.features.extract import extract
 from ganherd.features.material import DrawnSamples, ScoringContext
 from ganherd.features.real_features import RealFeatures
 from ganherd.scoring.verdicts.evidence import MOST, MOST_TRAINING, Evidence, RealRows, compare
-from ganherd.util.errors import UserError
+from ganherd.util.errors import NotFinite
 
 EACH = 128  # samples of each member
 MOST_DRAWN = 4096  # samples of all members that are drawn for them alone
@@ -45,7 +45,7 @@ class EvidenceCollector:
         """Return the evidence about the whole mixture."""
         try:
             drawn = material.drawn
-        except UserError:
+        except NotFinite:
             return Evidence(samples=0, real=len(self.data.x), finite=False)
         return self._evidence(drawn, -1)
 
@@ -69,13 +69,13 @@ class EvidenceCollector:
         """Return the evidence about a member, which is compared with its class, or with all data if it has none."""
         try:
             drawn = _samples_of(material, member)
-        except UserError:
+        except NotFinite:
             return Evidence(samples=0, real=len(self.data.x), finite=False)
         return self._evidence(drawn, label)
 
     def _evidence(self, drawn: DrawnSamples, label: int) -> Evidence:
         """Return the evidence about samples against a class of the data; -1: against all of it."""
-        rows = np.arange(len(drawn.x))[:MOST]
+        rows = _some(np.arange(len(drawn.x)), MOST, "samples of a verdict")
         own = DrawnSamples(drawn.x[rows], drawn.y[rows], drawn.member[rows])
         if not len(rows):
             return Evidence(samples=0, real=len(self._rows(label).x))
@@ -114,7 +114,7 @@ def _samples_of(material: ScoringContext, member: int) -> DrawnSamples:
         rows = np.flatnonzero(drawn.member == member)
         if len(rows) >= each:
             return DrawnSamples(drawn.x[rows], drawn.y[rows], drawn.member[rows])
-    except UserError:
+    except NotFinite:
         pass  # another member generates NaN
     if not each:
         return DrawnSamples(material.dataset.x[:0], np.zeros(0, np.int64), np.zeros(0, np.int64))
