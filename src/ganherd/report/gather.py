@@ -130,7 +130,7 @@ def gather(
         story.real, story.real_y = _some_rows(dataset)
         story.data_name, story.data_notes = dataset.name, tuple(dataset.notes)
     story.scores = _scores(story, folder)
-    verdict = read_verdict(run.scores_path)
+    verdict = read_verdict(folder / "scores.json")
     story.verdict = verdict if verdict is not None and verdict.step in (story.mixture_step, None) else None
     story.members = story.attempt("the members", lambda: _members(story, mixture)) or []
     return story
