@@ -27,7 +27,9 @@ _INTERVAL = 0.01  # seconds between samples
 PHASES = {
     ("training/loop.py", "train"): "training loop",
     ("training/finish.py", ""): "mixture",
-    ("scores/", ""): "scores",
+    ("herd/engine/cuda_graph.py", "prepare"): "compiling and capturing",
+    ("training/setup/net_guard.py", ""): "comparing the nets with plain PyTorch",
+    ("scoring/", ""): "scores",
     ("report/", ""): "report",
     ("herd/engine/autotune.py", "cannot_be_fused"): "trying whether the nets can be fused",
     ("herd/engine/engines.py", "members_that_fit"): "measuring memory",
@@ -39,8 +41,8 @@ PHASES = {
 }
 # the innermost match of a stack wins
 ACTIVITIES = {
-    ("kernels/shapes.py", "_compile"): "compiling candidate tiles",
-    ("kernels/shapes.py", "_seconds"): "timing candidate tiles",
+    ("kernels/compile_ahead.py", "compile_kernels"): "compiling in processes",
+    ("kernels/tiles.py", "_seconds"): "timing candidate tiles",
     ("triton/compiler/", ""): "compiling kernels",
     ("triton/backends/", ""): "compiling kernels",
     ("herd/engine/cuda_graph.py", "_capture"): "capturing or warming up",
@@ -57,7 +59,7 @@ def phase_of(stack: list[FrameType]) -> tuple[str, str]:
     """Return phase and activity of a stack, outermost frame first."""
     phase = "other"
     for frame in stack:
-        if frame.f_code.co_name == "rate" and frame.f_code.co_filename.endswith("herd/engine/engines.py"):
+        if frame.f_code.co_name == "measure_rate" and frame.f_code.co_filename.endswith("herd/engine/engines.py"):
             phase = f"measuring engine {frame.f_locals['plan'].name}"
             break
         if match := next((name for rule, name in PHASES.items() if _matches(frame, rule)), None):
@@ -69,12 +71,21 @@ def phase_of(stack: list[FrameType]) -> tuple[str, str]:
     return phase, "running"
 
 
+def place_of(stack: list[FrameType]) -> str:
+    """Return the innermost function of ganherd in a stack (innermost frame first), and the innermost of all."""
+    own = next((frame for frame in stack if "/ganherd/" in frame.f_code.co_filename), None)
+    return " > ".join(
+        f"{Path(frame.f_code.co_filename).stem}.{frame.f_code.co_name}" for frame in (own, *stack[:1]) if frame
+    )
+
+
 class Sampler(threading.Thread):
     """Count samples of the main thread's stack by phase and activity."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
         self.seconds: Counter[tuple[str, str]] = Counter()
+        self.places: Counter[str] = Counter()  # by the innermost function of ganherd and the innermost of all
         self.first: dict[str, float] = {}
         self.over = threading.Event()
         self.began = time.perf_counter()
@@ -89,6 +100,7 @@ class Sampler(threading.Thread):
             now = time.perf_counter()
             where = phase_of(stack[::-1])
             self.seconds[where] += now - last
+            self.places[place_of(stack)] += now - last
             self.first.setdefault(where[0], last - self.began)
             last = now
 
@@ -118,9 +130,11 @@ def main() -> None:
         sampler.over.set()
         wall = time.perf_counter() - sampler.began
         result = _result(options, sampler, kernels, wall)
+    for place, seconds in result["places"].items():
+        print(f"{seconds:8.2f} s  {place}")
     for row in result["phases"]:
         print(f"{row['seconds']:8.1f} s  from {row['from']:6.1f} s  {row['phase']}: {row['activities']}")
-    print({name: value for name, value in result.items() if name != "phases"})
+    print({name: value for name, value in result.items() if name not in ("phases", "places")})
     if options.output:
         options.output.write_text(json.dumps(result, indent=1) + "\n")
 
@@ -168,6 +182,7 @@ def _result(
         "kernels_compiled": sum(map(len, kernels.values())),
         "kernel_seconds": round(sum(map(sum, kernels.values())), 1),
         "kernels": {name: [len(all_of), round(sum(all_of), 1)] for name, all_of in sorted(kernels.items())},
+        "places": {place: round(seconds, 2) for place, seconds in sampler.places.most_common(40)},
         "phases": sorted(phases, key=lambda row: row["from"]),
     }
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ganherd import report, scoring
 from ganherd.mixture import mixture
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
@@ -67,6 +66,8 @@ class ScoreFinisher(Finisher):
         if not product.recipe.run.scores:
             product.folder.scores_path.unlink(missing_ok=True)  # scores of an earlier step
             return
+        from ganherd import scoring  # after the training: neither its first step nor its mixture needs them
+
         contexts = scoring.contexts(product.mixture, product.dataset, progress=product.log)
         try:
             names = scoring.known_metrics(None, dataset=product.dataset)
@@ -83,6 +84,8 @@ class ReportFinisher(Finisher):
     """Write report.html."""
 
     def on_finished(self, product: Product) -> None:
+        from ganherd import report
+
         report.write(product.folder, mixture=product.mixture, dataset=product.dataset)
 
 

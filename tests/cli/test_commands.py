@@ -12,6 +12,7 @@ import pytest
 import torch
 import warm_python
 import yaml
+from fake_clock import FakeClock
 from recipes import LABELS, tiny_recipe
 
 from ganherd.scoring import known_metrics
@@ -235,13 +236,17 @@ def test_a_run_without_a_mixture_names_both_ways_to_one(cli, run) -> None:
 
 
 @pytest.mark.usefixtures("brief")
-def test_a_time_that_is_over_is_told(cli, mine, monkeypatch) -> None:
+def test_a_time_budget_ends_at_100_percent_and_reports_the_time(cli, mine, monkeypatch) -> None:
     """Planned by a rate that was measured too high; what is left is never more than the time."""
-    monkeypatch.setattr("ganherd.training.setup.run_source.measure", lambda *_: (1e4, 0.0))
-    answer = cli("train", mine(), "--run", "new", "--budget", "1s")
+    clock = FakeClock(step=0.25)
+    clock.install(monkeypatch, measured_step=0.01)
+    monkeypatch.setattr("ganherd.cli.commands.train.process_began", lambda: clock.now - 1.0)
+    answer = cli("train", mine(), "--run", "new", "--budget", "8s")
     steps = json.loads(Path("new/run.json").read_text())["step"]
-    assert f"stopped at step {steps:,} of the planned 9,800" in answer.err
-    assert all(int(left) <= 1 for left in re.findall(r"^step .* (\d+) s left", answer.err, re.M))
+    lines = re.findall(r"^step .* left", answer.err, re.M)
+    assert all(int(re.search(r"(\d+) s left", line)[1]) <= 7 for line in lines)
+    assert lines[-1].startswith(f"step {steps}/{steps}  100%")
+    assert re.search(rf"Mixture saved after (7\.[89]|8\.[012]) s of the 8 s budget, with {steps} steps", answer.err)
 
 
 def test_resume_with_a_longer_budget(cli, run) -> None:

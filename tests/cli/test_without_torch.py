@@ -132,6 +132,20 @@ def test_python_m_ganherd_is_ganherd(tmp_path) -> None:
         assert both[0].returncode in (0, 2) and both[0].stdout + both[0].stderr
 
 
+def test_help_imports_nothing_that_is_slow(tmp_path) -> None:
+    """Settings are checked by pydantic, pictures and tables need more; the list of commands needs none of it."""
+    for slow in ("torch", "pydantic", "numpy", "rich", "yaml", "sklearn", "matplotlib", "PIL"):
+        (tmp_path / f"{slow}.py").write_text(f"raise ImportError('{slow} was imported')\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "ganherd", "--help"],
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0 and "ganherd" in done.stdout, done.stderr
+
+
 def test_the_reader_of_a_closed_pipe_gets_no_traceback(tmp_path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('torch was imported')\n")
     command = f"'{sys.executable}' -m ganherd recipes digits-wcgan | head -1"

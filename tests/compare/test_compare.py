@@ -259,7 +259,7 @@ def test_time_budget_is_spent_on_training_only(monkeypatch, data, tmp_path) -> N
     asked = compare_recipes.ComparisonRequest.of([_file(tmp_path, data, n) for n in ("a", "b")], "5s", 1)
     assert asked.is_time
     session.train(asked.recipes["a"], tmp_path / "run", quiet=True, counts_all=True)
-    assert seen["deadline"] == 5.0 and seen["steps"] == 49
+    assert seen["deadline"] == 5.0 and seen["steps"] == 50 and seen["closing"] is None
 
 
 def _file(folder: Path, data: Path, name: str) -> str:

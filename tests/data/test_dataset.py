@@ -25,6 +25,15 @@ ROOT = Path(__file__).resolve().parents[2]
 # --- digits and toys ------------------------------------------------------------------------------------------------
 
 
+def test_digits_are_those_of_scikit_learn() -> None:
+    """Their file is read without importing scikit-learn."""
+    from sklearn.datasets import load_digits
+
+    own, theirs = load(DataConfig(source="digits", holdout=0)), load_digits()
+    assert np.array_equal(own.x[:, 0], np.rint(theirs.images * (255 / 16)).astype(np.uint8))
+    assert np.array_equal(own.y, theirs.target)
+
+
 def test_digits() -> None:
     data = load(DataConfig())
     assert data.name == "digits" and data.shape == (1, 8, 8) and data.labels == tuple("0123456789")

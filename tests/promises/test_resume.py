@@ -16,11 +16,12 @@ import recipes
 import run_files
 import tiny_runs
 import torch
+from fake_clock import FakeClock
 
 import ganherd
 from ganherd.runs.folder import RunFolder
-from ganherd.training import budget, loop
-from ganherd.training.setup import run_source
+from ganherd.training import loop
+from ganherd.training.closing_time import ClosingTime
 
 EACH = [(net, engine) for net in ("small", "wcgan") for engine in ("fused", "loop")]
 
@@ -258,29 +259,11 @@ def test_other_data_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str
 # -- a budget of time -------------------------------------------------------------------------------------------------
 
 
-def test_a_time_budget_stops_in_time_with_a_checkpoint_and_a_mixture(tmp_path: Path) -> None:
-    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3s"))
-    folder = RunFolder(tmp_path / "run")
-    step = run_files.steps(folder.path)[-1]
-    assert 0 < folder.info.seconds <= 3
-    assert folder.info.step == folder.info.budget.steps == step == folder.metrics()[-1]["step"] > 3
-    assert ganherd.load(folder.path).step == step
-
-
 @pytest.fixture
 def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock on which every step takes 0.1 s, where 0.01 s were measured: a budget of 3 s ends at its deadline of 2 s."""
-    now = [0.0]
-    tick = loop.Trainer.tick
-
-    def slower(self: loop.Trainer, step: int) -> None:
-        now[0] += 0.1
-        tick(self, step)
-
-    monkeypatch.setattr(loop.Trainer, "tick", slower)
-    monkeypatch.setattr(loop, "time", type("Clock", (), {"monotonic": staticmethod(lambda: now[0])}))
-    for module in (run_source, budget):
-        monkeypatch.setattr(module, "measure", lambda *_: (100.0, 1.0))
+    """A clock on which every step takes 0.1 s, where 0.01 s were measured: a budget of 3 s ends at its limit of 2 s."""
+    FakeClock(step=0.1).install(monkeypatch, measured_step=0.01)
+    monkeypatch.setattr(ClosingTime, "seconds", 1.0)
 
 
 @pytest.mark.usefixtures("slow_clock")
@@ -298,11 +281,11 @@ def test_a_time_budget_ends_at_the_same_step_after_a_kill(
     with monkeypatch.context() as patch, pytest.raises(processes.Killed):
         patch.setattr("ganherd.training.finish.make_mixture", die)
         tiny_runs.train(tmp_path / "run", settings)
-    assert json.loads((tmp_path / "run" / "run.json").read_text())["budget"]["steps"] == 196
+    assert json.loads((tmp_path / "run" / "run.json").read_text())["budget"]["steps"] == 200
     tiny_runs.resume(tmp_path / "run")
     run_files.assert_same_run(tmp_path / "run", tmp_path / "whole")
     ends = [line for line in run_files.json_lines(tmp_path / "run" / "events.jsonl") if line["event"] == "budget"]
-    assert [(line["step"], line["planned"]) for line in ends] == [(20, 196)]
+    assert [(line["step"], line["planned"]) for line in ends] == [(20, 200)]
     tiny_runs.resume(tmp_path / "run")  # and the finished run goes no step further
     run_files.assert_same_run(tmp_path / "run", tmp_path / "whole")
 

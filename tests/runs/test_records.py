@@ -23,7 +23,8 @@ from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
 from ganherd.runs.records import JsonLinesWriter, plain, significant
-from ganherd.training.budget import Budget, plan_budget
+from ganherd.training.budget import Budget, Timing, plan_budget
+from ganherd.training.closing_time import ClosingTime
 from ganherd.training.recording.preview import Preview
 from ganherd.training.setup.assemble import assemble
 from ganherd.util import files
@@ -193,12 +194,38 @@ def test_epochs_are_rounded_up_to_whole_steps(epochs: float, steps_per_epoch: fl
     assert budget.steps >= amount * steps_per_epoch - 1e-6 and budget.steps - 1 < amount * steps_per_epoch
 
 
-@given(st.floats(0.1, 1e5), st.floats(1e-3, 1e5), st.floats(0, 1e4))
-def test_a_time_becomes_steps_that_leave_room_for_the_mixture(seconds: float, rate: float, reserve: float) -> None:
-    budget = plan_budget(f"{seconds:.3f}s", 1.0, lambda: (rate, reserve))
-    assert budget.deadline is not None and budget.steps >= 1
-    assert budget.deadline <= round(seconds, 3)
-    assert budget.steps == 1 or budget.steps / rate <= budget.deadline
+@given(st.floats(0.1, 1e5), st.floats(1e-3, 1e5), st.floats(0, 1e4), st.floats(0, 1e4))
+def test_a_time_becomes_steps_that_leave_room_for_the_start_and_the_mixture(
+    seconds: float, rate: float, start: float, mixture: float
+) -> None:
+    closing = ClosingTime(mixture)
+    budget = plan_budget(f"{seconds:.3f}s", 1.0, lambda: Timing(rate, start, closing))
+    assert budget.deadline == round(seconds, 3) - start and budget.steps >= 1
+    assert budget.limit == max(0.0, budget.deadline - closing.seconds)
+    assert budget.steps == 1 or budget.steps / rate <= budget.limit
+    assert budget.record() == {"steps": budget.steps, "deadline": budget.deadline}
+
+
+def test_a_time_for_training_alone_reserves_nothing_and_records_it() -> None:
+    budget = plan_budget("20s", 1.0, lambda: Timing(5.0))
+    assert (budget.steps, budget.limit) == (100, 20.0)
+    assert budget.record() == {"steps": 100, "deadline": 20.0, "training_only": True}
+
+
+def test_the_end_of_a_run_is_estimated_from_what_it_has_measured() -> None:
+    closing = ClosingTime(mixture=2.0, generator_share=0.5)
+    guess = closing.seconds
+    closing.note("checkpoint", 9.0)  # the first one warms up
+    assert closing.seconds > guess + 9
+    for seconds in (1.0, 3.0, 5.0):
+        closing.note("checkpoint", seconds)
+    for what in ("look", "record", "picture"):
+        closing.note(what, 0.0)
+    assert closing.seconds == pytest.approx(
+        2.0 + 4.0 + 0.5 * 4.0
+    )  # the last two checkpoints, and the files of the mixture
+    budget = Budget(100, 10.0, closing)
+    assert budget.limit == pytest.approx(2.0) and budget.is_over(2.1) and not budget.is_over(1.9)
 
 
 def test_a_budget_that_ended_has_no_clock_any_more() -> None:

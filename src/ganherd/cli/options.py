@@ -23,7 +23,12 @@ Trust = Annotated[
 Set = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe. May be repeated.")
 ]
-Budget = Annotated[str | None, typer.Option(help="Length of the training, e.g. 5000steps, 20epochs, 90s, 10m, 2h.")]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        help="Length of the run: 5000steps, 20epochs, or wall-clock time up to its mixture, e.g. 90s, 10m, 2h."
+    ),
+]
 Seeds = Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]
 RunFolderArgument = Annotated[Path, typer.Argument(help="A run folder.")]

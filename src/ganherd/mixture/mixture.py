@@ -32,7 +32,8 @@ from ganherd.util.user_code import importable_from
 
 _BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
 _CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
-_NOISES = 10_240  # for the re-estimation of batch-norm statistics
+NOISES = 10_240  # for the re-estimation of batch-norm statistics
+NOISES_AT_ONCE = 512
 # Fields of a mixture that mixture.json has under the same name: as they are, as lists, and as lists of numbers.
 _PLAIN = ("offset", "scale", "latent", "seeds", "step", "winner", "neighbourhoods")
 _TUPLES = ("labels", "shape", "prior")
@@ -302,6 +303,7 @@ def recalibrate_batch_norm(
     labels: Sequence[int],
     key: int,
     device: torch.device | str = "cpu",
+    noises: int = NOISES,
 ) -> dict[str, Tensor]:
     """Return the buffers of a generator with batch-norm statistics re-estimated from noise, for its final parameters.
 
@@ -316,6 +318,7 @@ def recalibrate_batch_norm(
         labels: The labels that the generator is called with in turn, if it takes one.
         key: The random key of the noise.
         device: The device to compute on.
+        noises: Number of noises; fewer are for measuring the time that it takes.
     """
     in_training = {name for name, layer in module.named_modules() if layer.training}
     module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
@@ -327,13 +330,13 @@ def recalibrate_batch_norm(
     for name, norm in norms.items():
         statistics |= {f"{name}.{buffer}".lstrip("."): value for buffer, value in norm.named_buffers()}
     others = {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
-    turns = torch.tensor(list(labels) or [0])[torch.arange(512) % max(len(labels), 1)]
+    turns = torch.tensor(list(labels) or [0])[torch.arange(NOISES_AT_ONCE) % max(len(labels), 1)]
     with torch.no_grad():
-        for block in range(_NOISES // 512):
+        for block in range(noises // NOISES_AT_ONCE):
             base = np.array([rng.key(key, rng.CALIBRATE, block)])
             label = (turns.to(device),) if takes_label(module) else ()
             state = {name: value.clone() for name, value in others.items()} | statistics
-            inputs = (_prior(base, (512, latent), prior, dtype)[0].to(device), *label)
+            inputs = (_prior(base, (NOISES_AT_ONCE, latent), prior, dtype)[0].to(device), *label)
             with MemberRandomness(torch.from_numpy(rng.keys(base, rng.INSIDE)).to(device)[0]):
                 call_with_tensors(module, state, inputs)
             statistics = {name: state[name] for name in statistics}  # All other buffers stay as training left them.

@@ -144,7 +144,7 @@ class StopConfig(Section):
 class TrainConfig(Section):
     """The length of the training, and what a step does."""
 
-    budget: Budget = "2000steps"  # steps, epochs or time: 5000steps, 20epochs, 90s, 10m, 2h
+    budget: Budget = "2000steps"  # steps, epochs, or time up to the saved mixture: 5000steps, 20epochs, 90s, 10m, 2h
     batch: int = Field(64, ge=1)  # samples per member and update
     n_critic: int = Field(1, ge=1)  # discriminator updates for each generator update, on fresh batches
     skip_d: int = Field(0, ge=0)  # the discriminator is updated at every (skip_d + 1)-th step only

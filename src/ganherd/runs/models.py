@@ -39,6 +39,9 @@ Number = Annotated[AnyFloat, BeforeValidator(_named_float)]  # may be NaN or inf
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Members = Annotated[int, Field(ge=1, le=1 << 24)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
+Deadline = Annotated[
+    float, Field(ge=-1e12, le=1e12)
+]  # seconds of training; below 0 if the start took longer than the budget
 Text = Annotated[str, Field(max_length=1 << 16)]
 
 
@@ -83,10 +86,11 @@ class EngineRecord(_Record):
 
 
 class BudgetRecord(_Record):
-    """The length of the run: its steps, and for a time budget the seconds after which training ends."""
+    """The length of the run: its steps, and for a time budget the second of training by which its mixture has to be saved."""
 
     steps: Count
-    deadline: Seconds | None = None
+    deadline: Deadline | None = None
+    training_only: bool = False  # the time is for training alone, without the start and the mixture
 
 
 def _sound_weights(value: Any) -> list[float] | None:
@@ -172,7 +176,7 @@ class TrainerState(_Record):
     best: Annotated[tuple[Number, Count], BeforeValidator(_pair)] | None  # score and step of the best checkpoint
     repairs: list[Count]  # [N]
     seconds: Seconds
-    over: Seconds | None = None  # the deadline that ended the run here
+    over: Deadline | None = None  # the deadline that ended the run here
     score: Number | None = None
     bytes: dict[Text, Count]  # of metrics.jsonl and events.jsonl that belong to it
     saved: Count | None = None  # in memory only: the step of the newest checkpoint

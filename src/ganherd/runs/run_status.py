@@ -16,7 +16,7 @@ from ganherd.runs import profile
 from ganherd.runs.folder import RunFolder, unfinished
 from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.json_lines import read_all, read_last
-from ganherd.runs.models import EngineRecord, EventRecord, MetricsRecord
+from ganherd.runs.models import BudgetRecord, EngineRecord, EventRecord, MetricsRecord
 from ganherd.runs.verdict_record import VerdictRecord, read_verdict
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, is_locked
@@ -122,7 +122,7 @@ def _describe(folder: RunFolder) -> RunStatus:
         step=step,
         steps=info.budget.steps,
         rate=last.rate,
-        seconds_left=_left(metrics, step, info.budget.steps) if metrics and state == "running" else None,
+        seconds_left=_left(metrics, step, info.budget) if metrics and state == "running" else None,
         members=info.members,
         ranks=_ranks(folder, time.time()) if info.ranks and info.ranks.members else [],
         engine=info.engine,
@@ -221,16 +221,19 @@ def active_alarms(events: Iterable[EventRecord]) -> list[EventRecord]:
     return health.active_alarms
 
 
-def _left(metrics: Sequence[MetricsRecord], step: int, steps: int) -> float | None:
-    """Return the seconds that the remaining steps take at the rate of the last records; None if that is not known.
+def _left(metrics: Sequence[MetricsRecord], step: int, budget: BudgetRecord) -> float | None:
+    """Return the seconds until the deadline, or that the remaining steps take at the last rate; None if that is not known.
 
-    >>> _left([MetricsRecord.parse({"step": n, "seconds": s}) for n, s in ((10, 4.0), (30, 8.0))], 35, 50)
-    3.0
+    >>> records = [MetricsRecord.parse({"step": n, "seconds": s}) for n, s in ((10, 4.0), (30, 8.0))]
+    >>> _left(records, 35, BudgetRecord(steps=50)), _left(records, 35, BudgetRecord(steps=50, deadline=20.0))
+    (3.0, 12.0)
     """
     first = metrics[0] if len(metrics) > 1 else MetricsRecord(0, {})
     last = metrics[-1]
+    if budget.deadline is not None:
+        return max(0.0, budget.deadline - last.seconds)
     steps_made, seconds = last.step - first.step, last.seconds - first.seconds
-    return (steps - step) * seconds / steps_made if steps_made > 0 else None
+    return (budget.steps - step) * seconds / steps_made if steps_made > 0 else None
 
 
 def _ranks(folder: RunFolder, now: float) -> list[RankStatus]:

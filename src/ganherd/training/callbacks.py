@@ -65,14 +65,18 @@ class Looks(Callback):
 
     def on_train_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None and trainer.schedule.looks.every:
-            trainer.state.monitor.look(trainer.step)  # a collapse is measured against the variety of fresh weights
+            self._look(trainer)  # a collapse is measured against the variety of fresh weights
 
     def on_stop(self, trainer: Trainer) -> None:
         if trainer.schedule.looks_at(trainer.step):
-            trainer.state.monitor.look(trainer.step)
+            self._look(trainer)
 
     def on_train_end(self, trainer: Trainer) -> None:
         if trainer.schedule.looks.every and not trainer.schedule.looks_at(trainer.step):
+            self._look(trainer)
+
+    def _look(self, trainer: Trainer) -> None:
+        with trainer.budget.timing("look"):
             trainer.state.monitor.look(trainer.step)
 
 
@@ -112,5 +116,6 @@ class SamplePictures(Callback):
             self._draw(trainer)
 
     def _draw(self, trainer: Trainer) -> None:
-        trainer.preview.look(trainer.step)
-        trainer.preview.draw(trainer.folder.samples / f"step-{trainer.step:08d}.png")
+        with trainer.budget.timing("picture"):
+            trainer.preview.look(trainer.step)
+            trainer.preview.draw(trainer.folder.samples / f"step-{trainer.step:08d}.png")

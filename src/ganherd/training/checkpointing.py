@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import torch
@@ -84,6 +85,8 @@ class Checkpointer(Callback):
     def save(self, trainer: Trainer) -> None:
         """Save a checkpoint. It may still be being written when this returns: see `flush`."""
         step, state, ranks, folder = trainer.step, trainer.state, trainer.ranks, trainer.folder.checkpoints
+        timing = ExitStack()  # closed when the checkpoint is written, in the thread that writes it
+        timing.enter_context(trainer.budget.timing("checkpoint"))
         score = trainer.preview.look(step)
         if step == 0 or trainer.schedule.saves_at(step):
             state.last_good = step
@@ -99,6 +102,7 @@ class Checkpointer(Callback):
             checkpoint.save(folder, step, tensors, trainer.herd.nets, meta, ranks)
             if ranks.is_first:
                 checkpoint.prune(folder, trainer.schedule.settings.keep, retained)
+            timing.close()
 
         try:
             if self._writer is None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from ganherd.data.dataset import Dataset
 from ganherd.herd import rng
@@ -19,7 +20,7 @@ from ganherd.herd.state import State, base_keys, buffers_of
 from ganherd.mixture import mixture as mixtures
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators
-from ganherd.mixture.mixture import Mixture, recalibrate_batch_norm
+from ganherd.mixture.mixture import NOISES, Mixture, recalibrate_batch_norm
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.recipe.trust import covers
@@ -93,7 +94,7 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
         trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
         here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
         watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
-        budget = vars(trainer.budget)
+        budget = trainer.budget.record()
         folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=budget, watch=watch)
 
     mixture = make_mixture(prepared, trainer.step, near, exported)
@@ -117,7 +118,7 @@ def finish_part(trainer: Trainer) -> Run:
     seconds, folder = round(trainer.seconds, 3), trainer.folder
     trainer.event("finish", seconds=seconds)
     if trainer.ranks.is_first:
-        folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=vars(trainer.budget))
+        folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=trainer.budget.record())
     return Run(folder.path.absolute(), {})
 
 
@@ -170,29 +171,42 @@ def exports(prepared: PreparedHerd, instead: State | None = None, frozen: Collec
     frozen = prepared.frozen_members if frozen is None else frozen
     herd = prepared.herd
     state = herd.state if instead is None else {**herd.state, "g.ema": instead["g.params"], **instead}
-    slots, keys = herd.state["set.slot"].tolist(), base_keys(herd.state).tolist()
-    priors = herd.priors(slice(0, herd.num_members))
     out: State = {"g.params": state.get("g.ema", state["g.params"]).detach().cpu()}
     for breed in herd.breeds.all:
         for name, (shape, dtype) in breed.g.buffers.items():
             out[f"g.buffers.{breed.buffer_prefix}{name}"] = torch.zeros(herd.num_members, *shape, dtype=dtype)
         weights, buffers = breed.g.views(breed.view(out)["g.params"]), buffers_of(breed.view(state), "g")
-        for row in herd.breeds.rows_of(breed, slots):
+        for row in herd.breeds.rows_of(breed, herd.state["set.slot"].tolist()):
             own = {name: value[row].cpu() for name, value in buffers.items()}
             if prepared.own[row] not in frozen:
-                own = recalibrate_batch_norm(
-                    breed.g.module,
-                    {name: value[row] for name, value in weights.items()},
-                    own,
-                    herd.rules.latent,
-                    herd.rules.prior if priors is None else PRIORS[int(priors[row])],
-                    prepared.labels_of(prepared.own[row]),
-                    keys[row],
-                    herd.device,
-                )
+                own = recalibrated(prepared, breed, row, {name: value[row] for name, value in weights.items()}, own)
             for name, value in own.items():
                 out[f"g.buffers.{breed.buffer_prefix}{name}"][row] = value
     return out
+
+
+def recalibrated(
+    prepared: PreparedHerd,
+    breed: Breed,
+    row: int,
+    weights: dict[str, Tensor],
+    buffers: dict[str, Tensor],
+    noises: int = NOISES,
+) -> dict[str, Tensor]:
+    """Return the buffers of the generator of a row, with statistics of batch norm that are re-estimated for these weights."""
+    herd = prepared.herd
+    priors = herd.priors(slice(0, herd.num_members))
+    return recalibrate_batch_norm(
+        breed.g.module,
+        weights,
+        buffers,
+        herd.rules.latent,
+        herd.rules.prior if priors is None else PRIORS[int(priors[row])],
+        prepared.labels_of(prepared.own[row]),
+        int(base_keys(herd.state)[row]),
+        herd.device,
+        noises,
+    )
 
 
 def _generators(exported: State, breed: Breed, net: NetConfig, rows: Sequence[int]) -> Generators:

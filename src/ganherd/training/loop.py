@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ganherd.comm.ranks import Ranks
-from ganherd.herd.engine.engines import Engine, Herd, Plan, make_engine, never
+from ganherd.herd.engine.engines import CompileReport, Engine, Herd, Plan, make_engine, never, no_report
 from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -37,6 +37,9 @@ from ganherd.util.errors import Interrupted
 class IdleEngine:
     """The engine of a rank that trains none of its members, while those of other ranks train."""
 
+    def prepare(self, report: CompileReport = no_report) -> None:
+        """Do nothing: there is nothing to compile."""
+
     def advance(self, start: int, stop: int, *_: Any) -> int:
         return stop
 
@@ -59,6 +62,7 @@ class Trainer:
         looks: LookInterval | None = None,
         strategy: Strategy | None = None,
         callbacks: Sequence[Callback] = (),
+        began: float | None = None,
     ) -> None:
         """Create a trainer at the first step, or at the step of a checkpoint.
 
@@ -66,7 +70,9 @@ class Trainer:
             resumed: The checkpoint that the run continues from.
             looks: How often the members are looked at; None: as the recipe says.
             callbacks: More callbacks, which are called after ganherd's own.
+            began: When the training began, on the clock of `time.monotonic`; its time budget counts from then. Default: now.
         """
+        self._began = time.monotonic() if began is None else began
         self.prepared, self.plan, self.folder, self.budget, self.progress = prepared, plan, folder, budget, progress
         self.strategy = strategy or Strategy()
         self.state = RunState(prepared, self.strategy, resumed)
@@ -85,7 +91,11 @@ class Trainer:
             self.attach(callback)
         self.is_trained = False
         self._will_stop = False  # a stop was requested while ranks ran apart
-        self._began = time.monotonic()
+        self._step_seconds = 0.0  # between the last two stops; 0: not known yet
+        self._departed = self._ticked = (
+            self.step
+        )  # the step of the last stop, and the last one that was sent to the device
+        self._departed_at = 0.0  # seconds of training at the last stop
 
     def own_callbacks(self) -> list[Callback]:
         """Return ganherd's own callbacks. Their order is the order of what happens at a stop."""
@@ -120,11 +130,12 @@ class Trainer:
         while self.step < self.schedule.last:
             start = self.step
             self.notify("on_departure")
-            began = time.monotonic()
+            self._departed, self._departed_at = start, self.seconds
             self.state.step = self.engine.advance(
                 start, self.next_stop(), self.state.tally.sums, self._enough(stop), self.tick
             )
-            seconds = time.monotonic() - began
+            seconds = self.seconds - self._departed_at
+            self._step_seconds = seconds / max(1, self.step - start)
             self.strategy.on_steps_done(seconds, self.step)
             self._stop_here(stop, start, seconds)
         self.notify("on_last_step")
@@ -148,6 +159,7 @@ class Trainer:
 
     def tick(self, step: int) -> None:
         """Report a step that was trained; called after every step."""
+        self._ticked = step
         self.strategy.poll()
         self.progress.at(step, self.seconds, self.state.tally.per_step)
         for callback in self._each_step:
@@ -212,21 +224,37 @@ class Trainer:
 
     def _enough(self, stop: StopRequest) -> Callable[[], bool]:
         """Return a function that tells the engine to stop early. Only a single process stops at any step; ranks stop together."""
-        return (lambda: stop.asked or self.budget.is_over(self.seconds)) if self.ranks.is_single_process else never
+        if not self.ranks.is_single_process:
+            return never
+        if self.budget.deadline is None or not self._ends_anywhere:
+            return lambda: stop.asked
+        return lambda: stop.asked or self.budget.is_over(self._seconds_when_done() + self._step_seconds / 2)
+
+    @property
+    def _ends_anywhere(self) -> bool:
+        """Whether a time budget can end at any step, not only at a stop: one process has all members on its device."""
+        resident = self.herd.state["g.params"].device.type == self.herd.device.type
+        return resident and self.ranks.is_single_process
+
+    def _seconds_when_done(self) -> float:
+        """Return the seconds of training when the steps are done that were started. A GPU does them later than the host."""
+        if self.herd.device.type != "cuda":
+            return self.seconds
+        return max(self.seconds, self._departed_at + (self._ticked - self._departed) * self._step_seconds)
 
     def _time_is_over(self) -> bool:
-        """Return whether the time budget is used up, by the clock of the first rank."""
+        """Return whether the time budget is used up, by the clock of the first rank; if not, the next stop is nearer to its end."""
         if self.budget.deadline is None or not self.sync.at(self.step):
             return False
-        return self.ranks.broadcast(self.budget.is_over(self.seconds))
+        steps = 1 if self._ends_anywhere else self.strategy.max_unsynced_steps or self.next_stop() - self.step
+        return self.ranks.broadcast(self.budget.is_over(self.seconds + steps * self._step_seconds / 2))
 
     def _end_now(self) -> None:
         """Make this step the last one, because the time is used up. A resume from here does not train further either."""
-        planned = self.budget.steps
-        self.event("budget", reason="the time was over", steps=self.step, planned=planned)
-        self.progress.say(f"Time budget used up: stopped at step {self.step:,} of the planned {planned:,}.")
+        self.event("budget", reason="the time was over", steps=self.step, planned=self.budget.steps)
         self.state.over = self.budget.deadline
         self.budget.end_at(self.step)
+        self.progress.end_at(self.step)
 
     def _stop_requested(self, stop: StopRequest, step_seconds: float) -> str:
         """Return the signal by which any rank was asked to stop, or an empty string."""

@@ -6,12 +6,14 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from ganherd.training.health.convergence import FOREVER
 from ganherd.training.health.look_interval import LookInterval
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
 
 _INTERVALS = ("record_every", "sample_every", "checkpoint_every", "buddy_every")
+_CLOCK_CHECKS = 50  # times that a time budget is compared with the clock, at least
 
 
 class Schedule:
@@ -43,17 +45,20 @@ class Schedule:
     def next_stop(self, step: int, intervals: Iterable[int]) -> int:
         """Return the next step at which anything but training happens. `intervals`: more steps between stops."""
         settings = self.settings
-        every = (settings.record_every, settings.sample_every, settings.checkpoint_every, *intervals)
-        stops = [step - step % e + e for e in every if e]
+        each = (settings.record_every, settings.sample_every, settings.checkpoint_every, *intervals)
+        stops = [step - step % every + every for every in each if every]
         meeting = self._trainer.strategy.next_after(step)
         stops += [meeting] if meeting is not None else []
+        if self._trainer.budget.deadline is not None:
+            every = rounded(max(1, self._trainer.budget.steps // _CLOCK_CHECKS), self._trainer.herd.rules.skip_d + 1)
+            stops.append(step - step % every + every)
         return min([self.last, *stops, *self._trainer.sync.next_after(step), *self.looks.next_after(step)])
 
     @property
     def last(self) -> int:
-        """The step that the run ends with, as far as it is known now."""
+        """The step that the run ends with, as far as it is known now: a time budget ends at the step that it has reached."""
         budget = self._trainer.budget
-        return self._trainer.state.convergence.last_step(budget.steps, budget.deadline is not None)
+        return self._trainer.state.convergence.last_step(budget.steps if budget.deadline is None else FOREVER)
 
 
 def is_due(step: int, every: int) -> bool:

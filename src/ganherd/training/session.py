@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
+from ganherd.herd.engine.engines import CompileReport
 from ganherd.recipe import trust
-from ganherd.recipe.schema import Recipe
+from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.checkpoint import Checkpoint
 from ganherd.runs.folder import RunFolder, next_path
+from ganherd.training.budget import SecondPhase
+from ganherd.training.closing_time import estimate_closing
 from ganherd.training.endings import reported_end
-from ganherd.training.finish import Finisher, Run, finish_part, finish_run
+from ganherd.training.finish import Finisher, Product, Run, finish_part, finish_run
 from ganherd.training.health import look_interval
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.recording.progress import Progress
 from ganherd.training.recording.trackers import Trackers
-from ganherd.training.setup import preflight
+from ganherd.training.setup import preflight, start_times
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
 from ganherd.training.setup.engine_plan import apply_plan
@@ -35,6 +39,7 @@ from ganherd.training.variants import phases
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
+from ganherd.util.meter import ProgressBar
 from ganherd.util.standard_streams import safe_streams
 from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
@@ -47,6 +52,9 @@ class SessionOptions:
     quiet: bool = False
     trust_code: bool = False
     finishers: tuple[Finisher, ...] = ()
+    began: float = field(default_factory=time.monotonic)  # when the command was started: a time budget counts from then
+    before: float = 0.0  # seconds of the command's budget that belong to its first phase, before `began`
+    second_phase: SecondPhase | None = None  # what follows in the same command, within its time budget
 
 
 class Session:
@@ -66,6 +74,7 @@ class Session:
         self.job: Communicator = recovery.job if recovery else Local()
         self.log: Callable[[str], None] = (lambda text: None) if options.quiet or self.job.rank > 0 else printed.say
         self.stop = StopRequest()
+        self._created = time.monotonic()
         self._held = ExitStack()  # locks and settings of the session
         self._training = ExitStack()  # what is open while it trains
 
@@ -104,6 +113,7 @@ class Session:
             self.recovery.bring_back(self)
         source.restore(self)
         self.budget, self.meetings = source.plan_steps(self)
+        self._planned_at = time.monotonic()
         return True
 
     def open(self) -> None:
@@ -130,6 +140,7 @@ class Session:
             looks=self.looks,
             strategy=make_strategy(herd, self.meetings),
             callbacks=[trackers],
+            began=self._planned_at,
         )
         closing.callback(trainer.close)
         if self.recovery:
@@ -137,12 +148,19 @@ class Session:
         self.progress.say(self._headline(trainer.step))
         if self.recovery:
             self.recovery.report(trainer, self.state_from)
+        with self.compile_bar() as report:
+            trainer.engine.prepare(report)
         trainer.event("resume" if self.resumed else "start", engine=vars(self.own_plan), versions=versions())
-        self.progress.start(self.budget.steps, self.budget.deadline)
+        self.progress.start(self.budget.steps, self.budget.limit)
         self.stop.name = self.recovery.signals.name if self.recovery else ""
         self._training.enter_context(self.stop)
         if self.recovery:
             self._training.enter_context(spares.listening(self.ranks, folder.path, self.stop))
+        if ranks.is_first and not self.resumed:
+            # a second phase starts when its session is created
+            start_times.record_start(
+                herd.recipe, time.monotonic() - (self._created if self.options.before else self.options.began)
+            )
         trainer.train(self.stop)
 
     def finish(self) -> Run:
@@ -153,11 +171,29 @@ class Session:
         is_part = self.folder.info.part is not None
         self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
         self.stop.at_once()
-        done = finish_part(trainer) if is_part else finish_run(trainer, self.options.finishers)
+        report = () if self.options.second_phase else (TimeReport(trainer, self.options.before),)
+        finishers = (*report, *self.options.finishers)
+        done = finish_part(trainer) if is_part else finish_run(trainer, finishers)
         if self.recovery:
             self.recovery.done = done if self.ranks.is_first else None
         self.ranks.finish()
         return done
+
+    @contextmanager
+    def compile_bar(self) -> Iterator[CompileReport]:
+        """Show a bar while kernels are compiled, if any are."""
+        with ExitStack() as closing:
+            bars: list[ProgressBar] = []
+
+            def report(done: int, total: int) -> None:
+                if not bars:
+                    about = "kernels compiled, once for these nets and this GPU"
+                    bars.append(
+                        closing.enter_context(ProgressBar(about, self.options.quiet or not self.ranks.is_first))
+                    )
+                bars[0].at(done, total)
+
+            yield report
 
     def lock(self, folder: RunFolder) -> None:
         """Lock the run's folder until the session ends."""
@@ -171,12 +207,30 @@ class Session:
         return (self.source.folder or self.folder).again
 
     def _headline(self, step: int) -> str:
-        steps, ranks = self.budget.steps, self.ranks
-        if step >= steps:
+        steps, limit, ranks = self.budget.steps, self.budget.limit, self.ranks
+        if step >= steps and limit is None:
             return f"{self.folder.path} has made all of its {steps:,} steps; give it a larger --budget to continue."
         over = "" if ranks.is_single_process else f" on {len(ranks.placement.ranks)} ranks"
         plan = self.own_plan.describe(self.herd.herd.num_members)
-        return f"{self.folder.path}: {self.herd.size} members{over}, step {step:,} to {steps:,}, {plan}"
+        length = f"step {step:,} to {steps:,}" if limit is None else f"{duration(limit)} of training"
+        return f"{self.folder.path}: {self.herd.size} members{over}, {length}, {plan}"
+
+
+class TimeReport(Finisher):
+    """Report when the mixture of a run with a time budget is saved, before anything else is made of it."""
+
+    def __init__(self, trainer: Trainer, before: float) -> None:
+        """Prepare the report after the last step. `before`: seconds of the budget that belong to an earlier phase."""
+        self._trainer, self._deadline, self._before = trainer, trainer.state.over, before
+
+    def on_mixture(self, product: Product) -> None:
+        if self._deadline is None:
+            return
+        whole = self._before + parse_budget(product.recipe.train.budget)[1]
+        used = whole - self._deadline + self._trainer.seconds
+        then = "; scores follow" if product.recipe.run.scores else ""
+        steps = f"{self._trainer.step:,} step{'s' * (self._trainer.step != 1)}"
+        product.log(f"Mixture saved after {used:.1f} s of the {whole:g} s budget, with {steps}{then}.")
 
 
 @safe_streams("stderr", "stdout")
@@ -192,17 +246,19 @@ def train(
     job: Communicator | None = None,
     part: range | None = None,
     finishers: Sequence[Finisher] = (),
+    began: float | None = None,
 ) -> Run:
     """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
 
     Args:
         path: The new folder; None: the next one below `runs`, called `name`.
-        counts_all: Whether a time budget is for the training alone, without the making of the mixture.
+        counts_all: Whether a time budget is for the training alone, without the start and the making of the mixture.
         job: The ranks, which all call this; None: run in this process only.
         part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
         finishers: Work on the mixture, for example score it.
+        began: When the command was started, on the clock of `time.monotonic`: a time budget counts from then. Default: now.
     """
-    options = SessionOptions(quiet, trust_code, tuple(finishers))
+    options = _options(quiet, trust_code, finishers, began)
     if phases.pending(recipe) is not None:
         if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
@@ -227,6 +283,7 @@ def resume(
     job: Communicator | None = None,
     *,
     finishers: Sequence[Finisher] = (),
+    began: float | None = None,
 ) -> Run:
     """Continue a run exactly from its last checkpoint.
 
@@ -234,8 +291,9 @@ def resume(
         overrides: Settings of the recipe to change; only train.budget and run.scores may differ.
         job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
         finishers: Work on the mixture, for example score it.
+        began: When the command was started, on the clock of `time.monotonic`; a new time budget counts from then. Default: now.
     """
-    options = SessionOptions(quiet, trust_code, tuple(finishers))
+    options = _options(quiet, trust_code, finishers, began)
     if job is None:
         return _resumed(RecordedRun(Path(path), overrides), options)
     recovery = Recovery(job.latest)
@@ -247,9 +305,21 @@ def resume(
     return recovery.through(lambda: again(Path(path)), again)
 
 
+def _options(quiet: bool, trust_code: bool, finishers: Sequence[Finisher], began: float | None) -> SessionOptions:
+    return SessionOptions(quiet, trust_code, tuple(finishers), time.monotonic() if began is None else began)
+
+
 @refused_if_too_large(is_resumed=True)
 def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | None = None) -> Run:
     return Session(source, options, recovery).run()
+
+
+def _second_phase(recipe: Recipe, herd: PreparedHerd, began: float) -> SecondPhase:
+    """Estimate what the second phase of a recipe takes in addition to its training."""
+    assert recipe.herd.first is not None
+    starts = start_times.recorded_starts(herd.recipe)
+    closing = estimate_closing(herd).seconds
+    return SecondPhase(recipe.herd.first.share, closing, starts[-1] if starts else None, time.monotonic() - began)
 
 
 def _train_two_phases(
@@ -257,26 +327,33 @@ def _train_two_phases(
 ) -> Run:
     """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
-    If it is interrupted, the same call continues where it stopped.
+    Both phases together have the budget. If the call is interrupted, the same call continues where it stopped.
     """
     where = Path(path) if path is not None else next_path(Path("runs"), name)
     log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
     preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
-    phases.foreseen(phases.after(recipe), first)
+    foreseen = phases.foreseen(phases.after(recipe), first)
     log(f"first phase: {first.train.budget}, in {folder.path}")
+    unit, amount = parse_budget(first.train.budget)
+    second = options
     try:
         if not folder.info_path.is_file():
+            if unit == "seconds" and not counts_all:
+                second = replace(options, began=options.began + amount, before=amount)
+                options = replace(options, second_phase=_second_phase(recipe, foreseen, options.began))
+            del foreseen  # its memory is for the first phase
             Session(NewRun(first, folder.path, name, counts_all), options).run()
         else:
             refuse_changes(folder.recipe, first, folder)
             if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:
                 with trust.vouched(first):
                     _resumed(RecordedRun(folder.path, [f"train.budget={first.train.budget}"]), options)
+                second = replace(options, began=time.monotonic())
     except Interrupted:
         raise Interrupted(
             f"Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
         ) from None
     log(f"second phase: {then.train.budget}, in {where}")
-    return Session(NewRun(then, where, name, counts_all), options).run()
+    return Session(NewRun(then, where, name, counts_all), second).run()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
+from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -31,6 +32,24 @@ def memory() -> int:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, AttributeError):
         return 0
+
+
+def wake_gpu() -> None:
+    """Start the driver of an NVIDIA GPU in a thread: it takes a second or more, while Python imports PyTorch."""
+
+    def wake() -> None:
+        with suppress(OSError, AttributeError):
+            driver, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
+            # Ranks choose their GPU later; a single process uses the first one, whose context PyTorch shares.
+            if (
+                driver.cuInit(0) == 0
+                and "WORLD_SIZE" not in os.environ
+                and driver.cuDeviceGet(ctypes.byref(device), 0) == 0
+            ):
+                driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+    if os.path.exists("/dev/nvidiactl"):
+        Thread(target=wake, name="ganherd-wake-gpu", daemon=True).start()
 
 
 def give_back() -> None:

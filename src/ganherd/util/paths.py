@@ -20,6 +20,11 @@ def cache_home() -> Path:
     return _home("GANHERD_CACHE")
 
 
+def shared_cache() -> Path | None:
+    """Return a cache that many users share and ganherd only reads: $GANHERD_SHARED_CACHE; None if it is not set."""
+    return _home("GANHERD_SHARED_CACHE") if os.environ.get("GANHERD_SHARED_CACHE") else None
+
+
 def _home(variable: str) -> Path:
     """Return the folder that a variable names, as an absolute path; an empty variable counts as unset."""
     try:

@@ -1,12 +1,10 @@
-"""The tile shape with the fastest launches is chosen and cached, whether a launch is short or long."""
+"""Tile shapes come from tables of measurements or from a rule, and nothing is measured unless it is asked for."""
 
 from __future__ import annotations
 
 import json
-from contextlib import nullcontext
 from dataclasses import astuple
 from pathlib import Path
-from threading import Barrier
 from typing import Any
 
 import pytest
@@ -14,7 +12,7 @@ import pytest
 pytest.importorskip("triton", reason="kernels need Triton")
 
 from ganherd.herd.lowering.kernels import tiles
-from ganherd.herd.lowering.kernels.tiles import TileShape, TileShapeCache
+from ganherd.herd.lowering.kernels.tiles import TileShape, TileTable
 
 QUICK, SLOW, TOO_LARGE = TileShape(16, 16, 16, 4, 2), TileShape(32, 32, 32, 4, 2), TileShape(64, 64, 64, 8, 4)
 
@@ -63,99 +61,108 @@ class OnGpu:
 def on_gpu(monkeypatch: pytest.MonkeyPatch, clock: Clock) -> None:
     cuda = tiles.torch.cuda
     monkeypatch.setattr(cuda, "Event", clock.event)
-    monkeypatch.setattr(cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(cuda, "current_stream", lambda: "a stream")
-    monkeypatch.setattr(cuda, "stream", lambda stream: nullcontext())
 
 
-@pytest.mark.parametrize(("milliseconds", "launches"), [(0.01, 15), (1.0, 15), (40.0, 3)])
-def test_the_fastest_tile_shape_that_fits_is_cached(
-    milliseconds: float, launches: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("milliseconds", "launches"), [(0.01, 14), (1.0, 14), (40.0, 2)])
+def test_the_fastest_tile_shape_that_fits_is_found(
+    milliseconds: float, launches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Clock({SLOW: 1.2 * milliseconds, QUICK: milliseconds})
     on_gpu(monkeypatch, clock)
-    path = tmp_path / "kernels.json"
-    assert TileShapeCache(path).best("product", [SLOW, TOO_LARGE, QUICK], clock.run) == QUICK
-    assert TileShapeCache(path).best("product", [SLOW], clock.run) == QUICK
+    assert tiles.fastest([SLOW, TOO_LARGE, QUICK, SLOW], clock.run) == QUICK
     assert clock.launches == {SLOW: launches, QUICK: launches}  # few, where each takes long
 
 
-def test_large_herds_share_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_shape_is_the_fastest_if_none_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock({})
+    on_gpu(monkeypatch, clock)
+    assert tiles.fastest([SLOW, QUICK], clock.run) is None
+
+
+@pytest.fixture
+def own_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file of the user's table, which is empty, and no other table."""
+    path = tmp_path / "kernels.json"
+    table = TileTable(path)
+    monkeypatch.setattr(tiles, "table", lambda: table)
+    monkeypatch.setattr(tiles.torch.cuda, "get_device_name", lambda device: "a GPU")
+    return path
+
+
+def choose(members: int, clock: Clock, work: float = 1e12) -> TileShape:
+    return tiles.choose_shape(OnGpu(members), "product", (3,), work, [SLOW, QUICK], clock.run)
+
+
+def test_nothing_is_measured_before_a_run(own_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock({SLOW: 1.2, QUICK: 1.0})
+    on_gpu(monkeypatch, clock)
+    assert choose(10, clock) == SLOW  # the first candidate is the rule
+    assert not clock.launches and not own_table.exists()
+
+
+def test_measurements_serve_later_launches_and_herds_of_about_the_same_size(
+    own_table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A hundred members have been measured: a thousand need no measurement, ten do."""
     clock = Clock({SLOW: 1.2, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
-    monkeypatch.setattr(tiles.torch.cuda, "get_device_name", lambda device: "a GPU")
-    known = TileShapeCache(tmp_path / "kernels.json")
-    monkeypatch.setattr(tiles, "_shapes", lambda: known)
 
     def launches(members: int) -> int:
         before = sum(clock.launches.values())
-        assert tiles.choose_shape(OnGpu(members), "product", (3,), 1e12, [SLOW, QUICK], clock.run) == QUICK
+        assert choose(members, clock) == QUICK
         return sum(clock.launches.values()) - before
 
-    assert [launches(members) > 0 for members in (100, 1000, 10, 16, 64)] == [True, False, True, False, False]
+    with tiles.measuring():
+        assert [launches(members) > 0 for members in (100, 1000, 10, 16, 64)] == [True, False, True, False, False]
+        assert choose(3, clock, work=1e6) == SLOW  # light work is not worth it
+    assert choose(20, clock) == SLOW and choose(12, clock) == QUICK
+    assert len(json.loads(own_table.read_text())) == 2
 
 
-def test_candidates_are_compiled_in_parallel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first alone, then each of the others waits until all of them are being compiled."""
-    clock, others = Clock({SLOW: 3.0, QUICK: 1.0, TOO_LARGE: 2.0}), Barrier(2)
+def test_candidates_of_unmeasured_kernels_can_be_listed(own_table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock({SLOW: 1.2, QUICK: 1.0})
     on_gpu(monkeypatch, clock)
-
-    def run(shape: TileShape) -> None:
-        if shape != SLOW and shape not in clock.launches:
-            others.wait(timeout=20)
-        clock.run(shape)
-
-    assert TileShapeCache(tmp_path / "kernels.json").best("product", [SLOW, TOO_LARGE, QUICK], run) == QUICK
-    assert not others.broken
-
-
-def test_nothing_is_cached_if_no_candidate_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock({})
-    on_gpu(monkeypatch, clock)
-    known = TileShapeCache(tmp_path / "kernels.json")
-    assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == SLOW
-    clock.each = {SLOW: 2.0, QUICK: 1.0}
-    assert known.best("product", [SLOW, SLOW, QUICK], clock.run) == QUICK
+    with tiles.listing() as unmeasured:
+        assert choose(10, clock) == SLOW
+        assert choose(12, clock) == SLOW
+    assert list(clock.launches) == [QUICK] and len(unmeasured) == 1  # the rule's shape is launched by the caller
+    with tiles.measuring():
+        choose(10, clock)
+    with tiles.listing() as unmeasured:
+        assert choose(10, clock) == QUICK
+    assert not unmeasured
 
 
-def test_processes_share_measurements(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two that began together: neither measures again what the other has found, nor loses it."""
-    clock = Clock({SLOW: 2.0, QUICK: 1.0})
-    on_gpu(monkeypatch, clock)
-    path = tmp_path / "kernels.json"
-    one, other = TileShapeCache(path), TileShapeCache(path)
-    assert one.best("first", [SLOW, QUICK], clock.run) == other.best("second", [SLOW, QUICK], clock.run) == QUICK
-    found = dict(clock.launches)
-    assert one.best("second", [SLOW], clock.run) == other.best("first", [SLOW], clock.run) == QUICK
-    assert (
-        TileShapeCache(path).best("first", [SLOW], clock.run)
-        == TileShapeCache(path).best("second", [SLOW], clock.run)
-        == QUICK
-    )
-    assert clock.launches == found
+def test_the_users_table_comes_before_a_shared_one_and_that_before_the_packaged_one(tmp_path: Path) -> None:
+    own, shared, packaged = (tmp_path / name for name in ("own.json", "shared.json", "packaged.json"))
+    own.write_text(json.dumps({"a": astuple(QUICK)}))
+    shared.write_text(json.dumps({"a": astuple(SLOW), "b": astuple(SLOW)}))
+    packaged.write_text(json.dumps({"b": astuple(QUICK), "c": astuple(TOO_LARGE)}))
+    table = TileTable(own, [shared, packaged])
+    assert [table.get(key) for key in "abcd"] == [QUICK, SLOW, TOO_LARGE, None]
 
 
-def test_own_measurements_take_precedence_over_those_of_other_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock({SLOW: 2.0, QUICK: 1.0})
-    on_gpu(monkeypatch, clock)
-    path = tmp_path / "kernels.json"
-    known = TileShapeCache(path)
-    assert known.best("product", [SLOW, QUICK], clock.run) == QUICK
-    path.write_text(json.dumps({"product": astuple(SLOW)}))
-    assert known.best("other", [SLOW, QUICK], clock.run) == QUICK  # reads the file
-    assert known.best("product", [SLOW, QUICK], clock.run) == QUICK
+def test_a_table_keeps_what_other_processes_add_and_does_not_change_while_it_is_used(tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
+    one, other = TileTable(path), TileTable(path)
+    assert one.get("first") is None and other.get("second") is None
+    other.add("first", SLOW)
+    assert one.get("first") is None  # a run keeps the shapes it began with
+    one.add("second", QUICK)
+    assert [TileTable(path).get(key) for key in ("first", "second")] == [SLOW, QUICK]
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"product": 3}', '{"product": [1]}'])
-def test_an_unreadable_cache_file_only_costs_a_measurement(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    clock = Clock({SLOW: 2.0, QUICK: 1.0})
-    on_gpu(monkeypatch, clock)
-    path = tmp_path / "kernels.json"
+def test_an_unreadable_table_is_an_empty_one(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "own.json"
     path.write_text(text)
-    assert TileShapeCache(path).best("product", [SLOW, QUICK], clock.run) == QUICK
-    assert TileShapeCache(path).best("product", [SLOW], clock.run) == QUICK
+    table = TileTable(path)
+    assert table.get("product") is None
+    table.add("product", QUICK)
+    assert TileTable(path).get("product") == QUICK
+
+
+def test_the_packaged_table_can_be_read() -> None:
+    shapes = json.loads(tiles.PACKAGED.read_text())
+    table = TileTable(Path("nowhere"), [tiles.PACKAGED])
+    assert all(isinstance(table.get(key), TileShape) for key in shapes)

@@ -177,7 +177,7 @@ def test_windows_are_compared_one_by_one() -> None:
         result = rest.judge(step, well)
         assert [one.member for one in result] == ([0] if step == 20 else [])  # 3 -> 2.9; 3 -> 2; not well
     assert rest.trained_members == [1, 2] and rest.own_steps([30, 30, 30]) == [20, 30, 30]
-    assert (rest.last_step(100, False), rest.last_step(100, True)) == (100, 140)  # 20 + 2 × 140 = 3 × 100
+    assert rest.last_step(100) == 100
     rest.note("gap", torch.tensor([9.0, torch.nan, torch.inf]))
     assert rest.state["rest.seen"].tolist()[1:] == [0, 0]
     rest.forget(0, 20)

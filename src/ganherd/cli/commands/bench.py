@@ -92,6 +92,30 @@ def bench_exchange(
     print_result(as_json, {"rows": rows}, exchange.table(rows) + named_files({"rows": output} if output else {}))
 
 
+@bench_app.command("start")
+def bench_start(
+    cases: Annotated[
+        str | None,
+        typer.Option(help="Cases: wcgan, gap, cellular, residual, own, default. Default: the first five on a GPU."),
+    ] = None,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", help="Setting of all recipes, e.g. train.batch=32.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--save", "--output", help="File of the rows (.json).")] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Measure the seconds from `ganherd train` to its first recorded step, with empty and with filled caches."""
+    from ganherd.bench import start
+
+    chosen = names(cases) or start.default_cases()
+    start.check(chosen)
+    rows = start.measure(chosen, changes or [], log_unless(quiet))
+    if output is not None:
+        start.save(rows, changes or [], output)
+    print_result(as_json, {"rows": rows}, start.table(rows) + named_files({"rows": output} if output else {}))
+
+
 @bench_app.command("cellular")
 def bench_cellular(
     grid_sizes: Annotated[

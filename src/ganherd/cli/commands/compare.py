@@ -15,7 +15,7 @@ def compare(
     named: Annotated[list[str], typer.Argument(metavar="RECIPE…", help="Recipes; with --downstream: run folders.")],
     budget: Annotated[
         str | None,
-        typer.Option(help="Budget of each recipe for all its seeds together, e.g. 10m, 90s, 5000steps, 20epochs."),
+        typer.Option(help="Training of each recipe, all its seeds together, e.g. 10m, 90s, 5000steps, 20epochs."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each recipe (stacked), or of each classifier.")] = 3,
     metrics: Annotated[

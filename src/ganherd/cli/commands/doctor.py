@@ -1,12 +1,31 @@
-"""`ganherd doctor`: check what this machine has, and how to get what is missing."""
+"""`ganherd doctor`: check what this machine has, and how to get what is missing; prepare it for a recipe."""
 
 from __future__ import annotations
 
-from ganherd.cli.options import Json, print_result
+from typing import Annotated
+
+import typer
+
+from ganherd.cli.options import Json, Quiet, Set, log_unless, print_result, recipe_overrides, refuse
 
 
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    warm: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RECIPE",
+            help="Compile and measure what this recipe needs on this machine, so that its runs start at once.",
+        ),
+    ] = None,
+    sets: Set = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Check what this machine has, what it is needed for, and how to get what is missing."""
+    refuse((sets and warm is None, "--set changes a recipe: name it with --warm."))
+    if warm is not None:
+        _warm_up(warm, recipe_overrides(sets, None, None), as_json, quiet)
+        return
     from ganherd.machine_check import examine
 
     rows = examine()
@@ -19,3 +38,17 @@ def doctor(as_json: Json = False) -> None:
         if row["how_to_get"]:
             lines.append(f"  {'':<{width}}  {row['how_to_get']}")
     print_result(as_json, {"rows": rows}, "\n".join(lines))
+
+
+def _warm_up(recipe: str, overrides: list[str], as_json: bool, quiet: bool) -> None:
+    """Run --warm."""
+    from dataclasses import asdict
+
+    from ganherd import warm_up
+    from ganherd.recipe import recipe_file
+    from ganherd.util.meter import ProgressBar
+
+    loaded = recipe_file.load(recipe, overrides)
+    with ProgressBar("kernels compiled", quiet) as bar:
+        result = warm_up.warm(loaded, log_unless(quiet), bar.at)
+    print_result(as_json, asdict(result), result.describe())

@@ -26,6 +26,8 @@ from ganherd.cli.options import (
     show_verdict,
 )
 from ganherd.util.errors import UserError
+from ganherd.util.host import wake_gpu
+from ganherd.util.process_clock import process_began
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
@@ -147,6 +149,7 @@ def train(
     elif engine != "local":
         _train_in_job(command, engine)
     elif ranks is None or ranks == 1:
+        wake_gpu()
         _show_trained(_train(command, None), as_json)
     else:
         _start_ranks(command, ranks)
@@ -177,7 +180,7 @@ def _look(command: TrainCommand, explain: bool) -> None:
     from ganherd.training.setup import dry_run as dry
 
     if command.as_json:
-        print_json(dry.describe(loaded))
+        print_json(dry.describe(loaded, began=process_began()))
         return
     shown: list[str] = []
 
@@ -186,7 +189,7 @@ def _look(command: TrainCommand, explain: bool) -> None:
         show(dry.known(facts))
         say("measuring memory and time…")
 
-    show(dry.measured(dry.describe(loaded, show_known), shown))
+    show(dry.measured(dry.describe(loaded, show_known, process_began()), shown))
 
 
 def _prepare_retraining(command: TrainCommand, classes: str, budget: str | None) -> None:
@@ -210,7 +213,8 @@ def _train_part(command: TrainCommand, members: str) -> None:
 
     phases.refuse(loaded)
     assert command.run is not None
-    done = job_parts.train_part(loaded, command.run, members, command.quiet, finishers=api.FINISHERS)
+    settings = (loaded, command.run, members, command.quiet)
+    done = job_parts.train_part(*settings, finishers=api.FINISHERS, began=process_began())
     if done.folder.info.part is None or command.as_json:
         _show_trained(done, command.as_json)
         return
@@ -252,11 +256,12 @@ def _train(command: TrainCommand, comm: Communicator | None) -> Run:
     from ganherd import api
     from ganherd.training import session
 
+    began = process_began()
     if command.resume:
         settings = (command.overrides, command.quiet, command.trust_code, comm)
-        return session.resume(command.resume, *settings, finishers=api.FINISHERS)
+        return session.resume(command.resume, *settings, finishers=api.FINISHERS, began=began)
     name = Path(command.recipe or recipe_file.DEFAULT).stem
-    return session.train(loaded, command.run, name, command.quiet, job=comm, finishers=api.FINISHERS)
+    return session.train(loaded, command.run, name, command.quiet, job=comm, finishers=api.FINISHERS, began=began)
 
 
 def _agree(command: TrainCommand, loaded: Recipe, comm: Communicator) -> None:

@@ -1,26 +1,33 @@
-"""Choose the fastest engine by measuring for a few seconds on this machine; the result is cached."""
+"""Choose the fastest engine: on a CPU by measuring for a few seconds, once; on a GPU by a rule, so that training starts at once."""
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import os
 import platform
+import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from ganherd.herd.checks.module_copies import short_message
 from ganherd.herd.engine.engines import (
+    CompileReport,
     Herd,
     Plan,
     measure_rate,
     members_that_fit,
+    no_report,
     one_member_per_breed,
     train_copy,
+    trial_engine,
 )
 from ganherd.recipe.schema import EngineConfig as Settings
 from ganherd.recipe.schema import parse_bytes
@@ -32,33 +39,43 @@ from ganherd.util.registry import ENGINES
 
 _SECONDS = 0.4  # for each candidate
 _MAX_SECONDS = 60.0  # on a CPU, candidates are no longer measured after this time
-_MAX_LOOP_MEMBERS = 64  # with more members on a GPU, one step of a loop would take longer than all other measurements
 _IMMEDIATELY = 1e-9  # seconds; ends a measurement that only has to succeed after one period
 _GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
 
 
-def choose(herd: Herd, settings: Settings, log: Callable[[str], None]) -> Plan:
-    """Return the fastest plan that the settings allow, from the cache or by measurement.
+def choose(herd: Herd, settings: Settings, log: Callable[[str], None], report: CompileReport = no_report) -> Plan:
+    """Return the fastest plan that the settings allow: by a rule on a GPU, from the cache or by measurement on a CPU.
 
     Raises:
         UserError: If the settings ask for an engine that cannot run this herd.
     """
-    if why := cannot_be_fused(herd):
+    if settings.name != "auto" and ENGINES[settings.name].needs_whole_herd and not herd.feed.resident:
+        raise UserError(
+            f"engine.name is {settings.name}, but the data does not fit on the device and is streamed: use fused or auto."
+        )
+    if not herd.has_own_nets:  # packaged nets can all be fused
+        why = ""
+    elif herd.device.type == "cuda" and (plan := _tried(herd, settings, log, report)):
+        return plan
+    else:
+        why = cannot_be_fused(herd)
+    if why:
         if settings.name != "auto" and not ENGINES[settings.name].one_by_one:
             raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
         if settings.name == "auto":
             log(f"the nets cannot be fused ({why}), so the members are trained one after another.")
             settings = settings.model_copy(update={"name": "loop"})
         _try_step(herd, fused=False)
-    if settings.name != "auto" and ENGINES[settings.name].needs_whole_herd and not herd.feed.resident:
-        raise UserError(
-            f"engine.name is {settings.name}, but the data does not fit on the device and is streamed: use fused or auto."
-        )
     plans = _candidates(herd, settings)
     if settings.chunk and plans[-1].name != "loop":
         _refuse_chunk(herd, plans[-1])
     if len(plans) == 1:
         return plans[0]
+    return _fastest(herd, plans, log)
+
+
+def _fastest(herd: Herd, plans: list[Plan], log: Callable[[str], None]) -> Plan:
+    """Return the fastest of several plans, from the cache or by measurement."""
     cache = cache_home() / "engines.json"
     identity = _identity(herd, plans)
     cached = _read(cache).get(identity)
@@ -77,19 +94,53 @@ def choose(herd: Herd, settings: Settings, log: Callable[[str], None]) -> Plan:
 
 
 def _candidates(herd: Herd, settings: Settings) -> list[Plan]:
-    """Return the plans that the settings and the device allow."""
+    """Return the plans that the settings and the device allow; only one on a GPU, because the fastest one is known there."""
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
     if herd.device.type == "cuda":
         threads = threads[-1:]
-        # A graph holds the addresses of the whole state and of the data.
-        can_capture = chunk >= herd.num_members and not herd.pace and herd.feed.resident
         if settings.name == "auto":
-            loop = ["loop"] if herd.num_members <= _MAX_LOOP_MEMBERS else []
-            names = [*loop, "fused", *(["graph"] if can_capture else [])]
+            # A graph holds the addresses of the whole state and of the data.
+            can_capture = chunk >= herd.num_members and not herd.pace and herd.feed.resident
+            names = ["graph" if can_capture else "fused"]
     chunk = min(chunk, herd.num_members)
     return [Plan(name, chunk, count, str(herd.device)) for name in names for count in threads]
+
+
+def _tried(herd: Herd, settings: Settings, log: Callable[[str], None], report: CompileReport) -> Plan | None:
+    """Return the plan for nets of the user on a GPU, if a trial on a copy of the state succeeds; otherwise None.
+
+    A user's net may do what a graph cannot capture, or what cannot be fused.
+    """
+    (plan,) = _candidates(herd, settings)
+    if plan.one_by_one:
+        return None
+    cache = cache_home() / "engines.json"
+    identity = _identity(herd, [plan])
+    if _read(cache).get(identity) == [plan.name, plan.chunk, plan.threads]:
+        return plan  # the trial has succeeded before
+    why = _failure(herd, plan, report)
+    if not why:
+        write_cache(cache, {**_read(cache), identity: [plan.name, plan.chunk, plan.threads]})
+        return plan
+    if settings.name == "auto" and plan.name == "graph":
+        fused = replace(plan, name="fused")
+        if not _failure(herd, fused, report):
+            log(f"the nets cannot be captured in a CUDA graph ({why}), so the host launches every step.")
+            return fused
+    return None
+
+
+def _failure(herd: Herd, plan: Plan, report: CompileReport) -> str:
+    """Return why a plan cannot train a copy of the herd; empty if it can."""
+    try:
+        trial_engine(herd, plan).prepare(report)
+    except UserError:
+        raise
+    except Exception as error:  # a user's module may raise anything
+        return short_message(error)
+    return ""
 
 
 def _measure(herd: Herd, plans: list[Plan]) -> dict[Plan, float]:
@@ -179,13 +230,24 @@ def _identity(herd: Herd, plans: list[Plan]) -> str:
     rules = {name: value for name, value in vars(herd.rules).items() if name != "game"} | {
         "game": [herd.rules.game.names, herd.rules.game.d_name]
     }
+    modules = [herd.d.module, *(breed.g.module for breed in herd.breeds.all)]
     facts = [
-        _GOOD_ENOUGH,
+        _GOOD_ENOUGH, _source_digest(modules),
         platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.num_members, list(herd.feed.x.shape[1:]),
-        [(str(breed.g.module), len(breed.slots)) for breed in herd.breeds.all], str(herd.d.module), rules,
+        list(map(str, modules)), [len(breed.slots) for breed in herd.breeds.all], rules,
         *herd.pace, [(plan.name, plan.chunk, plan.threads) for plan in plans],
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+
+
+def _source_digest(modules: Sequence[nn.Module]) -> str:
+    """Hash the files that define the layers of users' nets; without a file, as in a notebook, no two results are equal."""
+    classes = {type(layer) for module in modules for layer in module.modules()}
+    own = [one for one in classes if not one.__module__.startswith(("torch.", "ganherd."))]
+    try:
+        return hashlib.sha256(b"".join(sorted(Path(inspect.getfile(one)).read_bytes() for one in own))).hexdigest()
+    except (OSError, TypeError):
+        return secrets.token_hex(16)
 
 
 def _read(path: Path) -> dict[str, list[object]]:

@@ -6,7 +6,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.engines import Engine, Herd, Plan, StopCheck, Tick, never, no_tick
+from ganherd.herd.engine.engines import (
+    CompileReport,
+    Engine,
+    Herd,
+    Plan,
+    StopCheck,
+    Tick,
+    collecting,
+    has_kernels,
+    never,
+    no_report,
+    no_tick,
+)
 from ganherd.herd.lowering.kernels.weight_cache import cache_weights
 from ganherd.herd.state import State, base_keys, bytes_per_member, members_of
 
@@ -34,14 +46,19 @@ class GraphEngine(Engine):
         self._whole = herd.blocks(n)  # all members of a breed at once
         self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
 
+    def prepare(self, report: CompileReport = no_report) -> None:
+        """Compile the kernels of a step, and capture the graphs."""
+        if not self._graphs:
+            self._capture(report)
+
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train from `start` to `stop` like `Engine.advance`; steps outside of whole periods run without a graph."""
         base = base_keys(self.herd.state)
         aligned = -(-start // self._period) * self._period
         if aligned != start:  # a resumed run may start inside a period
             start = super().advance(start, min(aligned, stop), sums, should_stop, tick)
-        if start + self._period <= stop and not self._graphs:
-            self._capture()
+        if start + self._period <= stop:
+            self.prepare()
         self._base.copy_(torch.from_numpy(base))
         self._at.fill_(start)
         self._sums.copy_(sums)
@@ -75,9 +92,13 @@ class GraphEngine(Engine):
         torch.cuda.synchronize(self.herd.device)  # so that the host reports only finished steps
         return step
 
-    def _capture(self) -> None:
-        """Warm up with the real state, capture the graphs, then restore the state."""
+    def _capture(self, report: CompileReport) -> None:
+        """Compile the kernels, warm up with the real state, capture the graphs, then restore the state."""
         saved = _copy_aside(self.herd.state, self.herd.device)
+        if has_kernels(self.herd):
+            with collecting(report):
+                self._steps(1)
+            self._restore(saved)
         side = torch.cuda.Stream(self.herd.device)
         side.wait_stream(torch.cuda.current_stream(self.herd.device))
         with torch.cuda.stream(side):
@@ -91,6 +112,9 @@ class GraphEngine(Engine):
                 self._steps(periods)
             pool = graph.pool()
             self._graphs[periods] = graph
+        self._restore(saved)
+
+    def _restore(self, saved: State) -> None:
         for name, value in self.herd.state.items():
             value.copy_(saved[name])
 

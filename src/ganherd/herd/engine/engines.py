@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -25,6 +26,7 @@ from ganherd.util.registry import ENGINES, load_target
 
 StopCheck = Callable[[], bool]
 Tick = Callable[[int], None]  # gets the number of steps made so far
+CompileReport = Callable[[int, int], None]  # gets the number of kernels that are compiled, and of all that are needed
 
 _LONG = 1.0  # seconds; a plan whose first steps take longer may be given up
 _VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, first steps of this length are measurement enough
@@ -47,6 +49,12 @@ class Herd:
     def num_members(self) -> int:
         """Return the number of members."""
         return len(self.state["set.seed"])
+
+    @property
+    def has_own_nets(self) -> bool:
+        """Return whether any net was written by the user."""
+        nets = (self.d, *(breed.g for breed in self.breeds.all))
+        return not all(type(net.module).__module__.startswith("ganherd.") for net in nets)
 
     @property
     def g(self) -> Blueprint:
@@ -117,6 +125,10 @@ def no_tick(step: int) -> None:
     """Do nothing: the default of `tick`."""
 
 
+def no_report(done: int, total: int) -> None:
+    """Do nothing: the default of a `CompileReport`."""
+
+
 class Engine:
     """Train a herd from one step to another. `loop` and `fused` differ only in the number of members in one call."""
 
@@ -134,6 +146,18 @@ class Engine:
             breed: Step(breed.g, herd.d, herd.rules, not plan.one_by_one, has_kernels(herd), streams)
             for breed in herd.breeds.all
         }
+
+    def prepare(self, report: CompileReport = no_report) -> None:
+        """Compile the kernels of a step in parallel, so that the first step need not compile one after another."""
+        if self.plan.one_by_one or not has_kernels(self.herd):
+            return
+        blocks = {(breed, block.stop - block.start): block for block, breed in self._blocks}
+        with collecting(report):
+            for (breed, _), block in blocks.items():
+                own = breed.view(members_of(self.herd.state, block))
+                state = {name: _placed(value.clone(), self.herd.device) for name, value in own.items()}
+                sums = self.herd.zero_sums()[:, block].to(self.herd.device)
+                self._train_block(breed, state, block, base_keys(self.herd.state)[block], sums, 0)
 
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train every member from `start` up to `stop`, and return the step that was reached.
@@ -198,6 +222,23 @@ def has_kernels(herd: Herd) -> bool:
     return herd.device.type == "cuda" and herd.rules.precision != "float64" and rng.HAS_TRITON
 
 
+def compile_nothing() -> AbstractContextManager[object]:
+    """Launch no kernel inside this context that is not compiled yet."""
+    from ganherd.herd.lowering.kernels import compile_ahead
+
+    return compile_ahead.collected()
+
+
+@contextmanager
+def collecting(report: CompileReport = no_report) -> Iterator[None]:
+    """Launch no kernel inside this context that is not compiled yet; compile these kernels in parallel at its end."""
+    from ganherd.herd.lowering.kernels import compile_ahead
+
+    with compile_ahead.collected() as sources:
+        yield
+    compile_ahead.compile_kernels(sources, report)
+
+
 def place_state(herd: Herd, plan: Plan) -> None:
     """Move the state to the device, unless the plan trains the herd in several blocks."""
     if plan.chunk >= herd.num_members or plan.one_by_one:
@@ -251,7 +292,9 @@ def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
         saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
+    # Sizes are enough, so kernels need not run: those of one member would be compiled for this measurement alone.
+    without_kernels = compile_nothing() if has_kernels(herd) else nullcontext()
+    with without_kernels, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         state = train_copy(herd, block, breed, fused=False)  # also works for nets that cannot be fused
     activations = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
     gradients = 2 * (breed.g.num_params + herd.d.num_params) * state["g.params"].element_size()
@@ -279,18 +322,26 @@ def members_that_fit(herd: Herd, limit: int) -> int:
     return max(1, min(herd.num_members, limit // memory_per_member(herd)))
 
 
-def measure_rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0) -> float:
+def trial_engine(herd: Herd, plan: Plan) -> Engine:
+    """Return an engine that trains a copy of the herd's state."""
+    trial = replace(herd)
+    place_state(trial, plan)  # tensors that move to the device are copies already
+    trial.state = {k: v.clone() if v is herd.state[k] else v for k, v in trial.state.items()}
+    return make_engine(trial, plan)
+
+
+def measure_rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0, report: CompileReport = no_report) -> float:
     """Measure the member-steps per second of a plan, on a copy of the state.
 
     Args:
         seconds: How long to measure, about.
         beat: The rate of the best other plan; one that is far slower in its first steps is not measured any longer.
+        report: Gets the progress if kernels are compiled.
     """
-    trial = replace(herd)
-    place_state(trial, plan)  # tensors that move to the device are copies already
-    trial.state = {k: v.clone() if v is herd.state[k] else v for k, v in trial.state.items()}
     with torch_threads(plan.threads):
-        engine = make_engine(trial, plan)
+        engine = trial_engine(herd, plan)
+        engine.prepare(report)
+        trial = engine.herd
         period = herd.rules.skip_d + 1  # includes steps with and without a discriminator update in the right proportion
         sums = trial.zero_sums()
         elapsed = _seconds_of(engine, 0, period, sums)  # compiles, captures, fills caches

@@ -8,7 +8,19 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.engines import Engine, Herd, Plan, StopCheck, Tick, make_engine, never, no_tick, place_state
+from ganherd.herd.engine.engines import (
+    CompileReport,
+    Engine,
+    Herd,
+    Plan,
+    StopCheck,
+    Tick,
+    make_engine,
+    never,
+    no_report,
+    no_tick,
+    place_state,
+)
 from ganherd.herd.state import members_of
 
 
@@ -31,6 +43,10 @@ class SubsetEngine:
         self._subset = replace(herd, state=members_of(herd.state, members), feed=herd.feed.select(members))
         place_state(self._subset, plan)
         self._engine = make_engine(self._subset, plan)
+
+    def prepare(self, report: CompileReport = no_report) -> None:
+        """Compile the kernels of a step; see `Engine.prepare`."""
+        self._engine.prepare(report)
 
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train these members like `Engine.advance`; `sums` [4, N] of the other members do not change."""

@@ -148,21 +148,15 @@ class Convergence:
             self.state["rest.until"][member] = FOREVER
             self._begin_window(member, step, math.inf)
 
-    def last_step(self, planned: int, is_time: bool) -> int:
-        """Return the last step of a run that was planned for `planned` steps; if no member is trained, that of the last one.
-
-        If a time was planned, the members that are trained share the time of the others: members × steps stays the same.
-        """
+    def last_step(self, planned: int) -> int:
+        """Return the last step of a run that was planned for `planned` steps; if no member is trained, that of the last one."""
         if not self.state:
             return planned
         at, until = self.state["rest.at"], self.state["rest.until"]
         paused = until < FOREVER
         if bool(paused.any()):  # Others are retrained, and their budget decides.
             return int(until[paused].max()) if bool((at < 0).any()) else int(at[~paused].max())
-        num_trained = int(self.is_trained.sum())
-        if not num_trained:
-            return int(at.max())
-        return (planned * len(at) - int(at[at >= 0].sum())) // num_trained if is_time else planned
+        return planned if bool(self.is_trained.any()) else int(at.max())
 
     def _begin_window(self, member: int, step: int, before: float) -> None:
         for name, value in (("since", step), ("sum", 0.0), ("seen", 0), ("before", before)):

@@ -31,17 +31,22 @@ class Progress:
         self._alarms: dict[int, list[str]] = {}  # active alarms by member
         self._line: Mapping[str, Any] = {}
         self._step, self._steps = 0, 1
-        self._seconds, self._deadline = 0.0, float("inf")  # seconds that it has trained, and may train
+        self._seconds = 0.0  # that it has trained
+        self._deadline: float | None = None  # seconds that it may train; None: only the steps count
         self._members = float(len(names))  # members that make a step with each step of the run
 
     # -- start and end --------------------------------------------------------------------------------------------
 
     def start(self, steps: int, deadline: float | None = None) -> None:
-        """Start the display of a training of `steps` steps, or of `deadline` seconds if that is shorter."""
-        self._steps, self._deadline = steps, float("inf") if deadline is None else deadline
+        """Start the display of a training of `steps` steps, or of `deadline` seconds, in which it makes about that many."""
+        self._steps, self._deadline = steps, deadline
         if not self._quiet and self._console.is_terminal:
             self._live = Live(self._view(), console=self._console, refresh_per_second=4, get_renderable=self._view)
             self._live.start()
+
+    def end_at(self, step: int) -> None:
+        """Show `step` as the last one: the time is used up."""
+        self._step, self._steps, self._deadline = step, step, None
 
     def close(self) -> None:
         if self._live:
@@ -63,9 +68,13 @@ class Progress:
         """Show the losses of a record; in a log, print a line if one is due."""
         self._line = line
         step = line["step"]
-        if not self._quiet and not self._live and self._meter.line_is_due(at_once=step >= self._steps):
+        if (
+            not self._quiet
+            and not self._live
+            and self._meter.line_is_due(at_once=self._deadline is None and step >= self._steps)
+        ):
             losses = "  ".join(f"{k} {_mean(line[k]):.3f}" for k in ("loss_g", "loss_d") if line.get(k))
-            self.say(f"step {step:,}/{self._steps:,}  {self._about(step)}  {losses}")
+            self.say(f"step {self._place(step)}  {self._about(step)}  {losses}")
 
     def alarm(self, member: int, what: str) -> None:
         self._alarms.setdefault(member, []).append(words(what))
@@ -105,8 +114,17 @@ class Progress:
         """Return how much is done, the rate and the time left. Called by the thread of the display, too."""
         if not (rate := self.rate):
             return "…"
-        left = max(0.0, min((self._steps - step) / rate, self._deadline - self._seconds))
-        return f"{100 * step / self._steps:.0f}%  {rate * self._members:,.0f} member-steps/s  {duration(left)} left"
+        left = (self._steps - step) / rate if self._deadline is None else self._deadline - self._seconds
+        share = f"{100 * self._share(step):.0f}%"
+        return f"{share}  {rate * self._members:,.0f} member-steps/s  {duration(max(0.0, left))} left"
+
+    def _share(self, step: int) -> float:
+        """Return how much is done: of the steps, or of the time."""
+        return min(1.0, step / self._steps if self._deadline is None else self._seconds / max(self._deadline, 1e-9))
+
+    def _place(self, step: int) -> str:
+        """Return the step and the last one, which only the clock knows if there is a deadline."""
+        return f"{step:,}" if self._deadline is not None else f"{step:,}/{self._steps:,}"
 
     def _view(self) -> Group:
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -119,8 +137,8 @@ class Progress:
             table.add_row(escape(self._names[member]), *losses, f"[red]{alarms}[/red]")
         more = len(self._names) - _ROWS
         line = Table.grid(padding=(0, 1))
-        bar = ProgressBar(self._steps, self._step, width=30)
-        line.add_row(f"[bold]step {self._step:,}/{self._steps:,}", bar, self._about(self._step))
+        bar = ProgressBar(1.0, self._share(self._step), width=30)
+        line.add_row(f"[bold]step {self._place(self._step)}", bar, self._about(self._step))
         return Group(table, *([f"[dim]… and {more} more members[/dim]"] if more > 0 else []), line)
 
 

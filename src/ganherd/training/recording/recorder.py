@@ -37,7 +37,8 @@ class Recorder(Callback):
         """Write one record: means over the steps since the one before."""
         if trainer.step <= trainer.state.tally.since:
             return
-        line = self._line(trainer)
+        with trainer.budget.timing("record"):
+            line = self._line(trainer)
         if "metrics" in self._lines:
             self._lines["metrics"].write(line)
             trainer.progress.record(line)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from ganherd.herd.engine import autotune
@@ -11,11 +12,13 @@ from ganherd.herd.engine.device import missing_gpu
 from ganherd.herd.engine.engines import measure_rate, memory_per_member
 from ganherd.herd.state import bytes_per_member
 from ganherd.recipe.schema import Recipe, parse_budget
-from ganherd.training.budget import plan_budget
+from ganherd.training.budget import Budget, Timing, plan_budget
+from ganherd.training.closing_time import ClosingTime, estimate_closing
 from ganherd.training.setup import net_guard, preflight
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import plan_meetings, strategy_class
 from ganherd.training.setup.disk import disk_need
+from ganherd.training.setup.start_times import record_start, recorded_starts
 from ganherd.training.variants import phases
 from ganherd.util.files import JsonObject
 from ganherd.util.memory import refused_if_too_large
@@ -25,12 +28,18 @@ LONG = 3.0  # seconds; if one step of one member takes longer, nothing else is m
 
 
 @refused_if_too_large()
-def describe(recipe: Recipe, on_known: Callable[[Mapping[str, Any]], None] = lambda facts: None) -> JsonObject:
+def describe(
+    recipe: Recipe,
+    on_known: Callable[[Mapping[str, Any]], None] = lambda facts: None,
+    began: float | None = None,
+) -> JsonObject:
     """Return what a recipe would train. The herd is built and timed for a second on copies; nothing is written.
 
     Args:
         on_known: Receives the facts that are known before anything is measured.
+        began: When the command was started, on the clock of `time.monotonic`. Default: now.
     """
+    began = time.monotonic() if began is None else began
     if (first := phases.pending(recipe)) is None:
         notes, prepared = [], assemble(recipe, trust_code=True)
     else:
@@ -55,26 +64,37 @@ def describe(recipe: Recipe, on_known: Callable[[Mapping[str, Any]], None] = lam
         "notes": [*notes, *prepared.notes, *missing_gpu(recipe)],
     }
     on_known(facts)
-    measurements = _measured(prepared)
+    measurements = _measured(prepared, began)
     unit, amount = parse_budget(recipe.train.budget)
-    measurements |= {"seconds": amount} if unit == "seconds" else {}  # the time budget covers both phases
+    if unit == "seconds":  # the time budget covers both phases
+        first_phase = amount - parse_budget(prepared.recipe.train.budget)[1]
+        for start in ("warm", "cold"):
+            measurements[start]["seconds"] += first_phase
+        measurements["seconds"] = amount
     return facts | measurements | {"notes": [*facts["notes"], *measurements["notes"]]}
 
 
-def _measured(prepared: PreparedHerd) -> JsonObject:
+def _measured(prepared: PreparedHerd, began: float) -> JsonObject:
     """Measure engine, memory, length and time. Nets that are far too slow for this machine get only one step of one member."""
     herd, recipe = prepared.herd, prepared.recipe
-    began = time.perf_counter()
+    assembled = time.monotonic()
     memory = memory_per_member(herd)
-    took = time.perf_counter() - began
+    took = time.monotonic() - assembled
+    cold = warm = assembled - began
     if slow := herd.device.type == "cpu" and took > LONG:  # the first step on a GPU compiles
         engine, at_once, speed = f"not chosen yet: one step of one member takes {duration(took)} here", 1, 1 / took
     else:
         net_guard.examine(prepared)
+        examined = time.monotonic()
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
+        cold, warm = _starts(prepared, time.monotonic() - began - took, time.monotonic() - examined)
         engine, at_once = plan.describe(herd.num_members), 1 if plan.one_by_one else plan.chunk
         speed = measure_rate(herd, plan, 1.0)
-    budget = plan_budget(recipe.train.budget, prepared.steps_per_epoch, lambda: (speed / herd.num_members, 2.0))
+    closing, rate = ClosingTime() if slow else estimate_closing(prepared), speed / herd.num_members
+    budget, budget_cold = (
+        plan_budget(recipe.train.budget, prepared.steps_per_epoch, partial(Timing, rate, start, closing))
+        for start in (warm, cold)
+    )
     meetings = plan_meetings(recipe, prepared.steps_per_epoch, budget.steps)
     disk = disk_need(prepared, budget.steps)
     return {
@@ -88,9 +108,35 @@ def _measured(prepared: PreparedHerd) -> JsonObject:
         "epochs": round(budget.steps / prepared.steps_per_epoch, 2),
         "member_steps_per_second": round(speed, 1 if speed >= 1 else 4),
         "measured": "one step of one member" if slow else "the herd",
-        "seconds": round(budget.steps * herd.num_members / speed, 1),
-        "notes": preflight.check_length(recipe, meetings, budget.steps),
+        "seconds": round(budget.steps / rate, 1),
+        "warm": _whole(budget, warm, rate, closing),
+        "cold": _whole(budget_cold, cold, rate, closing),
+        "notes": preflight.check_length(recipe, meetings, budget),
     }
+
+
+def _starts(prepared: PreparedHerd, seconds: float, choice: float) -> tuple[float, float]:
+    """Return the seconds of a cold and of a warm start, from the recorded ones and from the start of this process.
+
+    If none is recorded, this one was cold. A warm one finds the engine in the cache, which is timed.
+
+    Args:
+        seconds: The start of this process.
+        choice: The seconds of it in which the engine was chosen.
+    """
+    recorded = recorded_starts(prepared.recipe)
+    if recorded:
+        return recorded[0], recorded[-1] if len(recorded) > 1 else seconds
+    record_start(prepared.recipe, seconds)
+    began = time.monotonic()
+    autotune.choose(prepared.herd, prepared.recipe.engine, lambda text: None)
+    return seconds, min(seconds, seconds - choice + time.monotonic() - began)
+
+
+def _whole(budget: Budget, start: float, rate: float, closing: ClosingTime) -> JsonObject:
+    """Return the seconds of the start and of the whole command up to its saved mixture, and the steps between them."""
+    seconds = start + budget.steps / rate + closing.seconds
+    return {"start_seconds": round(start, 1), "steps": budget.steps, "seconds": round(seconds, 1)}
 
 
 def known(facts: Mapping[str, Any]) -> str:
@@ -125,9 +171,21 @@ def measured(facts: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
         "length": f"{facts['steps']:,} steps, {facts['epochs']:g} epochs",
         "time": f"about {duration(facts['seconds'])} at {speed:{',.0f' if speed >= 1 else '.2g'}} member-steps/s, "
         f"measured on {facts['measured']}",
+        "warm": _line(facts["warm"]),
+        "cold": f"{_line(facts['cold'])}, if nothing is measured or compiled yet",
     }
     notes = [f"note: {note}" for note in facts["notes"] if note not in shown]
     return "\n".join([*_lines(rows), *notes, "Nothing was written: leave --dry-run out to train."])
+
+
+def _line(whole: Mapping[str, Any]) -> str:
+    """Describe a command from its start to its mixture.
+
+    >>> _line({"start_seconds": 3.1, "steps": 1234, "seconds": 60.0})
+    'first step after 3 s, mixture of 1,234 steps after 60 s'
+    """
+    start, end = duration(whole["start_seconds"]), duration(whole["seconds"])
+    return f"first step after {start}, mixture of {whole['steps']:,} steps after {end}"
 
 
 def _lines(rows: dict[str, str]) -> list[str]:

@@ -9,19 +9,25 @@ import torch
 
 from ganherd.comm.ranks import cores_per_rank, run_on_all_ranks
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Plan, place_state
+from ganherd.herd.engine.engines import CompileReport, Plan, no_report, place_state
 from ganherd.recipe.schema import EngineConfig
 from ganherd.training.setup.assemble import PreparedHerd
 
 
-def choose_plan(prepared: PreparedHerd, settings: EngineConfig, log: Callable[[str], None]) -> Plan:
-    """Return the engine, chunk and threads that are fastest for the members of the first rank; all ranks use them."""
+def choose_plan(
+    prepared: PreparedHerd, settings: EngineConfig, log: Callable[[str], None], report: CompileReport = no_report
+) -> Plan:
+    """Return the engine, chunk and threads that are fastest for the members of the first rank; all ranks use them.
+
+    Args:
+        report: Gets the progress if kernels are compiled.
+    """
     ranks = prepared.ranks
     if ranks.member_comm.world_size == 1:
-        return autotune.choose(prepared.herd, settings, log)
+        return autotune.choose(prepared.herd, settings, log, report)
     torch.set_num_threads(min(torch.get_num_threads(), cores_per_rank(ranks.member_comm)))
     plan = run_on_all_ranks(
-        ranks.member_comm, lambda: autotune.choose(prepared.herd, settings, log) if ranks.is_first else None
+        ranks.member_comm, lambda: autotune.choose(prepared.herd, settings, log, report) if ranks.is_first else None
     )
     return Plan(**ranks.broadcast(vars(plan) if plan else {}))
 

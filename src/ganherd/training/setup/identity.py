@@ -49,7 +49,7 @@ def facts_of(session: Session) -> JsonObject:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": vars(plan),
         "threads": plan.threads,
-        "budget": vars(session.budget),
+        "budget": session.budget.record(),
         "members": prepared.size,
         "data": prepared.dataset.digest,
         **({"origins": prepared.ranks.all_gather_list(prepared.origins)} if prepared.origins else {}),

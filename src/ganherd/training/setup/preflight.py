@@ -19,7 +19,7 @@ from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd.engine.device import missing_gpu, set_precision
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
-from ganherd.training.budget import too_short
+from ganherd.training.budget import Budget, too_short
 from ganherd.training.finish import member_weights
 from ganherd.training.recording import trackers
 from ganherd.training.setup import net_guard
@@ -61,9 +61,9 @@ def check_nets(prepared: PreparedHerd, log: Callable[[str], None], engine: str |
     return notes
 
 
-def check_length(recipe: Recipe, meetings: dict[str, int], steps: int) -> list[str]:
+def check_length(recipe: Recipe, meetings: dict[str, int], budget: Budget) -> list[str]:
     """Return notes about a budget that is too short to learn anything, or for what the strategy plans."""
-    return [*too_short(recipe.train.budget, steps), *recipe.strategy.settings.never_due(meetings, steps)]
+    return [*too_short(recipe.train.budget, budget), *recipe.strategy.settings.never_due(meetings, budget.steps)]
 
 
 def check_space(prepared: PreparedHerd, steps: int, folder: Path) -> list[str]:

@@ -19,7 +19,7 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
 from ganherd.runs.models import RanksRecord
-from ganherd.training.budget import Budget, extend_budget, measure, plan_budget
+from ganherd.training.budget import Budget, Timing, extend_budget, measure, measure_closing, plan_budget
 from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.setup import identity, preflight
 from ganherd.training.setup.build_strategy import plan_meetings
@@ -82,7 +82,7 @@ class NewRun(RunSource):
 
         Args:
             path: The new folder; None: the next one below `runs`, called `name`.
-            counts_all: Whether a time budget is for the training alone, without the making of the mixture.
+            counts_all: Whether a time budget is for the training alone, without the start and the making of the mixture.
             part: The only members to train; None: all.
         """
         self.recipe, self.path, self.name, self.counts_all, self.part = recipe, path, name, counts_all, part
@@ -92,18 +92,27 @@ class NewRun(RunSource):
         return self.recipe
 
     def choose_plan(self, session: Session) -> Plan:
-        return choose_plan(session.herd, session.herd.recipe.engine, session.log)
+        with session.compile_bar() as report:
+            return choose_plan(session.herd, session.herd.recipe.engine, session.log, report)
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
         herd = session.herd
+        began = None if self.counts_all else session.options.began
         budget = plan_budget(
-            herd.recipe.train.budget, herd.steps_per_epoch, lambda: measure(herd, session.own_plan, self.counts_all)
+            herd.recipe.train.budget,
+            herd.steps_per_epoch,
+            partial(self._measure, session, began),
+            session.options.second_phase,
         )
         meetings = plan_meetings(herd.recipe, herd.steps_per_epoch, budget.steps)
-        notes = preflight.check_length(herd.recipe, meetings, budget.steps)
+        notes = preflight.check_length(herd.recipe, meetings, budget)
         for note in [*notes, *preflight.check_space(herd, budget.steps, self._new_path())]:
             session.log(f"note: {note}")
         return budget, meetings
+
+    def _measure(self, session: Session, began: float | None) -> Timing:
+        with session.compile_bar() as report:
+            return measure(session.herd, session.own_plan, began, self.part is None, report)
 
     def write(self, session: Session) -> RunFolder:
         facts, ranks = identity.facts_of(session), session.ranks
@@ -142,6 +151,7 @@ class RecordedRun(RunSource):
             session.lock(self.folder)
         self.info = self.folder.info
         self.plan, self.budget = identity.recorded(self.info, self.folder)
+        self.is_training_only = self.info.budget is not None and self.info.budget.training_only
         self.looks = identity.recorded_looks(self.info, self.folder)
         self.meetings = identity.recorded_meetings(self.info, self.recipe, self.folder)
         self.part, self.placed_before = identity.recorded_part(self.info, self.folder), self.info.ranks
@@ -193,10 +203,13 @@ class RecordedRun(RunSource):
         herd, resumed, budget = session.herd, session.resumed, self.budget
         if self.wanted != self.recipe:
             budget = run_on_all_ranks(
-                herd.ranks.member_comm, partial(extend_budget, herd, session.own_plan, self.wanted, resumed)
+                herd.ranks.member_comm,
+                partial(extend_budget, herd, session.own_plan, self.wanted, resumed, session.options.began),
             )
         elif resumed and budget.deadline is not None and resumed.meta.over == budget.deadline:
             budget.end_at(resumed.step)
+        elif budget.deadline is not None and not self.is_training_only:
+            budget.closing = measure_closing(herd, self.part is None)
         if resumed is None or resumed.step < budget.steps:
             for note in preflight.check_space(herd, budget.steps, self.folder.path):
                 session.log(f"note: {note}")
@@ -216,6 +229,6 @@ class RecordedRun(RunSource):
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)
         facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.ranks else {}
-        self.folder.write_info(state="running", budget=vars(session.budget), watch=vars(session.looks), **facts)
+        self.folder.write_info(state="running", budget=session.budget.record(), watch=vars(session.looks), **facts)
         if self.wanted != self.folder.recipe:  # after run.json, so that a kill between the two leaves a valid budget
             atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))

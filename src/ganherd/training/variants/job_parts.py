@@ -43,12 +43,14 @@ def train_part(
     quiet: bool = False,
     trust_code: bool = True,
     finishers: Sequence[Finisher] = (),
+    began: float | None = None,
 ) -> Run:
     """Train or resume one part of a run, and join all parts if it is the last to finish.
 
     Args:
         path: The folder of the whole run.
         members: The members of the part, e.g. `0-9`.
+        began: When the command was started, on the clock of `time.monotonic`. Default: now.
     """
     with trust.vouched(recipe) if trust_code else nullcontext():
         data = cut(recipe)
@@ -66,7 +68,7 @@ def train_part(
             begun = own.info_path.exists()
         with rng.using(recorded_streams(whole.info, whole)):
             if not begun:
-                session.train(data.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part)
+                session.train(data.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part, began=began)
             elif own.info.state != "finished":
                 refuse_changes(own.recipe, data.recipe, own)
                 session.resume(own.path, (), quiet, trust_code)

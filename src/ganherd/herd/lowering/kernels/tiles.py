@@ -1,10 +1,14 @@
-"""Choose the tile shape of a kernel: by a rule for most products, by a cached measurement for the heaviest."""
+"""Choose the tile shape of a kernel: from measurements on this kind of GPU if there are any, otherwise by a rule.
+
+Nothing is measured before a run, so that it starts at once; `ganherd doctor --warm RECIPE` measures for later runs (`measuring`).
+Shapes come from three tables: what this user measured, a cache that many share, and what ganherd brings along.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +18,10 @@ import triton
 from torch import Tensor
 
 from ganherd.util.files import write_cache
-from ganherd.util.host import in_threads
-from ganherd.util.paths import cache_home
+from ganherd.util.paths import cache_home, shared_cache
 
 HEAVY = 1e9  # products with at least this many floating-point operations are worth a measurement
+PACKAGED = Path(__file__).parent / "measured_tiles.json"
 _LONG = 5.0  # milliseconds; a launch that takes longer is measured precisely enough by itself
 _DOES_NOT_FIT = (RuntimeError, triton.runtime.errors.OutOfResources)
 
@@ -36,57 +40,100 @@ class TileShape:
 Launch = Callable[[TileShape], object]  # runs a kernel with tiles of this shape
 
 
-class TileShapeCache:
-    """The best tile shapes on this device, kept in a file that processes share. It is read again before each measurement."""
+class TileTable:
+    """Measured tile shapes by kernel, device and sizes. The files are read once, so that shapes never change during a run."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._known: dict[str, TileShape] = {}
+    def __init__(self, own: Path, others: Sequence[Path] = ()) -> None:
+        """Describe the table.
 
-    def best(self, key: str, candidates: Sequence[TileShape], run: Launch) -> TileShape:
-        """Return the fastest candidate; the first one during the capture of a graph, when nothing can be measured."""
-        if key not in self._known:
-            self._read()
-        if key not in self._known:
-            if torch.cuda.is_current_stream_capturing():
-                return candidates[0]
-            candidates = list(dict.fromkeys(candidates))
-            _compile(run, candidates)
-            seconds = {shape: _seconds(run, shape) for shape in candidates}
-            best = min(candidates, key=seconds.__getitem__)
-            if seconds[best] == float("inf"):  # no candidate ran, e.g. for lack of memory: do not cache the result
-                return best
-            self._known[key] = best
-            self._write()
-        return self._known[key]
+        Args:
+            own: The file of this user, to which new measurements are added.
+            others: Files that are only read; earlier ones take precedence.
+        """
+        self._own, self._others = own, others
+        self._shapes: dict[str, TileShape] | None = None
 
-    def _read(self) -> None:
-        """Read results of other processes. Own results take precedence, because kernels with these shapes may be in use."""
-        with suppress(OSError, ValueError, TypeError, AttributeError):
-            shapes = {key: TileShape(*values) for key, values in json.loads(self._path.read_text()).items()}
-            self._known = shapes | self._known
+    def get(self, key: str) -> TileShape | None:
+        """Return the measured shape; None if there is none."""
+        if self._shapes is None:
+            self._shapes = {}
+            for path in (*reversed(self._others), self._own):
+                self._shapes |= _read(path)
+        return self._shapes.get(key)
 
-    def _write(self) -> None:
-        """Write all results. A race with another process costs at most a measurement."""
-        self._read()
-        write_cache(self._path, {key: astuple(shape) for key, shape in self._known.items()})
+    def add(self, key: str, shape: TileShape) -> None:
+        """Add a measurement, in memory and in the user's file. A race with another process costs at most a measurement."""
+        self.get(key)
+        assert self._shapes is not None
+        self._shapes[key] = shape
+        write_cache(self._own, {name: astuple(one) for name, one in (_read(self._own) | {key: shape}).items()})
+
+
+def _read(path: Path) -> dict[str, TileShape]:
+    """Read a table; an empty one if the file is missing or damaged."""
+    with suppress(OSError, ValueError, TypeError, AttributeError):
+        return {key: TileShape(*values) for key, values in json.loads(path.read_text()).items()}
+    return {}
+
+
+@lru_cache(maxsize=1)
+def table() -> TileTable:
+    """Return the table of this process."""
+    shared = [folder / "kernels.json"] if (folder := shared_cache()) else []
+    return TileTable(cache_home() / "kernels.json", [*shared, PACKAGED])
+
+
+_unmeasured: set[str] | None = None  # inside `listing`: the kernels that no table has
+_is_measuring = False  # inside `measuring`
+
+
+@contextmanager
+def listing() -> Iterator[set[str]]:
+    """Try all candidates of kernels that were not measured, so that `compile_ahead` collects them, and list these kernels."""
+    global _unmeasured
+    _unmeasured = set()
+    try:
+        yield _unmeasured
+    finally:
+        _unmeasured = None
+
+
+@contextmanager
+def measuring() -> Iterator[None]:
+    """Measure the candidates of every kernel that is launched and not measured yet, and use the fastest from then on."""
+    global _is_measuring
+    _is_measuring = True
+    try:
+        yield
+    finally:
+        _is_measuring = False
 
 
 def choose_shape(
     x: Tensor, name: str, sizes: tuple[object, ...], work: float, candidates: Sequence[TileShape], run: Launch
 ) -> TileShape:
-    """Return the first candidate for light work, and the fastest one for heavy work on a GPU.
+    """Return the tile shape of a launch: the first candidate, unless a faster one was measured for heavy work.
 
     Args:
         x: [N, …] an input, for its device, dtype and number of members.
         sizes: What else the best shape depends on, without N.
         work: Floating-point operations.
+        run: Launches the kernel with a shape.
     """
     if not x.is_cuda or work < HEAVY:
         return candidates[0]
     device, n = torch.cuda.get_device_name(x.device), member_bucket(len(x))
-    key = " ".join(map(str, (name, device, torch.__version__, triton.__version__, x.dtype, n, *sizes)))
-    return _shapes().best(key, candidates, run)
+    key = " ".join(map(str, (name, device, x.dtype, n, *sizes)))
+    shape = table().get(key)
+    if shape is None and _unmeasured is not None:
+        _unmeasured.add(key)
+        for candidate in candidates[1:]:
+            run(candidate)
+    if shape is None and _is_measuring:
+        shape = fastest(candidates, run)
+        if shape is not None:
+            table().add(key, shape)
+    return shape or candidates[0]
 
 
 def member_bucket(members: int) -> int:
@@ -100,22 +147,11 @@ def member_bucket(members: int) -> int:
     return min(64, 1 << (members - 1).bit_length())
 
 
-@lru_cache(maxsize=1)
-def _shapes() -> TileShapeCache:
-    """Return the cache of this process."""
-    return TileShapeCache(cache_home() / "kernels.json")
-
-
-def _compile(run: Launch, candidates: Sequence[TileShape]) -> None:
-    """Compile all candidates in parallel threads; each takes a second or more unless it is in Triton's cache."""
-    stream = torch.cuda.current_stream()
-
-    def launch(shape: TileShape) -> None:
-        with torch.cuda.stream(stream), suppress(*_DOES_NOT_FIT):
-            run(shape)
-
-    launch(candidates[0])  # first, because all candidates share some of the work
-    in_threads(launch, candidates[1:], len(candidates))
+def fastest(candidates: Sequence[TileShape], run: Launch) -> TileShape | None:
+    """Measure all candidates and return the fastest; None if none of them runs, e.g. for lack of memory."""
+    seconds = {shape: _seconds(run, shape) for shape in dict.fromkeys(candidates)}
+    best = min(seconds, key=seconds.__getitem__)
+    return None if seconds[best] == float("inf") else best
 
 
 def _seconds(run: Launch, shape: TileShape) -> float:

@@ -1,0 +1,129 @@
+"""Measure the seconds from `ganherd train` to its first recorded step, with empty caches and with those of the run before."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+
+from ganherd.bench import own_nets
+from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
+from ganherd.util.text import text_table
+
+Row = JsonObject
+STEPS = 20  # that each run trains
+_POLL = 0.01  # seconds between looks at the records
+_RANDOM_IMAGES = 2_000
+
+
+@dataclass(frozen=True)
+class StartCase:
+    """A recipe, and what is changed for the measurement."""
+
+    recipe: str
+    shape: tuple[int, int, int] | None = None  # of random images that replace its data; None: its data is embedded
+    settings: tuple[str, ...] = ()
+
+
+_OWN = ("nets.generator=own_nets:OwnGenerator", "nets.discriminator=own_nets:OwnDiscriminator")
+CASES = {
+    "wcgan": StartCase("cifar10-wcgan-paper", (3, 32, 32)),
+    "gap": StartCase("cifar10-gap-d4", (3, 32, 32)),
+    "cellular": StartCase("mnist-cellular-4x4", (1, 28, 28), ("strategy.cellular.mixing.network=pixels",)),
+    "residual": StartCase("cifar10-conditional", (3, 32, 32)),
+    "own": StartCase("cifar10-dcgan", (3, 32, 32), _OWN),
+    "default": StartCase("digits-wcgan"),
+}
+ON_GPU, ON_CPU = ("wcgan", "gap", "cellular", "residual", "own"), ("default",)
+
+
+def check(names: Sequence[str]) -> None:
+    """Raise a UserError for an unknown case."""
+    if unknown := next((name for name in names if name not in CASES), None):
+        raise UserError(f"there is no case {unknown!r} of this benchmark; there are {', '.join(CASES)}.")
+
+
+def default_cases() -> Sequence[str]:
+    """Return the cases of this machine."""
+    import torch
+
+    return ON_GPU if torch.cuda.is_available() else ON_CPU
+
+
+def measure(names: Sequence[str], settings: Sequence[str], log: Callable[[str], None]) -> list[Row]:
+    """Return two rows for each case: cold and warm.
+
+    Args:
+        settings: More settings for all recipes, as for `--set`.
+    """
+    rows = []
+    for name in names:
+        with TemporaryDirectory() as folder:
+            for state in ("cold", "warm"):
+                row = {"case": name, "start": state, **_start(CASES[name], settings, Path(folder), state)}
+                log(f"{name}, {state}: first step after {row['first_step_seconds']:.1f} s")
+                rows.append(row)
+    return rows
+
+
+def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) -> Row:
+    """Train for a few steps in a separate process, and return when its first step was recorded."""
+    shutil.copy(own_nets.__file__, folder)
+    changes = [*case.settings, *settings, "run.scores=false", "run.record_every=1", f"train.budget={STEPS}steps"]
+    if case.shape:
+        images = np.random.default_rng(0).integers(0, 256, (_RANDOM_IMAGES, *case.shape), dtype=np.uint8)
+        np.savez(folder / "random.npz", x=images, y=np.arange(_RANDOM_IMAGES) % 10)
+        changes.append("data.source=random.npz")
+    words = [word for change in changes for word in ("--set", change)]
+    command = [sys.executable, "-m", "ganherd", "train", case.recipe, *words, "--run", name, "--quiet"]
+    caches = {"GANHERD_CACHE": str(folder / "cache"), "TRITON_CACHE_DIR": str(folder / "cache" / "triton")}
+    began, first = time.monotonic(), None
+    errors = folder / "errors.txt"
+    with errors.open("w") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, env={**os.environ, **caches}, stdout=subprocess.DEVNULL, stderr=log
+        )
+        records = folder / name / "metrics.jsonl"
+        while process.poll() is None:
+            if first is None and records.is_file() and records.stat().st_size:
+                first = time.monotonic() - began
+            time.sleep(_POLL)
+    if process.returncode or first is None:
+        raise UserError(f"{' '.join(command[2:5])} failed: {errors.read_text().strip()[-300:]}")
+    return {"recipe": case.recipe, "first_step_seconds": first, "all_seconds": time.monotonic() - began}
+
+
+def table(rows: Sequence[Row]) -> str:
+    """Return the rows as text."""
+    head = ("case", "recipe", "start", "first step", f"{STEPS} steps and mixture")
+    body = [
+        (row["case"], row["recipe"], row["start"], f"{row['first_step_seconds']:.1f} s", f"{row['all_seconds']:.1f} s")
+        for row in rows
+    ]
+    return "\n".join(text_table([head, *body], right={3, 4}))
+
+
+def save(rows: Sequence[Row], settings: Sequence[str], path: Path) -> None:
+    """Write the rows with what they were measured on."""
+    import torch
+
+    facts = {
+        "command": " ".join(["ganherd bench start", *(f"--set {change}" for change in settings)]),
+        "date": datetime.now(UTC).date().isoformat(),
+        "machine": torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU",
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+        "rows": list(rows),
+    }
+    path.with_suffix(".json").write_text(json.dumps(facts, indent=1) + "\n")

@@ -1,0 +1,89 @@
+"""`ganherd bench start` measures the seconds to the first recorded step, cold and warm, in separate processes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from run_fixtures import Answer
+
+from ganherd.bench import start
+from ganherd.util.errors import UserError
+
+RECORDS = """
+import sys, time
+from pathlib import Path
+words = sys.argv[1:]
+run = Path(words[words.index("--run") + 1])
+run.mkdir()
+time.sleep(0.2)
+(run / "metrics.jsonl").write_text("{}")
+time.sleep(0.2)
+"""
+
+
+@pytest.fixture
+def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list[str], dict[str, str]]]:
+    """The commands that would have been run, with their environments; a script that writes a record runs in their place."""
+    seen: list[tuple[list[str], dict[str, str]]] = []
+    script = tmp_path / "records.py"
+    script.write_text(RECORDS)
+    popen = start.subprocess.Popen
+
+    def run(words: list[str], env: dict[str, str], **options: Any) -> Any:
+        seen.append((words, env))
+        return popen([sys.executable, str(script), *words], env=env, **options)
+
+    monkeypatch.setattr(start.subprocess, "Popen", run)
+    return seen
+
+
+def test_a_warm_start_has_the_caches_of_the_cold_one(commands: list[tuple[list[str], dict[str, str]]]) -> None:
+    logged: list[str] = []
+    rows = start.measure(["own"], ["train.batch=4"], logged.append)
+    assert [(row["case"], row["start"], row["recipe"]) for row in rows] == [
+        ("own", "cold", "cifar10-dcgan"),
+        ("own", "warm", "cifar10-dcgan"),
+    ]
+    assert all(0.2 <= row["first_step_seconds"] < row["all_seconds"] for row in rows)
+    (cold, first), (_, second) = commands
+    assert first["GANHERD_CACHE"] == second["GANHERD_CACHE"] and Path(first["GANHERD_CACHE"]).name == "cache"
+    assert "train.batch=4" in cold and "nets.generator=own_nets:OwnGenerator" in cold and "run.record_every=1" in cold
+    assert [line.partition(":")[0] for line in logged] == ["own, cold", "own, warm"]
+    head, *lines = start.table(rows).splitlines()
+    assert "first step" in head and len(lines) == 2
+
+
+def test_rows_are_saved_with_what_they_were_measured_on(tmp_path: Path) -> None:
+    row = {"case": "own", "start": "cold", "recipe": "cifar10-dcgan", "first_step_seconds": 1.0, "all_seconds": 2.0}
+    start.save([row], ["train.batch=4"], tmp_path / "rows.json")
+    saved = json.loads((tmp_path / "rows.json").read_text())
+    assert saved["rows"] == [row] and saved["command"] == "ganherd bench start --set train.batch=4" and saved["machine"]
+
+
+def test_a_failing_command_is_reported_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    popen = start.subprocess.Popen
+    fails = "import sys; sys.exit('no such thing')"
+    monkeypatch.setattr(
+        start.subprocess, "Popen", lambda words, **options: popen([sys.executable, "-c", fails], **options)
+    )
+    with pytest.raises(UserError, match="ganherd train digits-wcgan failed: no such thing"):
+        start.measure(["default"], [], lambda text: None)
+
+
+def test_an_unknown_case_is_refused(cli: Any) -> None:
+    answer: Answer = cli("bench", "start", "--cases", "wcgan,vgg")
+    assert answer.code == 2 and "there is no case 'vgg' of this benchmark" in answer.err
+
+
+def test_doctor_warms_a_recipe(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
+    answer: Answer = cli("doctor", "--warm", "ring8-gan", "--set", "engine.name=fused", "--json", "-q")
+    facts = json.loads(answer.out)
+    assert answer.code == 0 and facts["engine"].startswith("fused on cpu") and facts["kernels"] == 0
+    assert facts["cache"] == str(tmp_path / "cache") and any((tmp_path / "cache").rglob("*.json"))
+    answer = cli("doctor", "--set", "train.batch=4")
+    assert answer.code == 2 and "name it with --warm" in answer.err
