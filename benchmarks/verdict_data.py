@@ -34,8 +34,8 @@ def _split(x: np.ndarray, y: np.ndarray) -> Rows:
     """Hold out every fifth row of a fixed random order."""
     order = np.random.default_rng(0).permutation(len(x))
     held = order[::5]
-    kept = np.setdiff1d(order, held)
-    return Rows(x[kept], y[kept], x[held], y[held])
+    training = np.setdiff1d(order, held)
+    return Rows(x[training], y[training], x[held], y[held])
 
 
 def digits() -> Rows:

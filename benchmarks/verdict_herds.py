@@ -210,7 +210,7 @@ class Builder:
         return dataset.load(DataConfig(source=str(rows.save(self.folder / f"{name}.npz"))))
 
     def _groups(self, y: np.ndarray) -> list[np.ndarray]:
-        """Return the rows of each member's data: those of each class if members stand for classes, otherwise all."""
+        """Return the rows of each member's data: those of each class if members represent classes, otherwise all."""
         if self.setting.members is None:
             return [np.flatnonzero(y == k) for k in np.unique(y)]
         return [np.arange(len(y))]
@@ -218,11 +218,11 @@ class Builder:
     def _few_rows(self) -> Rows:
         """Return data with few training rows, which a herd learns by heart; the others are held out."""
         classes = [np.flatnonzero(self.rows.y == k) for k in np.unique(self.rows.y)]  # one, if there are no labels
-        kept = np.concatenate([rows[: self.setting.few] for rows in classes])
-        rest = np.setdiff1d(np.arange(len(self.rows.x)), kept)
+        learned = np.concatenate([rows[: self.setting.few] for rows in classes])
+        rest = np.setdiff1d(np.arange(len(self.rows.x)), learned)
         x = np.concatenate([self.rows.x_test, self.rows.x[rest]])
         y = np.concatenate([self.rows.y_test, self.rows.y[rest]])
-        return Rows(self.rows.x[kept], self.rows.y[kept], x, y)
+        return Rows(self.rows.x[learned], self.rows.y[learned], x, y)
 
     def _changed(self, change: Callable[[np.ndarray], np.ndarray]) -> Rows:
         return replace(self.rows, x=change(self.rows.x), x_test=change(self.rows.x_test))

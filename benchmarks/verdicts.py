@@ -54,8 +54,7 @@ def judged(name: str, herd: Herd, known: dict[int, EvidenceCollector]) -> dict[s
         "members": dict(Counter(one.word for one in verdict.members)),
         "bad_member": herd.bad_member,
         "evidence": verdict.evidence,
-        "member_evidence": [one.evidence for one in verdict.members],
-        "courses": [[sorted(c.active), sorted(c.began)] for c in herd.courses],
+        "alarms": dict(Counter(alarm for course in herd.courses for alarm in course.began)),
     }
 
 
@@ -96,8 +95,11 @@ def main() -> None:
     parser.add_argument("-o", type=Path, help="where the JSON goes, as benchmarks/results/verdicts.json")
     args = parser.parse_args()
     rows: list[dict[str, Any]] = []
+    commands = [" ".join(["python", "benchmarks/verdicts.py", *sys.argv[1:]])]
     if args.only and args.o and args.o.exists():  # the table is completed, one data set after another
-        rows += [row for row in json.loads(args.o.read_text())["rows"] if row["data"] not in args.only]
+        before = json.loads(args.o.read_text())
+        rows += [row for row in before["rows"] if row["data"] not in args.only]
+        commands += before["commands"]
     with tempfile.TemporaryDirectory() as folder:
         for name in args.only or DATA:
             known: dict[int, EvidenceCollector] = {}
@@ -115,7 +117,7 @@ def main() -> None:
             ["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False
         ).stdout.strip()
         facts = {
-            "command": " ".join(["python", "benchmarks/verdicts.py", *sys.argv[1:]]),
+            "commands": commands,
             "commit": commit,
             "date": time.strftime("%Y-%m-%d"),
             "machine": {"machine": platform.machine(), "ganherd": ganherd.__version__, "torch": torch.__version__},

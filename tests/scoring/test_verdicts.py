@@ -202,8 +202,8 @@ def test_seeds_are_good_only_if_all_are() -> None:
     assert join_replicas([good, good], [7, 8]).word == "good"
     both = join_replicas([good, bad], [7, 8])
     assert both.word == "collapsed" and "1 of 2 seeds" in both.reason and "8 (collapsed)" in both.reason
-    found = both.of_member(0, replica=1)
-    assert found is not None and found.word == "collapsed" and len(both.members) == 4
+    member = both.of_member(0, replica=1)
+    assert member is not None and member.word == "collapsed" and len(both.members) == 4
 
 
 def test_members_that_cannot_be_judged_do_not_make_a_herd_bad() -> None:

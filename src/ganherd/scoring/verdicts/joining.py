@@ -127,13 +127,17 @@ def join_replicas(records: Sequence[VerdictRecord], seeds: Sequence[int]) -> Ver
     bad = [(seed, record) for seed, record in zip(seeds, records, strict=True) if record.word not in _FINE]
     if not bad:
         word: Word = "good" if all(record.word == "good" for record in records) else "cannot be judged"
-        told = next(record for record in records if record.word == word)
+        chosen = next(record for record in records if record.word == word)
         reason = (
-            f"all {len(records)} seeds are good; of seed {seeds[0]}: {told.reason}" if word == "good" else told.reason
+            f"all {len(records)} seeds are good; of seed {seeds[0]}: {chosen.reason}"
+            if word == "good"
+            else chosen.reason
         )
-        return first.model_copy(update={"word": word, "reason": reason, "try_next": told.try_next, "members": members})
+        return first.model_copy(
+            update={"word": word, "reason": reason, "try_next": chosen.try_next, "members": members}
+        )
     word, _ = Counter(record.word for _, record in bad).most_common(1)[0]
-    seed, told = next((seed, record) for seed, record in bad if record.word == word)
+    seed, chosen = next((seed, record) for seed, record in bad if record.word == word)
     named = few([f"{seed} ({record.word})" for seed, record in bad], 5)
-    reason = f"{len(bad)} of {len(records)} seeds are not good: {named}; of seed {seed}: {told.reason}"
-    return told.model_copy(update={"word": word, "reason": reason, "members": members})
+    reason = f"{len(bad)} of {len(records)} seeds are not good: {named}; of seed {seed}: {chosen.reason}"
+    return chosen.model_copy(update={"word": word, "reason": reason, "members": members})
