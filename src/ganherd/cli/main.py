@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from ganherd.cli.commands.bench import bench_app
-from ganherd.cli.commands.check import check
 from ganherd.cli.commands.compare import compare
 from ganherd.cli.commands.data import data_app
 from ganherd.cli.commands.doctor import doctor
@@ -20,7 +19,7 @@ from ganherd.cli.commands.recipes import recipes
 from ganherd.cli.commands.report import report
 from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
-from ganherd.cli.commands.status import status
+from ganherd.cli.commands.status import check, status
 from ganherd.cli.commands.train import train
 from ganherd.util.errors import Interrupted, RunFailed, UserError
 from ganherd.util.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
