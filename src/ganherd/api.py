@@ -67,6 +67,7 @@ class ScoreFinisher(Finisher):
             product.folder.scores_path.unlink(missing_ok=True)  # scores of an earlier step
             return
         from ganherd import scoring  # after the training: neither its first step nor its mixture needs them
+        from ganherd.scoring.verdicts.run_verdict import judge_contexts
 
         contexts = scoring.contexts(product.mixture, product.dataset, progress=product.log)
         try:
@@ -75,7 +76,7 @@ class ScoreFinisher(Finisher):
         except UserError as error:  # for example, a member was left NaN by policy
             product.log(f"not scored: {error}")
             product.scores = {"skipped": dict.fromkeys(scoring.known_metrics(None), str(error).rstrip("."))}
-        verdict = scoring.judge_contexts(contexts, product.folder).as_json()
+        verdict = judge_contexts(contexts, product.folder).as_json()
         content = plain({"scores": product.scores, VERDICT: verdict})
         atomic_write(product.folder.scores_path, json.dumps(content, indent=1) + "\n")
 

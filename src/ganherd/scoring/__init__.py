@@ -15,7 +15,6 @@ from ganherd.scoring.result import SKIPPED, Score, measured
 from ganherd.scoring.score_table import side_by_side, table
 from ganherd.scoring.several_runs import ScoredRun, score_runs
 from ganherd.scoring.two_sets import score_sets
-from ganherd.scoring.verdicts.run_verdict import check_run, judge_contexts
 from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
@@ -30,9 +29,7 @@ __all__ = [
     "Score",
     "ScoredNeighbourhood",
     "ScoredRun",
-    "check_run",
     "contexts",
-    "judge_contexts",
     "known_metrics",
     "score",
     "score_contexts",
