@@ -8,7 +8,6 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-import textwrap
 import typing
 from collections.abc import Iterator
 from pathlib import Path
@@ -60,161 +59,19 @@ def modules_section() -> str:
 
 # -- recipe keys ------------------------------------------------------------------------------------------------------
 
-# What the schema's own types look like in a recipe.
-TYPES = {
-    "Budget": "steps, epochs or time",
-    "Bytes": "size of memory",
-    "DecayPerMember": "number in [0, 1), or a list with one per member",
-    "Device": "`auto`, `cpu`, `cuda` or `cuda:N`",
-    "Graph": "list of lists of cells",
-    "Layers": "list of names",
-    "LossName": "name of a loss",
-    "NetConfig": "name of a net, or a section",
-    "PerMember": "number, or a list with one per member",
-    "Positive": "number ≥ 0",
-    "Span": "steps, epochs or a fraction of the run",
-    "Steps": "number of steps",
-    "bool": "`true` or `false`",
-    "float": "number",
-    "int": "whole number",
-    "str": "text",
-}
-# Meanings of keys that have no comment in the schema.
-MEANINGS = {
-    "nets.discriminator": "the discriminator of each member",
-    "nets.breeds.generator": "the generator of these members",
-    "strategy.name": "which members meet",
-    "strategy.share.discriminator": "parameters of the discriminators that are averaged, by name or by how names begin",
-    "strategy.gap.swap": "which nets change places",
-    "strategy.cellular.topology": "which cells are neighbours",
-    "strategy.cellular.tournament": "individuals in a tournament",
-    "strategy.cellular.rewire.topology": "which cells are neighbours from then on",
-    "strategy.cellular.fitness.samples": "samples that individuals are judged on",
-    "strategy.cellular.mutation.probability": "probability of a mutation of learning rates",
-    "strategy.cellular.mutation.each": "how often learning rates mutate",
-    "strategy.cellular.mutation.loss_each": "how often losses are drawn",
-    "strategy.cellular.mixing.when": "when weights evolve",
-    "strategy.cellular.mixing.sigma": "standard deviation of a mutation of weights",
-}
-BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-
-
-def field_comments(section: type) -> dict[str, tuple[ast.AnnAssign, str]]:
-    """Return each field of a section with its declaration and the comment above it or next to it."""
-    source = textwrap.dedent(inspect.getsource(section))
-    lines, fields = source.splitlines(), {}
-    for node in ast.parse(source).body[0].body:  # type: ignore[attr-defined]
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
-            above = first
-            while lines[above - 1].lstrip().startswith("#"):
-                above -= 1
-            comment = [line.strip().lstrip("# ") for line in lines[above:first]]
-            comment += [line.partition("  # ")[2].strip() for line in lines[first : last + 1] if "  # " in line]
-            fields[node.target.id] = node, " ".join(comment)
-    return fields
-
-
-def shown_type(node: ast.expr, section: type) -> str:
-    """Return what a recipe may hold there, from the annotation in the source."""
-    if isinstance(node, ast.BinOp):
-        kinds = [shown_type(side, section) for side in (node.left, node.right)]
-        return " or ".join(kind for kind in kinds if kind)
-    if isinstance(node, ast.Subscript):
-        inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-        match ast.unparse(node.value):
-            case "Literal":
-                return ", ".join(f"`{ast.literal_eval(value)}`" for value in inner)
-            case "Annotated":
-                return shown_type(inner[0], section)
-            case "list":
-                return f"list of {shown_type(inner[0], section)}"
-            case "dict":
-                return "mapping"
-            case "tuple":
-                return "list of " + ", ".join(shown_type(each, section) for each in inner)
-    name = ast.unparse(node)
-    if name == "None":
-        return ""
-    alias = getattr(inspect.getmodule(section), name, None)
-    if name not in TYPES and getattr(alias, "__origin__", None) is not None and "Literal" in repr(alias):
-        return ", ".join(f"`{value}`" for value in alias.__args__)
-    return TYPES.get(name, "section" if inspect.isclass(alias) else name)
-
-
-def bounds(value: ast.expr | None) -> str:
-    """Return the limits that a `Field(…)` sets, such as ` ≥ 1`."""
-    if not isinstance(value, ast.Call):
-        return ""
-    limits = [f"{BOUNDS[k.arg]} {ast.unparse(k.value)}" for k in value.keywords if k.arg in BOUNDS]
-    return f" {' and '.join(limits)}" if limits else ""
-
-
-def shown_default(info: Any) -> str:
-    """Return the default of a field as a recipe writes it."""
-    if info.is_required():
-        return "required"
-    value = info.get_default(call_default_factory=True)
-    if hasattr(value, "name") and hasattr(value, "settings"):  # a net
-        return f"`{value.name}`"
-    words = {None: "–", True: "`true`", False: "`false`", "": "–"}
-    if value is None or (isinstance(value, (bool, str)) and value in words):
-        return words[value]
-    return "–" if value in ([], {}) else f"`{value}`"
-
-
-def sections_in(annotation: Any) -> Iterator[type]:
-    """Yield the sections that an annotation names, within unions and lists too."""
-    from ganherd.recipe.base import Section
-
-    if inspect.isclass(annotation) and issubclass(annotation, Section):
-        yield annotation
-    for inner in getattr(annotation, "__args__", ()):
-        yield from sections_in(inner)
-
-
-def choices(key: str) -> str:
-    """Return the registered names that a key may have, if it names an entry of a registry."""
-    from ganherd.util.registry import ENGINES, LOSSES, STRATEGIES
-
-    names = {"strategy.name": [*STRATEGIES], "engine.name": ["auto", *ENGINES], "loss.name": [*LOSSES]}.get(key, [])
-    return ", ".join(f"`{name}`" for name in names) + ("; or a list with one per member" if key == "loss.name" else "")
-
-
-def recipe_tables(section: type, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield (key, what the section is, table) for a section and all sections within it."""
-    from ganherd.recipe.strategy_config import StrategyConfig
-    from ganherd.util.registry import STRATEGIES
-
-    rows, inner = [], []
-    comments = field_comments(section)
-    for name, info in section.model_fields.items():  # type: ignore[attr-defined]
-        node, about = comments.get(name, (None, ""))
-        key = f"{prefix}{info.alias or name}"
-        below = list(sections_in(info.annotation))
-        inner += [(f"{key}.", each) for each in below if each.__name__ != "NetConfig"]
-        default = None if info.is_required() else info.get_default(call_default_factory=True)
-        if below and isinstance(default, below[0]) and below[0].__name__ != "NetConfig":
-            continue  # it gets its own table
-        shown = (shown_type(node.annotation, section) + bounds(node.value)) if node else ""
-        shown = choices(key) or shown
-        rows.append((f"`{key}`", shown, shown_default(info), info.description or about or MEANINGS.get(key, "")))
-    if section is StrategyConfig:
-        inner += [(f"{prefix}{spec.section or name}.", spec.settings) for name, spec in STRATEGIES.items()]
-    if rows:
-        own = (section.__doc__ or "").strip() if "__doc__" in vars(section) else ""
-        yield prefix.rstrip("."), " ".join(own.split()), table(("key", "value", "default", "meaning"), rows)
-    for name, each in inner:
-        yield from recipe_tables(each, name)
-
 
 def recipe_section() -> str:
     """Return a table of keys for each section of a recipe."""
-    from ganherd.recipe.schema import Recipe
+    from ganherd.recipe.reference.key_reference import key_sections
 
     blocks = []
-    for key, about, rows in recipe_tables(Recipe):
-        blocks += [f"## `{key}`" if key else "## Top level", *([about] if about and key else []), rows]
+    for section in key_sections():
+        rows = [(f"`{key.key}`", key.values, key.default, key.meaning) for key in section.keys]
+        blocks += [
+            f"## `{section.name}`" if section.name else "## Top level",
+            *([section.about] if section.about and section.name else []),
+            table(("key", "value", "default", "meaning"), rows),
+        ]
     return "\n\n".join(blocks)
 
 
@@ -267,11 +124,9 @@ VALUES = {"bool": "", "Path": "path", "int": "whole number", "float": "number", 
 
 def commands_section() -> str:
     """Return every command with its help, arguments and options."""
-    import typer
+    from ganherd.cli.main import command_group
 
-    from ganherd.cli.main import app
-
-    return "\n\n".join(_command(typer.main.get_command(app), "ganherd"))
+    return "\n\n".join(_command(command_group(), "ganherd"))
 
 
 def _command(command: Any, name: str) -> Iterator[str]:
@@ -288,6 +143,8 @@ def _command(command: Any, name: str) -> Iterator[str]:
     rows = [_parameter(each, hints.get(each.name)) for each in shown]
     if rows:
         yield table(("argument or option", "value", "default", "meaning"), rows)
+    if command.epilog:
+        yield "```sh\n" + "\n".join(line.strip() for line in command.epilog.splitlines()[1:]) + "\n```"
 
 
 def _parameter(parameter: Any, hint: Any) -> tuple[str, str, str, str]:

@@ -46,7 +46,7 @@ class StepCost:
     flops: float
     bytes: float
 
-    def floor(self, machine: Machine) -> tuple[float, float]:
+    def ceiling(self, machine: Machine) -> tuple[float, float]:
         """Return the most member-steps per second: operations and traffic one after the other, and perfectly overlapped."""
         compute, move = self.flops / machine.flops, self.bytes / machine.bytes
         return 1.0 / (compute + move), 1.0 / max(compute, move)
@@ -75,7 +75,7 @@ class Limits:
         return {
             "flops_per_member_step": step.flops,
             "least_bytes_per_member_step": step.bytes,
-            "floor_member_steps_per_second": list(step.floor(self.machine)),
+            "ceiling_member_steps_per_second": list(step.ceiling(self.machine)),
         }
 
 

@@ -44,12 +44,12 @@ def _measured(axes: Axes, rows: Sequence[Mapping[str, Any]], kind: str) -> None:
     for name, colour in COLOURS.items():
         own = sorted((row["ranks"], 1e3 * row["seconds"]) for row in rows if row["strategy"] == name)
         axes.plot(*zip(*own, strict=True), color=colour, lw=1.8, marker="o", ms=4, label=name)
-    axes.set_title(f"{kind} scaling, {cores} cores", color=INK, fontsize=9.5, loc="left")
+    axes.set_title(f"{kind} scaling", color=INK, fontsize=9.5, loc="left")
     axes.set_xscale("log", base=2)
     axes.set_xticks(ranks, [str(n) for n in ranks])
     axes.set_ylim(bottom=0)
-    axes.set_xlabel("ranks", color=INK)
-    axes.set_ylabel("ms a round, slowest rank", color=INK)
+    axes.set_xlabel(f"ranks, which share {cores} cores", color=INK)
+    axes.set_ylabel("ms per round, slowest rank", color=INK)
 
 
 def _model(axes: Axes, result: Mapping[str, Any]) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.mixture import mixture
+from ganherd.mixture.sampling import heading
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.records import plain
@@ -20,6 +21,7 @@ from ganherd.training.finish import Finisher, Product, Run
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import atomic_write
 from ganherd.viz import pictures
+from ganherd.viz.sheets import draw_samples
 
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
@@ -46,12 +48,14 @@ class PictureFinisher(Finisher):
             return
         x, y, member = (np.concatenate([getattr(drawn, field) for drawn in each]) for field in ("x", "y", "member"))
         labelled = wanted != [None]
-        picture = pictures.draw_samples(
+        number = f"{count} samples of each label" if labelled else f"{len(x):,} samples"
+        picture = draw_samples(
             x,
             y if labelled else None,
             mixture.labels if labelled else (),
             member=None if labelled else member,
             data=None if mixture.is_image else product.dataset.x,
+            heading=heading(product.folder, mixture, number),
         )
         pictures.save(picture, product.folder.samples / "final.png")
 
@@ -118,7 +122,10 @@ def train(
     name = Path(recipe).stem if isinstance(recipe, (str, Path)) else "run"
     loaded = recipe_file.load(recipe, overrides)
     trust.check_recipe(loaded, recipe, trust_code)
-    return session.train(loaded, run, name, quiet, finishers=FINISHERS if finishers is None else finishers)
+    origin = {"recipe": name, "changes": list(overrides)}
+    return session.train(
+        loaded, run, name, quiet, finishers=FINISHERS if finishers is None else finishers, origin=origin
+    )
 
 
 def resume(

@@ -1,4 +1,4 @@
-"""Recommend a packaged recipe for a data set, with its memory, its time and the command (`data inspect --recommend`).
+"""Choose a packaged recipe and its settings for a data set and this machine, for `ganherd train FOLDER` and `data inspect`.
 
 The rules are a table: the first rule that fits is used.
 """
@@ -8,15 +8,26 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ganherd.recipe.schema import Recipe, parse_budget
+import numpy as np
+
+from ganherd.data.dataset import Dataset, load
+from ganherd.data.readers import survey as surveys
+from ganherd.data.readers.survey import ImageSurvey
+from ganherd.data.shards.shards import ShardRows
+from ganherd.recipe import recipe_file
+from ganherd.recipe.base import in_steps
+from ganherd.recipe.schema import DataConfig, Recipe, parse_budget
+from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
 FEW = 100  # images of a class below which a GAN may memorise them
 SIZES = (32, 64, 128)  # pixels that folders are resized to
+TWO_PHASES = ("herd.first={recipe: folder-all, share: 0.5}", "train.budget=20m")
 
 
 @dataclass(frozen=True)
@@ -25,11 +36,12 @@ class DataSummary:
 
     source: str
     points: bool  # in the plane, not images
-    side: int  # the shorter side of an image in pixels; 0 for points
+    side: int  # the shorter side of an image in pixels, the median if sizes differ; 0 for points
     classes: int  # 0: no labels
     images: int
     fewest: int  # images of the smallest class, or of all if there are no labels
     gpu: bool
+    varied: bool = False  # the images have different sizes
 
 
 @dataclass(frozen=True)
@@ -82,9 +94,92 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "folder-perclass-small",
         lambda look: True,
-        "no GPU here: a small Wasserstein GAN for each class, on images resized to 32 pixels",
+        "no GPU here: a small Wasserstein GAN for each class, on small images",
     ),
 )
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A recipe and its settings for a data set."""
+
+    look: DataSummary
+    recipe: str
+    why: str
+    sets: tuple[str, ...]  # overrides of the recipe
+    notes: tuple[str, ...]  # what a user should know before a long training
+
+    @property
+    def command(self) -> str:
+        """The command that trains this."""
+        return " ".join(["ganherd train", self.recipe, *(f"--set {shlex.quote(one)}" for one in self.sets)])
+
+    @property
+    def wanted(self) -> Recipe:
+        """The recipe with its settings."""
+        return recipe_file.load(self.recipe, self.sets)
+
+    def text(self) -> str:
+        """Return what was chosen and why, for people."""
+        pixels, length = self.wanted.data.size, self.wanted.train.budget
+        resized = f"cropped to the centre square and resized to {pixels} × {pixels} pixels" if pixels else "as they are"
+        rows = {
+            "recipe": f"{self.recipe} ({self.why})",
+            "images": resized,
+            "length": f"{length}; --budget sets another",
+            "same as": self.command,
+        }
+        shown = {name: row for name, row in rows.items() if name != "images" or not self.look.points}
+        return "\n".join([*(f"{name:<9}{row}" for name, row in shown.items()), *(f"note: {one}" for one in self.notes)])
+
+
+def choose_for(source: str, asked: str | None = None, given: Sequence[str] = ()) -> Choice:
+    """Choose a recipe for the user's data without measuring anything.
+
+    Args:
+        source: A folder of images, a prepared folder, or a file.
+        asked: The recipe, if the user named one.
+        given: The user's own overrides, which come last.
+    """
+    path = Path(source).expanduser()
+    if surveys.is_image_folder(path):
+        return choose_for_folder(source, surveys.survey(path), asked, given)
+    dataset = load(DataConfig(source=source))
+    facts = {
+        "kind": dataset.kind,
+        "shape": dataset.shape,
+        "train": len(dataset.x),
+        "classes": [
+            {"name": name, "train": int(np.count_nonzero(dataset.y == k))} for k, name in enumerate(dataset.labels)
+        ],
+    }
+    return _choice(look_at(source, facts), facts, given, prepared=is_prepared(dataset), asked=asked)
+
+
+def choose_for_folder(source: str, files: ImageSurvey, asked: str | None = None, given: Sequence[str] = ()) -> Choice:
+    """Choose a recipe for a folder of images; see `choose_for`."""
+    if not files.images:
+        raise UserError(
+            f"{source} is a folder, not a recipe, and holds no images: name a folder of images, or a recipe."
+        )
+    facts, skip = survey_facts(files), ["data.bad_images=skip"]  # a file with a header may be damaged, too
+    return _choice(look_at(source, facts), facts, [*skip, *given], prepared=False, asked=asked)
+
+
+def survey_facts(files: ImageSurvey) -> JsonObject:
+    """Return the facts of a survey that `look_at` needs."""
+    return {
+        "kind": "images",
+        "shape": [3, files.side, files.side],
+        "train": files.images,
+        "classes": [{"name": name, "train": number} for name, number in files.classes.items()],
+        "files": files.facts(),
+    }
+
+
+def is_prepared(dataset: Dataset) -> bool:
+    """Return whether the data was prepared, so that the size of its images is fixed."""
+    return isinstance(dataset.x, ShardRows)
 
 
 def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), prepared: bool = False) -> JsonObject:
@@ -94,72 +189,70 @@ def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), p
         data: Overrides that were needed to read the data.
         prepared: Whether the data was prepared, so that its size is fixed.
     """
-    from ganherd.recipe import recipe_file
-    from ganherd.training import budget
     from ganherd.training.setup import dry_run
 
-    look = look_at(source, facts)
-    rule = choose(look)
-    recipe = recipe_file.load(rule.recipe)
-    known = ["data.bad_images=skip"] if recipe.data.bad_images == "skip" else []
-    sets = overrides(rule, look, recipe, [one for one in data if one not in known], prepared)
-    measured = dry_run.describe(
-        recipe_file.load(rule.recipe, sets)
-    )  # of one phase; the other takes as much memory and time
-    seconds, length, more = measured["seconds"], "", notes(look, facts)
-    own = recipe.train.budget
-    unit, amount = parse_budget(own)
-    if rule.two_phases and unit == "seconds":
-        seconds += amount
-    held = recipe.data.holdout
+    choice = _choice(look_at(source, facts), facts, data, prepared)
+    wanted = choice.wanted
+    measured = dry_run.describe(wanted)  # of the second phase, if there are two; the first takes no more memory
+    held, more = wanted.data.holdout, list(choice.notes)
     if facts["holdout"] not in (None, held):
         more.append(
             f"the recipe has data.holdout {held:g}, so the numbers of training and held-out images differ from those above"
         )
-    # epochs that were set for other data may be far too few
-    if recipe.data.source != source and unit == "epochs" and measured["steps"] < budget.ENOUGH:
-        seconds, length = seconds * budget.ENOUGH / measured["steps"], f"{budget.ENOUGH}steps"
-        more.append(
-            f"{own}, which the recipe has, would be {measured['steps']:,} steps of this data: hence --budget {length}"
-        )
     return {
-        "recipe": rule.recipe,
-        "why": rule.why,
-        "commands": commands(rule, sets, length),
+        "recipe": choice.recipe,
+        "why": choice.why,
+        "commands": [choice.command],
         "members": measured["members"],
         "memory_bytes": sum(measured[f"{what}_bytes"] for what in ("state", "training", "data")),
-        "seconds": round(seconds, 1),
+        "seconds": round(measured["seconds"], 1),
         "engine": measured["engine"],
         "notes": more,
     }
 
 
-def commands(rule: Rule, sets: Sequence[str], budget: str = "") -> list[str]:
-    """Return the commands to type in order; `budget` replaces that of the recipe if it does not fit the data."""
-    if not rule.two_phases:
-        return [_typed(rule.recipe, sets) + (f" --budget {budget}" if budget else "")]
-    first = _typed(rule.recipe, [*sets, "data.partition=all"])
-    return [f"{first} --run runs/all", _typed(rule.recipe, [*sets, "herd.start_from=runs/all"])]
+def _choice(
+    look: DataSummary, facts: Mapping[str, Any], data: Sequence[str], prepared: bool, asked: str | None = None
+) -> Choice:
+    rule = choose(look) if asked is None else Rule(asked, lambda look: True, "as you asked")
+    recipe = recipe_file.load(rule.recipe)
+    known = ["data.bad_images=skip"] if recipe.data.bad_images == "skip" else []
+    sets = overrides(rule, look, recipe, [one for one in data if one not in known], prepared)
+    more = notes(look, facts, recipe_file.load(rule.recipe, sets).data.size)
+    own, is_given = recipe.train.budget, any(one.startswith("train.budget=") for one in data)
+    if recipe.data.source != look.source and parse_budget(own)[0] == "epochs" and not is_given:
+        from ganherd.training import budget
+
+        steps = _steps(recipe_file.load(rule.recipe, sets))
+        if steps < budget.ENOUGH:
+            sets.append(f"train.budget={budget.ENOUGH}steps")
+            more.append(f"{own}, which the recipe has, would be {steps:,} steps of this data: hence {budget.ENOUGH:,}")
+    return Choice(look, rule.recipe, rule.why, tuple(sets), tuple(more))
 
 
-def _typed(recipe: str, sets: Sequence[str]) -> str:
-    return " ".join(["ganherd train", recipe, *(f"--set {shlex.quote(one)}" for one in sets)])
+def _steps(recipe: Recipe) -> int:
+    """Return the number of steps of a recipe whose budget is in epochs."""
+    from ganherd.training.setup.member_data import cut
+
+    return in_steps(recipe.train.budget, cut(recipe).steps_per_epoch)
 
 
 def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:
     """Summarise the data for the rules."""
     import torch
 
-    counts = [row["train"] for row in facts["classes"]]
+    counts: list[int] = [row["train"] for row in facts["classes"]]
+    files: JsonObject | None = facts.get("files")
     points = facts["kind"] == "points"
     return DataSummary(
         source=source,
         points=points,
-        side=0 if points else min(facts["shape"][1:]),
+        side=0 if points else files["side"] if files else min(facts["shape"][1:]),
         classes=len(counts),
         images=facts["train"],
         fewest=min(counts, default=facts["train"]),
         gpu=torch.cuda.is_available(),
+        varied=files is not None and files["sizes"] > 1,
     )
 
 
@@ -183,16 +276,24 @@ def overrides(rule: Rule, look: DataSummary, recipe: Recipe, data: Sequence[str]
         out.append("data.size=null")
     elif rule.resizes and not prepared and not given:
         out.append(f"data.size={max((n for n in SIZES if n <= look.side), default=SIZES[0])}")
+    elif look.varied and own.size is None and not given:
+        out.append(f"data.size={look.side}")
     if own.points is not None:
         out.append("data.points=null")  # all that there are
     if not look.classes and own.partition == "by-class":
         out.append("data.partition=all")
-    return [*out, *data]
+    return [*out, *(TWO_PHASES if rule.two_phases else ()), *data]
 
 
-def notes(look: DataSummary, facts: Mapping[str, Any]) -> list[str]:
-    """Return what a user should know before a long training."""
+def notes(look: DataSummary, facts: Mapping[str, Any], pixels: int | None = None) -> list[str]:
+    """Return what a user should know before a long training; `pixels` is the size to which images are resized."""
     out = []
+    if pixels and look.side > 64 and pixels < look.side:
+        limit = "128 pixels are the most that ganherd's nets were made for" if look.gpu else "more takes a GPU"
+        size_before = f"{'about ' if look.varied else ''}{look.side} pixels"
+        out.append(
+            f"images of {size_before} become {pixels} × {pixels}: expect shapes and colours, not fine detail; {limit}"
+        )
     if not look.points and look.classes and look.fewest < FEW:
         few = [row["name"] for row in facts["classes"] if row["train"] < FEW]
         names = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
@@ -212,6 +313,6 @@ def text(advice: Mapping[str, Any]) -> str:
         f"  members  {advice['members']}",
         f"  memory   {size(advice['memory_bytes'])}, data included",
         f"  time     about {duration(advice['seconds'])} here ({advice['engine']})",
-        *(f"  {'type' if not i else 'then'}     {command}" for i, command in enumerate(advice["commands"])),
+        *(f"  type     {command}" for command in advice["commands"]),
     ]
     return "\n".join([*lines, *(f"note: {note}" for note in advice["notes"])])

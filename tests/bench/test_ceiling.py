@@ -1,4 +1,4 @@
-"""Operations and bytes of a member-step equal those counted by hand, and the floor follows from them."""
+"""Operations and bytes of a member-step equal those counted by hand, and the ceiling follows from them."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ def test_nets_of_the_paper_take_sixty_gigaflop() -> None:
     assert 55e9 < count(CASES["wcgan"], "bf16").flops < 65e9
 
 
-def test_floor_ranges_from_sequential_to_overlapped() -> None:
-    low, high = StepCost(flops=6e10, bytes=4e8).floor(Machine("", flops=8e14, bytes=4e12))
+def test_ceiling_ranges_from_sequential_to_overlapped() -> None:
+    low, high = StepCost(flops=6e10, bytes=4e8).ceiling(Machine("", flops=8e14, bytes=4e12))
     assert (low, high) == (pytest.approx(1 / (6e10 / 8e14 + 1e-4)), pytest.approx(1 / 1e-4))
 
 

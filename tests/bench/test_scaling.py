@@ -12,6 +12,7 @@ from ganherd_benchmarks import alpha_beta as ab
 from ganherd_benchmarks import scaling
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = [
         "--ranks",

@@ -24,7 +24,7 @@ def found(*rows: dict) -> ThroughputResult:
         "about": "a case",
         "flops_per_member_step": 6e10,
         "least_bytes_per_member_step": 2e8,
-        "floor_member_steps_per_second": [5000.0, 10000.0],
+        "ceiling_member_steps_per_second": [5000.0, 10000.0],
     }
     out = ThroughputResult(
         "a machine", "cuda", "bf16", rates, {"wcgan": case}, [{"case": "wcgan", **row} for row in rows]
@@ -40,6 +40,7 @@ def row(way: str, members: int, rate: float, **more: object) -> dict:
     }  # fmt: skip
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_fusion_command_measures_prints_and_saves(cli) -> None:
     words = ["--cases", "small", "--ways", "ours", "--members", "2", "--seconds", "0.05", "--device", "cpu"]
     answer = cli("bench", "fusion", *words, "--json", "-o", "made/rows.json")
@@ -48,17 +49,19 @@ def test_fusion_command_measures_prints_and_saves(cli) -> None:
     (ours,) = told["rows"]
     assert ours["member_steps_per_second"] > 0 and ours["peak_bytes"] > 0 and ours["engine"] in ("loop", "fused")
     assert ours["images_per_second"] == pytest.approx(64 * ours["member_steps_per_second"])
-    assert 0 < ours["share_of_floor"][0] <= ours["share_of_floor"][1] and ours["tflops"] > 0
+    assert 0 < ours["share_of_ceiling"][0] <= ours["share_of_ceiling"][1] and ours["tflops"] > 0
     kept = json.loads(Path("made/rows.json").read_text())
     assert kept["rows"] == told["rows"] and "bench fusion --cases small" in kept["command"]
     assert Path("made/rows.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_rates_of_processes_are_summed() -> None:
     both = processes("small", 2, 0.2, "cpu", "float32")
     assert both.rate > 0 and both.threads == 1 and both.engine == "processes"
 
 
+@pytest.mark.usefixtures("warm_processes")
 def test_failing_process_reports_the_reason() -> None:
     with pytest.raises(RuntimeError, match="a process ended: .*float16"):
         processes("small", 1, 0.1, "cpu", "float16")
@@ -70,7 +73,7 @@ def test_ratios_and_shares() -> None:
     assert (ours["against_eager"], ours["against_processes"], alone["against_eager"]) == (40.0, 10.0, 4.0)
     assert many["against_eager"] is None and many["against_processes"] == 12.5  # ten at a time take turns
     assert ours["tflops"] == pytest.approx(240.0) and ours["gigabytes_per_second"] == pytest.approx(800.0)
-    assert ours["share_of_floor"] == pytest.approx([0.4, 0.8])
+    assert ours["share_of_ceiling"] == pytest.approx([0.4, 0.8])
     assert ours["chosen"] and not eager["chosen"]
 
 
@@ -182,14 +185,14 @@ def wheel(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(checkout, "FOLDER", tmp_path / "benchmarks")
 
 
-def test_wheel_measures_own_engines_without_a_floor(wheel, cli, monkeypatch) -> None:
+def test_wheel_measures_own_engines_without_a_ceiling(wheel, cli, monkeypatch) -> None:
     def rows(name, way, sizes, *settings):
         yield {"case": name, **row(way, 2, 100.0)}
 
     monkeypatch.setattr(throughput, "_rows", rows)
     answer = cli("bench", "fusion", "--device", "cpu", "-o", "made/rows.json")
     assert answer.code == 0 and "fused" in answer.out and "TFLOP" not in answer.out and " eager" not in answer.out[:200]
-    assert "note: left out: the floor, eager; get a checkout of ganherd's repository" in answer.out
+    assert "note: left out: the ceiling, eager; get a checkout of ganherd's repository" in answer.out
     assert Path("made/rows.png").is_file()
 
 
@@ -206,3 +209,30 @@ def test_wheel_refuses_other_benchmarks_with_where_to_get_them(wheel, cli, words
     answer = cli("bench", *words, "--device", "cpu")
     assert answer.code == 2
     assert f"{what} needs code that is not installed with ganherd: get a checkout" in answer.err
+
+
+def test_picture_has_dots_on_its_log_axis_and_a_ceiling(tmp_path, monkeypatch) -> None:
+    """The length of a bar on a log axis depends on where the axis begins."""
+    from matplotlib.figure import Figure
+
+    from ganherd.bench import throughput_text
+    from ganherd.bench.throughput import ThroughputResult
+
+    kept: list[Figure] = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, *_, **__: kept.append(figure))
+    rows = [
+        {"case": "a", "members": n, "way": "fused", "engine": "fused", "member_steps_per_second": 30.0 * n}
+        for n in (1, 4)
+    ]
+    cases = {"a": {"about": "a case", "ceiling_member_steps_per_second": [108.0, 157.0]}}
+    throughput_text.draw(ThroughputResult("a machine", "cpu", "float32", {}, cases, rows), tmp_path / "x.png")
+    (axes,) = kept[0].axes
+    assert (
+        axes.get_yscale() == "log"
+        and not axes.containers
+        and [list(dots.get_ydata()) for dots in axes.lines[:1]] == [[30.0, 120.0]]
+    )
+    assert any("ceiling" in text for text in axes.get_legend_handles_labels()[1])
+    low, high = axes.get_ylim()
+    labelled = [tick for tick in axes.get_yticks() if low <= tick <= high]
+    assert len(labelled) >= 3

@@ -15,7 +15,7 @@ from recipes import LABELS, tiny_recipe
 
 from ganherd import recommend
 from ganherd.recipe import recipe_file
-from ganherd.recommend import RULES, DataSummary, choose, commands, overrides
+from ganherd.recommend import RULES, Choice, DataSummary, choose, overrides
 
 
 def look(
@@ -42,7 +42,7 @@ CASES = [
     (look("cifar100", 32, 100, 500), "cifar100-perclass", ""),
     (look("cifar10", 32, gpu=False), "folder-perclass-small", ""),
     (look("photos", 64), "folder-perclass", ""),
-    (look("photos", 128, fewest=80), "folder-perclass", "folder-perclass"),
+    (look("photos", 128, fewest=80), "folder-perclass", "folder-all"),
     (look("photos", 500, classes=0), "folder-perclass", ""),
     (look("photos", 500, gpu=False), "folder-perclass-small", ""),
 ]
@@ -54,17 +54,14 @@ def test_the_recipe_for_each_kind_of_data(seen: DataSummary, recipe: str, first:
     assert (rule.recipe, rule.two_phases) == (recipe, bool(first))
     packaged = recipe_file.load(recipe)
     sets = overrides(rule, seen, packaged, [], prepared=False)
-    typed = commands(rule, sets)
-    assert len(typed) == (2 if first else 1)
-    for line, name in zip(typed, [first, recipe] if first else [recipe], strict=True):
-        words = shlex.split(line)
-        assert words[:3] == ["ganherd", "train", name]
-        loaded = recipe_file.load(name, [after for word, after in pairwise(words) if word == "--set"])
-        assert loaded.data.source == seen.source or packaged.data.source == seen.source
-        assert seen.classes or loaded.data.partition != "by-class"
-    if first:  # the first phase ends where the second one starts from
-        where = shlex.split(typed[0])[-1]
-        assert loaded.herd.start_from == where
+    words = shlex.split(Choice(seen, recipe, rule.why, tuple(sets), ()).command)
+    assert words[:3] == ["ganherd", "train", recipe]
+    loaded = recipe_file.load(recipe, [after for word, after in pairwise(words) if word == "--set"])
+    assert loaded.data.source == seen.source or packaged.data.source == seen.source
+    assert seen.classes or loaded.data.partition != "by-class"
+    if first:
+        assert loaded.herd.first is not None and loaded.herd.first.recipe == first
+        assert recipe_file.load(first).data.partition == "all"
 
 
 def test_sizes() -> None:
@@ -102,16 +99,16 @@ def pictures(tmp_path) -> Path:
 def test_few_images_get_steps_enough_and_the_time_of_these(cli, pictures, monkeypatch) -> None:
     measured = {"members": 3, "seconds": 1.5, "engine": "fused", "steps": 25}
     measured |= {f"{what}_bytes": 1 for what in ("state", "training", "data")}
-    monkeypatch.setattr("ganherd.training.setup.dry_run.describe", lambda recipe: measured)
+    asked = []
+    monkeypatch.setattr("ganherd.training.setup.dry_run.describe", lambda recipe: asked.append(recipe) or measured)
     found = json.loads(cli("data", "inspect", pictures, "--recommend", "--json").out)["recommend"]
-    assert found["commands"] == [f"ganherd train mnist-wcgan --set data.source={pictures} --budget 2000steps"]
-    assert found["seconds"] == 120.0  # of 2,000 steps, not of 25
-    assert (
-        found["notes"][-1] == "50epochs, which the recipe has, would be 25 steps of this data: hence --budget 2000steps"
-    )
-    measured["steps"] = 3400
+    steps = "--set train.budget=2000steps"
+    assert found["commands"] == [f"ganherd train mnist-wcgan --set data.source={pictures} {steps}"]
+    assert asked[-1].train.budget == "2000steps"  # the time is that of these
+    assert found["notes"][-1] == "50epochs, which the recipe has, would be 17 steps of this data: hence 2,000"
+    monkeypatch.setattr(recommend, "_steps", lambda recipe: 3400)
     found = json.loads(cli("data", "inspect", pictures, "--recommend", "--json").out)["recommend"]
-    assert found["seconds"] == 1.5 and "--budget" not in found["commands"][0]
+    assert asked[-1].train.budget == "50epochs" and "budget" not in found["commands"][0]
 
 
 def test_epochs_that_are_hardly_any_steps_are_said(cli, data) -> None:
@@ -142,7 +139,7 @@ def test_for_people(cli, tmp_path, monkeypatch) -> None:
     (recipe,) = asked
     assert recipe.data.source == str(points) and recipe.data.points is None
     assert recommend.text({"recipe": "x", "why": "y", "members": 1, "memory_bytes": 1, "seconds": 1.0, "engine": "e",
-                           "commands": ["one", "two"], "notes": ["beware"]}).endswith("then     two\nnote: beware")  # fmt: skip
+                           "commands": ["one"], "notes": ["beware"]}).endswith("type     one\nnote: beware")  # fmt: skip
 
 
 def test_what_the_recipe_reads_otherwise_is_said_and_not_said_twice(cli, tmp_path, monkeypatch) -> None:

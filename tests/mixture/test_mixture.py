@@ -196,7 +196,7 @@ WITH_NORM = {"generator": {"name": "small", "width": 6, "batch_norm": True}, "di
 def test_batch_norm_is_estimated_again_with_the_exported_weights(data) -> None:
     """As good as from a direct pass of as many noises through the averaged weights, member by member."""
     herd = assembled(data, steps=12, nets=WITH_NORM, optim={"lr_g": 0.05})
-    assert mixtures._NOISES >= 10_000
+    assert mixtures.NOISES >= 10_000
     made = make_mixture(herd, 12)
     torch.manual_seed(0)
     z = torch.randn(40_000, 5, dtype=torch.float64)

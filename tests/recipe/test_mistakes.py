@@ -80,7 +80,7 @@ def test_any_unknown_key_is_named_with_its_line(
 
 def test_a_key_of_another_section_is_found(tmp_path: Path) -> None:
     assert mistake("batch: 3", tmp_path).endswith("unknown key 'batch'; did you mean 'train.batch'?")
-    assert mistake("train: {lr: 3}", tmp_path).endswith("did you mean 'optim.lr_g'?")
+    assert mistake("train: {lr: 3}", tmp_path).endswith("did you mean 'optim.lr_g' or 'optim.lr_d'?")
     assert mistake("herd: {seed: 3}", tmp_path).endswith("did you mean 'herd.seeds' or 'run.seed'?")
 
 

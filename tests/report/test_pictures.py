@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ganherd.viz import charts, pictures
+from ganherd.viz import charts, pictures, sheets
 
 
 def flat(*greys: int, side: int = 8, channels: int = 1) -> np.ndarray:
@@ -19,50 +19,50 @@ def flat(*greys: int, side: int = 8, channels: int = 1) -> np.ndarray:
 
 def test_a_grid_holds_every_pixel_enlarged() -> None:
     x = np.random.default_rng(0).integers(0, 256, (6, 1, 8, 8), dtype=np.uint8)
-    sheet = np.asarray(pictures.draw_grid([x[:3], x[3:]]).convert("L"))
+    sheet = np.asarray(sheets.draw_grid([x[:3], x[3:]]).convert("L"))
     step = 56 + 5
     for i in range(2):
         for j in range(3):
-            tile = sheet[5 + i * step : 5 + i * step + 56, 5 + j * step : 5 + j * step + 56]
+            tile = sheet[1 + i * step : 1 + i * step + 56, 1 + j * step : 1 + j * step + 56]
             assert np.array_equal(tile[3::7, 3::7], x[3 * i + j, 0])
             assert np.array_equal(tile[::7, ::7], tile[6::7, 6::7])
 
 
 def test_rows_are_classes_or_members_or_a_square() -> None:
     x, y = flat(*range(12)), np.arange(12) % 3
-    rows = pictures.sample_rows(x, y, ("a", "b", "c"))
+    rows = sheets.sample_rows(x, y, ("a", "b", "c"))
     assert [name for name, _ in rows] == ["a", "b", "c"] and rows[1][1][:, 0, 0, 0].tolist() == [1, 4, 7, 10]
-    rows = pictures.sample_rows(x, None, (), member=y)
+    rows = sheets.sample_rows(x, None, (), member=y)
     assert [name for name, _ in rows] == ["member 0", "member 1", "member 2"]
-    rows = pictures.sample_rows(x[:9], np.full(9, -1), ("a",), member=np.zeros(9))
+    rows = sheets.sample_rows(x[:9], np.full(9, -1), ("a",), member=np.zeros(9))
     assert [len(images) for _, images in rows] == [3, 3, 3]
 
 
 def test_a_grid_of_very_many_classes_stays_a_picture() -> None:
     x = flat(*[7] * 300)
-    picture = pictures.draw_samples(x, np.arange(300), [f"class {k}" for k in range(300)])
+    picture = sheets.draw_samples(x, np.arange(300), [f"class {k}" for k in range(300)])
     assert isinstance(picture, Image.Image) and picture.height < 50 * 70
 
 
 @pytest.mark.parametrize(("channels", "side"), [(1, 28), (3, 32), (4, 16), (2, 9), (3, 200)])
 def test_images_of_any_kind(channels: int, side: int) -> None:
-    picture = pictures.draw_grid([flat(0, 255, side=side, channels=channels)], ["name"])
+    picture = sheets.draw_grid([flat(0, 255, side=side, channels=channels)], ["name"])
     assert picture.width > 2 * side
-    small = pictures.draw_grid([flat(0, 255, side=side, channels=channels)], largest=64, margin=0, background=None)
+    small = sheets.draw_grid([flat(0, 255, side=side, channels=channels)], largest=64, margin=0, background=None)
     assert small.height <= 64 and small.mode == "RGBA"
 
 
 def test_an_empty_grid_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one image"):
-        pictures.draw_grid([])
+        sheets.draw_grid([])
 
 
 @pytest.mark.parametrize("suffix", [".png", ".svg"])
 def test_both_formats_for_all_pictures(tmp_path: Path, suffix: str) -> None:
     points = np.random.default_rng(0).standard_normal((50, 2)).astype(np.float32)
     made = [
-        pictures.draw_samples(flat(1, 2, 3)),
-        pictures.draw_samples(points, data=points),
+        sheets.draw_samples(flat(1, 2, 3)),
+        sheets.draw_samples(points, data=points),
         charts.draw_losses([]),
         charts.draw_losses([{"step": 1, "loss_g": [1.0], "loss_d": [2.0]}]),
         charts.draw_bars({"a": 0.5, "b": None}, title="spread"),
@@ -85,6 +85,20 @@ def test_the_same_picture_is_the_same_file() -> None:
     assert pictures.png(charts.draw_losses(lines)) == pictures.png(charts.draw_losses(lines))
 
 
+def test_a_figure_is_saved_as_by_plain_savefig() -> None:
+    """The extra draw that `savefig` makes for the layout is skipped; the file is the same to the byte."""
+    figures = [
+        charts.draw_losses([{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, i]} for i in range(5)]) for _ in "ab"
+    ]
+    plain = io.BytesIO()
+    figures[0].savefig(plain, format="png", dpi=130, facecolor="white", metadata={"Software": None})
+    draws = []
+    axes = figures[1].axes[0]
+    axes.draw, draw = lambda renderer: draws.append(draw(renderer)), axes.draw
+    assert pictures.png(figures[1]) == plain.getvalue()
+    assert len(draws) == 1
+
+
 def test_losses_of_different_magnitude_use_a_symlog_scale() -> None:
     lines = [{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, 1.0 if i != 5 else -1e5]} for i in range(20)]
     figure = charts.draw_losses(lines, [{"step": 5, "event": "nan", "member": 1}])
@@ -104,7 +118,7 @@ def test_data_points_are_dark_when_drawn_alone() -> None:
     from matplotlib.colors import to_hex
 
     data = np.random.default_rng(0).standard_normal((200, 2))
-    alone, over = pictures.draw_samples(data[:50] + 0.1, data=data).axes  # type: ignore[union-attr]
+    alone, over = sheets.draw_samples(data[:50] + 0.1, data=data).axes  # type: ignore[union-attr]
     assert [to_hex(dots.get_facecolors()[0]) for dots in alone.collections] == [pictures.INK]
     assert [to_hex(dots.get_facecolors()[0]) for dots in over.collections] == [pictures.DATA, pictures.GENERATED]
     assert alone.get_xlim() == over.get_xlim() and len(alone.collections[0].get_offsets()) == 200
@@ -127,3 +141,80 @@ def test_names_in_any_script_are_drawn_without_warnings(recwarn: pytest.Warnings
     axes.set_title("кошка 犬 قط")
     pictures.png(figure)
     assert "犬" in pictures.svg(figure, inline=True) and not list(recwarn)
+
+
+# -- sheets -------------------------------------------------------------------------------------------------------
+
+
+def drawn(monkeypatch: pytest.MonkeyPatch, *what: object, **settings: object) -> tuple[Image.Image, list[str]]:
+    """Return a picture of samples, and all texts that were written into it."""
+    texts: list[str] = []
+    write = sheets.ImageDraw.ImageDraw.text
+    monkeypatch.setattr(
+        sheets.ImageDraw.ImageDraw,
+        "text",
+        lambda pen, at, text, *a, **k: texts.append(text) or write(pen, at, text, *a, **k),
+    )
+    return sheets.draw_samples(*what, **settings), texts  # type: ignore[arg-type, return-value]
+
+
+def test_uneven_classes_are_a_full_grid_with_their_names_below(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = flat(*range(64)), np.repeat([0, 1, 2], [10, 24, 30])
+    picture, texts = drawn(monkeypatch, x, y, ("cat", "dog", "a very long name of a class"))
+    assert texts.count("cat") == 10 and texts.count("dog") == 24 and len(texts) == 64
+    assert all(text in ("cat", "dog") or text.endswith("…") for text in texts)
+    assert 8 * 56 < picture.width < 9 * 62  # eight columns
+    greys = np.asarray(picture.convert("L"))
+    assert (
+        greys[1 + 28, 1 + 7 * 61 + 28] == 7 and greys[1 + 7 * 74 + 28, 1 + 7 * 61 + 28] == 63
+    )  # the last corner is filled
+
+
+def test_equal_classes_are_rows_and_one_class_is_a_square(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, texts = drawn(monkeypatch, flat(*range(12)), np.repeat([0, 1, 2], 4), ("a", "b", "c"))
+    assert texts == ["a", "b", "c"]
+    square, _ = drawn(monkeypatch, flat(*range(16)), np.zeros(16, int), ("a", "b"))
+    assert square.width == square.height
+
+
+def test_members_are_named_by_number_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    heading = sheets.Heading("run", ["step 5"])
+    _, texts = drawn(monkeypatch, flat(*range(5)), None, (), member=np.array([0, 0, 0, 11, 11]), heading=heading)
+    assert texts[:2] != ["run", "step 5"] and {"0", "11", "run", "step 5"} <= set(texts)
+    assert "Below each image: the number of its member." in texts
+
+
+def test_a_sheet_has_a_title_and_facts_that_are_never_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    facts = ["step 1,200", "seed 0", "10 members", "64 samples, drawn with seed 0"]
+    picture, texts = drawn(monkeypatch, flat(*range(9)), heading=sheets.Heading("digits-wcgan", facts))
+    assert texts[0] == "digits-wcgan"
+    lines = [text for text in texts[1:] if text]
+    assert [fact for line in lines for fact in line.split("  ·  ")] == facts and len(lines) > 1
+    font = sheets.font(15)
+    assert all(font.getlength(line) <= picture.width - 2 * sheets.MARGIN for line in lines)
+    points = sheets.draw_samples(np.zeros((5, 2)), data=np.ones((5, 2)), heading=sheets.Heading("ring8", ["step 5"]))
+    assert points.get_suptitle() == "ring8\nstep 5"  # type: ignore[union-attr]
+
+
+# -- charts -------------------------------------------------------------------------------------------------------
+
+
+def test_a_short_last_record_draws_no_spike() -> None:
+    lines = [{"step": 50 * i, "loss_g": [1.0], "loss_d": [2.0]} for i in range(1, 5)]
+    spike = [*lines, {"step": 201, "loss_g": [9.0], "loss_d": [2.0], "looked": 201, "spread": [0.9]}]
+    merged = charts.merge_short_end(spike)
+    assert [line["step"] for line in merged] == [50, 100, 150, 201]
+    assert merged[-1]["loss_g"] == [pytest.approx((50 * 1.0 + 1 * 9.0) / 51)] and merged[-1]["spread"] == [0.9]
+    curve = charts.draw_losses(spike).axes[0].lines[0].get_ydata()
+    assert max(curve) < 1.2
+    assert charts.merge_short_end(lines) == lines  # a last record of usual length stays
+    assert charts.merge_short_end(lines[:1]) == lines[:1]
+    half = [*lines, {"step": 225, "loss_g": [9.0], "loss_d": [2.0]}]
+    assert charts.merge_short_end(half) == half
+
+
+def test_axes_have_units() -> None:
+    axes = charts.draw_losses([{"step": 1, "loss_g": [1.0], "loss_d": [2.0]}]).axes[0]
+    assert axes.get_xlabel() == "step" and axes.get_ylabel().startswith("loss")
+    shares = charts.draw_bars({"a": 0.5}, is_share=True).axes[0]
+    assert shares.yaxis.get_major_formatter()(0.25, 0) == "25 %"

@@ -22,7 +22,7 @@ from ganherd.report.gather import gather
 from ganherd.report.run_page import summary
 from ganherd.report.sample_section import _real_rows, samples
 from ganherd.util.errors import UserError
-from ganherd.viz import pictures
+from ganherd.viz import pictures, sheets
 
 MakeRun = Callable[..., Any]
 VOID = {"meta", "link", "img", "br", "input", "hr"}
@@ -98,8 +98,25 @@ def test_every_score_is_listed_with_samples_network_and_seed(make_run: MakeRun, 
     data = fakes.images()
     _, outline = page(make_run(labels=data.labels), data, fakes.mixture(data))
     text = outline.text
-    assert "98.6 % 100.0 % 1,000 digits cnn 1a2b3c4d 0 the classifier on held-out real data: 99.2 %" in text
-    assert "0.830 1 1,000 pixels 0" in text
+    measured = "1,000 samples, digits cnn 1a2b3c4d, seed 0; the classifier on held-out real data: 99.2 %"
+    assert f"98.6 % – 99.2 % no interval {measured}" in text
+    assert "0.830 – 1 no interval 1,000 samples, pixels, seed 0" in text
+
+
+def test_scores_have_verdicts_and_each_warning_once(make_run: MakeRun, fakes: Any) -> None:
+    run, facts = make_run(), {"samples": 50, "seed": 0, "network": "pixels", "warning": "too few samples"}
+    span = {"low": 4.0, "high": 6.0, "level": 0.95, "how": "bootstrap"}
+    scores = {
+        "fid": {"value": 5.0, "interval": span, "by_chance": 1.5, **facts},
+        "precision": {"value": 0.5, **facts},
+        "recall": {"value": 0.5, **facts},
+        "skipped": {"ais": "it takes long"},
+    }
+    (run.path / "scores.json").write_text(json.dumps({"scores": scores}))
+    text, outline = page(run, fakes.images())
+    assert "5.000 4.000 to 6.000 1.500 worse" in outline.text and '<span class="pill warn">worse</span>' in text
+    assert text.count("too few samples") == 1 and "FID, precision, recall: too few samples." in text
+    assert '<p class="small">AIS is left out: it takes long.</p>' in text  # what is left out is no warning
 
 
 def test_notes_on_networks_are_below_the_scores(make_run: MakeRun, fakes: Any) -> None:
@@ -115,7 +132,7 @@ def test_notes_on_networks_are_below_the_scores(make_run: MakeRun, fakes: Any) -
 def with_pictures(folder: Path, step: int, captions: dict[str, str]) -> None:
     (folder / "pictures").mkdir()
     for name in captions:
-        pictures.save(pictures.draw_grid([np.zeros((2, 1, 8, 8), np.uint8)]), folder / "pictures" / f"{name}.png")
+        pictures.save(sheets.draw_grid([np.zeros((2, 1, 8, 8), np.uint8)]), folder / "pictures" / f"{name}.png")
     about = {"of": {"step": step}, "captions": captions}
     (folder / "pictures" / "about.json").write_text(json.dumps(about))
 
@@ -207,7 +224,7 @@ def test_a_run_that_is_under_way_shows_its_last_picture(make_run: MakeRun, fakes
     run = make_run(records=20, state="running")
     (run.path / "samples").mkdir()
     for step in (500, 1000):
-        pictures.save(pictures.draw_grid([fakes.images().x[:4]]), run.path / "samples" / f"step-{step:08d}.png")
+        pictures.save(sheets.draw_grid([fakes.images().x[:4]]), run.path / "samples" / f"step-{step:08d}.png")
     _, outline = page(run, fakes.images())
     assert "step-00001000" in outline.text and "up to step 1,000 of a budget of 2,000 steps" in outline.text
     assert outline.tags.count("img") == 11
@@ -248,8 +265,8 @@ def test_points_have_coordinates_and_as_many_modes_as_the_data(make_run: MakeRun
     data = fakes.points()
     text, _ = page(run, data, fakes.mixture(data, by_class=False))
     assert "spread of generated coordinates / data" in text
-    assert re.search(r"7 of 8</span></td><td[^>]*>8</td>", text)  # the perfect value stands beside it
-    assert re.search(r"3.000</span></td><td[^>]*>the higher</td>", text)
+    assert re.search(r"7 of 8</span></td><td[^>]*>–</td><td[^>]*>8</td>", text)  # what real data has
+    assert re.search(r"3.000</span></td><td[^>]*>–</td><td[^>]*>–</td>", text)  # which is not known here
 
 
 def test_rows_of_members_are_not_counted_as_classes(make_run: MakeRun, fakes: Any) -> None:

@@ -16,8 +16,10 @@ import pytest
 from ganherd.metrics.diversity import diversity, spread
 from ganherd.metrics.histogram import class_histogram, expected_by_chance, total_variation
 from ganherd.metrics.label_accuracy import label_accuracy
-from ganherd.scoring import METRICS, known_metrics, score, score_run, table
+from ganherd.metrics.metric_registry import title_of
+from ganherd.scoring import METRICS, brief, full, known_metrics, score, score_run
 from ganherd.util.errors import UserError
+from ganherd.util.terminal.screen import as_text
 
 Replay = Callable[..., Any]
 
@@ -47,7 +49,7 @@ def test_what_is_done_to_large_images_stands_beside_every_number(rgb: Any, repla
     judged = {"label_accuracy", "histogram", "classifier_score", "fid"}
     assert {name for name, entry in found.items() if entry["resizing"] == "averaged down to 32 × 32"} == judged
     assert found["diversity"]["resizing"] == "none"  # by the pixels themselves
-    assert "resizing averaged down to 32 × 32." in table(found)
+    assert "resizing averaged down to 32 × 32." in as_text(*full(found))
 
 
 def test_labels_are_asked_equally_and_no_more_samples_claimed_than_used(digits: Any, replay: Replay) -> None:
@@ -215,14 +217,15 @@ def test_the_registry_needs_no_torch() -> None:
 
 def test_the_table_leaves_no_number_alone(digits: Any, replay: Replay) -> None:
     found = score(replay(digits), digits, samples=30)
-    lines = table(found).splitlines()
-    assert lines[0].split()[:5] == ["score", "value", "samples", "network", "seed"]
-    for line, entry in zip(lines[1:6], found.values(), strict=True):
-        assert "30" in line and entry["network"] in line
-    assert any("diversity: a class has only 3 samples" in line for line in lines[6:])
-    assert (
-        table({"skipped": {"histogram": "the data has no labels"}}) == "histogram is left out: the data has no labels."
-    )
+    short, long = as_text(*brief(found)), as_text(*full(found))
+    assert "30 samples, seed 0" in short
+    for name, entry in found.items():
+        assert (
+            entry["network"] in short and f"\n{title_of(name)}: 30 samples, network {entry['network']}, seed 0" in long
+        )
+    assert "diversity: a class has only 3 samples" in short and "diversity: a class has only 3 samples" in long
+    left_out = as_text(*brief({"skipped": {"histogram": "the data has no labels"}}))
+    assert left_out == "class histogram is left out: the data has no labels."
 
 
 def test_a_misspelt_metric_is_told_before_a_run_is_opened() -> None:

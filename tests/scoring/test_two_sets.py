@@ -15,10 +15,13 @@ import warm_python
 import ganherd
 from ganherd.data.dataset import Dataset, load
 from ganherd.features import networks
+from ganherd.metrics.metric_registry import title_of
 from ganherd.recipe.schema import DataConfig
-from ganherd.scoring import ScoredRun, score_run, score_sets, side_by_side, table
+from ganherd.scoring import ScoredRun, brief, full, score_run, score_sets
+from ganherd.scoring import side_by_side as side_by_side_blocks
 from ganherd.scoring.two_sets import GivenSet
 from ganherd.util.errors import UserError
+from ganherd.util.terminal.screen import as_text
 
 CHEAP = ["fid", "kid", "diversity"]
 
@@ -141,7 +144,9 @@ def test_what_cannot_be_is_one_sentence(real: str, fake: str, settings: dict[str
 def test_a_run_is_scored_per_member_and_keeps_it(run: Path) -> None:
     found = score_run(run, ["fid", "kid"], samples=200, per="member", network="classifier")
     assert set(found["fid"]["per_member"]) == {str(m) for m in range(10)}
-    assert json.loads((run / "scores.json").read_text())["scores"]["fid"] == found["fid"]
+    recorded = json.loads((run / "scores.json").read_text())["scores"]["fid"]
+    assert recorded["per_member"] == found["fid"]["per_member"]
+    assert recorded["samples"] == 1000  # measured at the end of the training, with more samples
     text = table(found)
     assert "member" in text and text.count("\n") > 11
 
@@ -171,11 +176,11 @@ def test_a_run_is_marked_as_better_only_if_the_intervals_decide_it() -> None:
     b = {"fid": entry(3.1, 0.1), "coverage": entry(0.9, 0.01), "recall": entry(0.5), "kid": entry(2, network="y")}
     c = {"density": entry(1.2, 0.01)}, {"density": entry(0.9, 0.01)}
     lines = {line.split("  ")[0]: line for line in side_by_side({"a": a | c[0], "b": b | c[1]}).splitlines()}
-    assert "3.000 ~" in lines["fid"] and "3.100 ~" in lines["fid"]
+    assert "3.000 ~" in lines["FID"] and "3.100 ~" in lines["FID"]
     assert "0.900 *" in lines["coverage"] and "0.800 (" in lines["coverage"]
     assert lines["recall"].count("~") == 2  # without intervals nothing is decided
     assert "0.900 *" in lines["density"]  # nearer to 1
-    assert lines["kid"].count("?") == 2 and "x / y" in lines["kid"]
+    assert lines["KID"].count("?") == 2 and "x / y" in lines["KID"]
 
 
 def test_intervals_that_overlap_a_little_can_still_decide() -> None:
@@ -202,6 +207,14 @@ def test_scores_of_sets_are_written_where_it_is_said(held_out: Path, tmp_path: P
     assert (kept["real"], kept["fake"]) == ("digits", str(held_out)) and set(kept["scores"]) == {"fid", "kid"}
     with pytest.raises(UserError, match="cannot be written"):
         found.write(held_out / "scores.json")
+
+
+def table(scores: dict[str, Any]) -> str:
+    return as_text(*full(scores))
+
+
+def side_by_side(*what: Any) -> str:
+    return as_text(*side_by_side_blocks(*what))
 
 
 # -- the table ----------------------------------------------------------------------------------------------------
@@ -238,10 +251,56 @@ FACTS = {"samples": 2500, "network": "somebody", "seed": 3}
     ],
 )  # fmt: skip
 def test_what_stands_beside_each_number(name: str, entry: dict[str, Any], says: list[str]) -> None:
-    lines = table({name: {**FACTS, **entry}}).splitlines()
-    assert lines[1].startswith(name.replace("_", " ")) and "2,500" in lines[1] and "somebody" in lines[1]
+    text = table({name: {**FACTS, **entry}})
+    title = title_of(name)
+    assert f"\n{title}: 2,500 samples, network somebody, seed 3" in text
     for words in says:
-        assert words in lines[1], words
+        assert words in text, words
+
+
+def test_scores_are_compared_with_those_of_real_data() -> None:
+    def standing(name: str, value: float, half: float, **more: Any) -> str:
+        (line,) = (
+            line
+            for line in as_text(*brief({name: entry(value, half, **more)})).splitlines()
+            if f"{title_of(name)} " in line
+        )
+        return line.split("  ")[-1].strip()
+
+    assert standing("label_accuracy", 0.97, 0.02, held_out_accuracy=0.98) == "like real data"
+    assert standing("label_accuracy", 0.9, 0.02, held_out_accuracy=0.98) == "worse"
+    assert standing("label_accuracy", 0.999, 0.0005, held_out_accuracy=0.98) == "more typical"
+    assert standing("fid", 0.2, 0.1, by_chance=0.15) == "like real data"
+    assert standing("fid", 0.1, 0.01, by_chance=0.15) == "like real data"  # better than chance is chance
+    assert standing("fid", 0.3, 0.1, by_chance=0.15) == "worse"
+    assert standing("diversity", 0.5, 0.1) == "less varied" and standing("diversity", 1.5, 0.1) == "more varied"
+    assert standing("kid", 0.001, 0.002) == "like real data"
+    assert standing("fid", 0.3, 0.0, by_chance=0.1) == "no interval"
+    assert standing("recall", 0.3, 0.1) == "best is 1"  # what real data has is not known: no verdict
+    assert standing("modes", 7, 0.5, of=8) == "worse" and standing("modes", 8, 0.5, of=8) == "like real data"
+
+
+def test_the_short_table_fits_80_columns_and_names_samples_networks_and_warnings() -> None:
+    same = {"warning": "there are too few samples to say more than this about what real data would have here"}
+    scores = {
+        "label_accuracy": {
+            **FACTS,
+            "value": 0.997,
+            "interval": {"low": 0.991, "high": 0.999},
+            "held_out_accuracy": 0.994,
+        },
+        "kid": {**FACTS, "value": 0.00102, "interval": {"low": -0.00094, "high": 0.00298}},
+        "classifier_score": {**FACTS, "value": 9.5, "interval": {"low": 9.4, "high": 9.6}, **same},
+        "recall": {**FACTS, "samples": 20, "value": 0.9, **same},
+        "skipped": {"ais": "it takes long"},
+    }
+    lines = as_text(*brief(scores), width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split("  ")[0] == "score" and lines[0].endswith("verdict") and lines[1].endswith("like real data")
+    text = " ".join(lines)
+    assert "2,500 (label accuracy, KID, classifier score), 20 (recall), seed 3. Network: somebody." in text
+    assert text.count("too few samples") == 1 and "classifier score, recall: there are" in text
+    assert "AIS is left out: it takes long." in text
 
 
 def test_side_by_side_has_intervals_and_what_belongs_to_a_score() -> None:
@@ -262,7 +321,7 @@ def test_runs_side_by_side_have_the_lines_that_were_asked_for() -> None:
     runs = {name: {"ifid": {**FACTS, **each, "value": 4.0}, "skipped": {"ais": "no"}} for name in ("a", "b")}
     with_parts, without = (side_by_side(runs, parts) for parts in (True, False))
     for name in ("a", "b"):
-        assert f"{name}: class  ifid   samples" in with_parts and f"{name}: class" not in without
+        assert f"{name}: class  IFID   samples" in with_parts and f"{name}: class" not in without
     assert with_parts.count("cat       3.500  50") == 2
     both = ScoredRun(runs, per="class"), ScoredRun(runs)
     assert ("a: class" in str(both[0]), "a: class" in str(both[1])) == (True, False)
@@ -286,5 +345,5 @@ def test_members_and_neighbourhoods_have_lines_of_their_own() -> None:
     entry = {**FACTS, "value": 0.2, "per_member": many, "per_member_samples": dict.fromkeys(many, 256)}
     cells = {"per_neighbourhood": {"0": 0.5}, "per_neighbourhood_samples": {"0": 768}}
     text = table({"fid": {**entry, **cells}})
-    assert "member  fid    samples" in text and "29      0.290  256" in text and "… and 10 more in scores.json" in text
-    assert "neighbourhood  fid    samples" in text and "0              0.500  768" in text
+    assert "member  FID    samples" in text and "29      0.290  256" in text and "… and 10 more in scores.json" in text
+    assert "neighbourhood  FID    samples" in text and "0              0.500  768" in text

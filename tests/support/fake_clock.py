@@ -48,7 +48,7 @@ class FakeClock:
 
         patch.setattr(Mixture, "save", note_and_save)
         rate = 1 / (self.step if measured_step is None else measured_step)
-        patch.setattr(budget, "measure_rate", lambda herd, *_, **__: rate * herd.num_members)
+        patch.setattr(budget, "measure_rate", lambda herd, *_, **named: rate * herd.num_members)
 
     def _slower(self, function: Callable[..., Any], seconds: Callable[..., float]) -> Callable[..., Any]:
         def slower(*words: Any, **named: Any) -> Any:

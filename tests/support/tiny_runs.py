@@ -12,8 +12,12 @@ import ganherd
 
 
 def skip_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let commands and `ganherd.train` end with the mixture: without scores, pictures and report."""
+    """Let commands and `ganherd.train` end with the mixture: without scores, pictures and report.
+
+    Two batches of noise instead of twenty re-estimate the mixture's batch norm, in each process that calls this.
+    """
     monkeypatch.setattr("ganherd.api.FINISHERS", ())
+    monkeypatch.setattr("ganherd.mixture.mixture.NOISES", 1024)
     monkeypatch.setattr("ganherd.viz.pictures.png", lambda picture: b"")  # of samples during a training
 
 

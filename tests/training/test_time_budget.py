@@ -115,7 +115,7 @@ def test_a_budget_that_is_too_short_for_two_phases_is_reported_before_the_first(
     lines = capsys.readouterr().err.splitlines()
     note, second = (
         next(number for number, line in enumerate(lines) if words in line)
-        for words in ("note: a budget of 1 min is too short: the start and the end of both phases", "second phase")
+        for words in ("note: a budget of 1 min is too short: all but the training takes about 1 min", "second phase")
     )
     assert note < second and "--budget 130s or more" in lines[note]
 
@@ -149,7 +149,7 @@ def test_a_budget_that_is_over_before_the_first_step_trains_one_and_says_so(
     FakeClock(start=7.0).install(monkeypatch)
     ganherd.train(recipes.noise_recipe(tmp_path, "2s"), run="run", finishers=())
     output = capsys.readouterr().err
-    assert "note: a budget of 2 s is too short: the start and the end take about 8 s here, so only one step" in output
+    assert "note: a budget of 2 s is too short: all but the training takes about 8 s here, so only one step" in output
     assert "give it --budget 20s or more" in output
     assert RunFolder(Path("run")).info.step == 1 and ganherd.load("run").step == 1
     assert re.search(r"of the 2 s budget, with 1 step[.;]", output)
@@ -163,6 +163,18 @@ def test_a_time_budget_ends_by_the_clock_of_the_call_not_of_the_process(
     began = clock.now - 10.0  # of the command
     session.train(recipe_file.load(recipes.noise_recipe(tmp_path, "30s")), "run", quiet=True, began=began)
     assert clock.saved_at - began == pytest.approx(30, rel=0.03)
+
+
+def test_only_the_budget_that_has_ended_the_run_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    FakeClock().install(monkeypatch)
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "5s"))
+    steps = RunFolder(tmp_path / "run").info.step
+    ganherd.resume(tmp_path / "run", [f"train.budget={steps + 3}steps"], finishers=())
+    assert "Mixture saved" not in capsys.readouterr().err and RunFolder(tmp_path / "run").info.step == steps + 3
+    ganherd.resume(tmp_path / "run", ["train.budget=9s"], finishers=())
+    assert re.search(r"Mixture saved after (8\.[6-9]|9\.[0-2]) s of the 9 s budget", capsys.readouterr().err)
 
 
 def test_the_end_is_an_event_with_the_planned_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,7 +224,7 @@ def dry_clock(monkeypatch: pytest.MonkeyPatch, choice: list[float]) -> FakeClock
     clock.install(monkeypatch)
     monkeypatch.setattr(dry_run, "time", clock)
     monkeypatch.setattr(dry_run.autotune, "choose", slow_choice)
-    monkeypatch.setattr(dry_run, "measure_rate", lambda herd, *_: 10.0 * herd.num_members)
+    monkeypatch.setattr(dry_run, "measure_rate", lambda herd, *_, **__: 10.0 * herd.num_members)
     return clock
 
 

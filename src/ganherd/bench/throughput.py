@@ -82,12 +82,12 @@ def measure(request: ThroughputRequest, log: Log, output: Path | None = None) ->
     result = ThroughputResult(str(device), str(device), precision, {})
     limits: Any = None
     if has_benchmarks():
-        limits = benchmark_module("ceiling", "the floor").Limits(device, request.recipe(precision))
+        limits = benchmark_module("ceiling", "the ceiling").Limits(device, request.recipe(precision))
         result.machine, result.rates = limits.machine.name, limits.rates
     else:
         left_out = [way for way in ways if way not in OURS]
         ways = tuple(way for way in ways if way in OURS)
-        result.notes.append(f"left out: {', '.join(['the floor', *left_out])}; {WHERE}")
+        result.notes.append(f"left out: {', '.join(['the ceiling', *left_out])}; {WHERE}")
     for name in names:
         case = cases.CASES[name]
         result.cases[name] = {"about": case.about, **(limits.of_case(case) if limits else {})}
@@ -191,7 +191,7 @@ def _compare(result: ThroughputResult) -> None:
         if "flops_per_member_step" in case:
             row["tflops"] = rate * case["flops_per_member_step"] / 1e12
             row["gigabytes_per_second"] = rate * case["least_bytes_per_member_step"] / 1e9
-            row["share_of_floor"] = [rate / limit for limit in reversed(case["floor_member_steps_per_second"])]
+            row["share_of_ceiling"] = [rate / limit for limit in reversed(case["ceiling_member_steps_per_second"])]
         same_size = [other for other in rows if (other["case"], other["members"]) == (row["case"], row["members"])]
         for way in ("eager", "loop"):
             row[f"against_{way}"] = _ratio(rate, [other for other in same_size if other["way"] == way])

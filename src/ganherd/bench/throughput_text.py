@@ -1,4 +1,4 @@
-"""Show the fusion benchmark as a table and as a bar chart."""
+"""Show the fusion benchmark as a table and as a chart."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COLOURS = {
     "loop": "#bfdbfe", "fused": "#60a5fa", "graph": "#3b82f6", "ours": "#1d4ed8",
 }  # fmt: skip
 _HEAD = (
-    "members", "way", "member-steps/s", "images/s", "TFLOP/s", "GB/s", "of the floor", "× eager", "× processes", "peak memory",
+    "members", "way", "member-steps/s", "images/s", "TFLOP/s", "GB/s", "of the ceiling", "× eager", "× processes", "peak memory",
 )  # fmt: skip
 
 
@@ -33,24 +33,26 @@ def table(result: ThroughputResult) -> str:
             f"a large copy: {result.rates['copy_bytes_per_second'] / 1e9:,.0f} GB/s"
         )
     for name, case in result.cases.items():
-        lines += ["", f"{name}: {case['about']}", *_floor(case)]
+        lines += ["", f"{name}: {case['about']}", *_ceiling(case)]
         lines += _rows([row for row in result.rows if row["case"] == name], result.device == "cpu")
     lines += ["", *(f"note: {note}" for note in result.notes)]
     if result.rates:
         lines.append(
             "FLOP: products and convolutions of the plain modules, forward and backward. GB: layer outputs and state, perfectly "
-            "fused. Floor: both at the rates above, one after the other to perfectly overlapped."
+            "fused. Ceiling: both at the rates above, one after the other to perfectly overlapped."
         )
     return "\n".join(lines)
 
 
-def _floor(case: Row) -> list[str]:
+def _ceiling(case: Row) -> list[str]:
     """Return a line with the operations, bytes and possible rates of a member-step; empty if machine limits were not measured."""
-    if "floor_member_steps_per_second" not in case:
+    if "ceiling_member_steps_per_second" not in case:
         return []
-    low, high = map(two_digits, case["floor_member_steps_per_second"])
+    low, high = map(two_digits, case["ceiling_member_steps_per_second"])
     flops, num_bytes = case["flops_per_member_step"] / 1e9, case["least_bytes_per_member_step"] / 1e9
-    return [f"a member-step: {_three(flops)} GFLOP, at least {num_bytes:.3g} GB; floor {low} to {high} member-steps/s"]
+    return [
+        f"a member-step: {_three(flops)} GFLOP, at least {num_bytes:.3g} GB; ceiling {low} to {high} member-steps/s"
+    ]
 
 
 def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
@@ -79,10 +81,10 @@ def _cells(row: Row) -> list[str]:
 
 
 def _limits(row: Row) -> list[str]:
-    """Return the cells about the machine's limits: TFLOP/s, GB/s and share of the floor; empty if they were not measured."""
+    """Return the cells about the machine's limits: TFLOP/s, GB/s and share of the ceiling; empty if they were not measured."""
     if "tflops" not in row:
         return ["", "", ""]
-    share = "–".join(f"{100 * part:.2g}" for part in row["share_of_floor"]) + " %"
+    share = "–".join(f"{100 * part:.2g}" for part in row["share_of_ceiling"]) + " %"
     return [_three(row["tflops"]), _three(row["gigabytes_per_second"]), share]
 
 
@@ -109,7 +111,7 @@ def _three(value: float) -> str:
 
 
 def draw(result: ThroughputResult, path: Path) -> None:
-    """Draw a panel for each case: bars of every way by number of members on a log axis, and the limits of the machine as a band."""
+    """Draw a panel for each case: a dot for every way by number of members on a log axis, and the machine's ceiling as a band."""
     from matplotlib.figure import Figure
 
     rows = [row for row in result.rows if "error" not in row]
@@ -122,11 +124,11 @@ def draw(result: ThroughputResult, path: Path) -> None:
         axes = figure.add_subplot(-(-len(shown) // columns), columns, number + 1)
         own = [row for row in rows if row["case"] == name]
         rates = [row["member_steps_per_second"] for row in own]
-        if floor := result.cases[name].get("floor_member_steps_per_second"):
-            axes.axhspan(*floor, color="#10b981", alpha=0.18, lw=0, label="what the machine allows")
-            rates += floor
-        _bars(axes, own, ways)
-        axes.set_ylim(min(rates) / 3, 3 * max(rates))
+        if ceiling := result.cases[name].get("ceiling_member_steps_per_second"):
+            axes.axhspan(*ceiling, color="#10b981", alpha=0.18, lw=0, label="ceiling: what the machine allows")
+            rates += ceiling
+        _dots(axes, own, ways)
+        axes.set_ylim(min(rates) / 1.6, 1.6 * max(rates))
         axes.set_title(result.cases[name]["about"], color=INK, fontsize=9.5, loc="left")
         axes.set_ylabel("member-steps/s", color=INK)
         handles |= {label: handle for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
@@ -137,7 +139,10 @@ def draw(result: ThroughputResult, path: Path) -> None:
     figure.savefig(path, dpi=150)
 
 
-def _bars(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
+def _dots(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
+    """Draw a dot with its number for each row: a bar would have no meaningful length on a log axis."""
+    from matplotlib.ticker import LogLocator
+
     sizes = sorted({row["members"] for row in rows})
     places = {(row["members"], row["way"]): row["member_steps_per_second"] for row in rows}
     width = 0.84 / len(ways)
@@ -146,11 +151,17 @@ def _bars(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
         if not own:
             continue
         at = [i - 0.42 + width * (number + 0.5) for i, _ in own]
-        bars = axes.bar(at, [rate for _, rate in own], 0.92 * width, color=COLOURS[way], label=way)
-        axes.bar_label(bars, [two_digits(rate) for _, rate in own], rotation=90, fontsize=7.5, padding=2, color=INK)
+        axes.plot(at, [rate for _, rate in own], "o", ms=7, color=COLOURS[way], label=way)
+        for x, (_, rate) in zip(at, own, strict=True):
+            place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
+            axes.annotate(two_digits(rate), (x, rate), fontsize=8, color=INK, **place)
     axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # several labelled ticks also if there is one decade
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.set_xlim(-0.6, len(sizes) - 0.4)
+    for edge in range(1, len(sizes)):
+        axes.axvline(edge - 0.5, color=INK, lw=0.8, alpha=0.12)
     axes.set_xticks(range(len(sizes)), [f"N = {n}" for n in sizes])
     axes.spines[["top", "right"]].set_visible(False)
     axes.tick_params(colors=INK, labelsize=9, length=3)

@@ -3,37 +3,78 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
-from typing import Annotated
+from collections.abc import Callable
+from functools import cache
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
-from ganherd.cli.commands.bench import bench_app
 from ganherd.cli.commands.compare import compare
-from ganherd.cli.commands.data import data_app
 from ganherd.cli.commands.doctor import doctor
 from ganherd.cli.commands.ensemble import ensemble
 from ganherd.cli.commands.figures import figures
-from ganherd.cli.commands.launch import launch_app
 from ganherd.cli.commands.recipes import recipes
 from ganherd.cli.commands.report import report
 from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
 from ganherd.cli.commands.status import check, status
 from ganherd.cli.commands.train import train
+from ganherd.cli.groups.bench import bench_app
+from ganherd.cli.groups.data import data_app
+from ganherd.cli.groups.launch import launch_app
+from ganherd.cli.groups.runs import runs_app
+from ganherd.cli.options import examples
+from ganherd.cli.suggestions import instead_of_command, instead_of_option
 from ganherd.util.errors import Interrupted, RunFailed, UserError
-from ganherd.util.standard_streams import BROKEN_PIPE, ResultStream, flush_all, reserve_descriptors, safe_streams
+from ganherd.util.terminal.standard_streams import (
+    BROKEN_PIPE,
+    ResultStream,
+    flush_all,
+    reserve_descriptors,
+    safe_streams,
+)
 from ganherd.util.text import say, show
 
+
+class InOrder(TyperGroup):
+    """List the commands by their panels in the order of the work: train, look at results, manage runs."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        order = {panel: number for number, panel in enumerate((_TRAIN, _RESULTS, _RUNS, _INPUT, _MACHINE))}
+        panels = {name: str(getattr(command, "rich_help_panel", "")) for name, command in self.commands.items()}
+        return sorted(self.commands, key=lambda name: order.get(panels[name], len(order)))
+
+
 app = typer.Typer(
-    name="ganherd", help="Train many GANs as one.", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False,
-    rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]},
+    name="ganherd", help="Train many GANs as one.", no_args_is_help=True, pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]}, cls=InOrder,
+    epilog=examples("ganherd train", "ganherd train pictures", "ganherd sample @last -n 64 -o grid.png"),
 )  # fmt: skip
-for command in (train, sample, score, check, ensemble, compare, report, figures, status, recipes, doctor):
-    app.command()(command)
-app.add_typer(data_app, name="data")
-app.add_typer(bench_app, name="bench")
-app.add_typer(launch_app, name="launch")
+_TRAIN, _RESULTS, _RUNS, _INPUT, _MACHINE = "Train", "Results", "Runs", "Data and recipes", "This machine"
+_COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
+    (_TRAIN, train, ("ganherd train", "ganherd train pictures --budget 10m", "ganherd train mnist-wcgan --set train.batch=32",
+                     "ganherd train --resume @last --budget +200steps")),
+    (_TRAIN, compare, ("ganherd compare digits-wcgan digits-nonsat --budget 60s",)),
+    (_RESULTS, sample, ("ganherd sample @last -n 64 -o grid.png", "ganherd sample @last --per-class 100 -o made/")),
+    (_RESULTS, score, ("ganherd score @last", "ganherd score --real pictures --fake made")),
+    (_RESULTS, check, ("ganherd check @last", "ganherd check @last --json")),
+    (_RESULTS, report, ("ganherd report @last",)),
+    (_RESULTS, figures, ("ganherd figures runs/a runs/b -o figures",)),
+    (_RESULTS, ensemble, ("ganherd ensemble @last --size 3",)),
+    (_RUNS, status, ("ganherd status @last",)),
+    (_INPUT, recipes, ("ganherd recipes", "ganherd recipes digits-wcgan > mine.yaml", "ganherd recipes --keys lr",
+                       "ganherd recipes --schema > ganherd.schema.json")),
+    (_MACHINE, doctor, ("ganherd doctor", "ganherd doctor --warm cifar10-wcgan-paper")),
+)  # fmt: skip
+for panel, command, lines in _COMMANDS:
+    app.command(rich_help_panel=panel, epilog=examples(*lines))(command)
+app.add_typer(launch_app, name="launch", rich_help_panel=_TRAIN)
+app.add_typer(runs_app, name="runs", rich_help_panel=_RUNS)
+app.add_typer(data_app, name="data", rich_help_panel=_INPUT)
+app.add_typer(bench_app, name="bench", rich_help_panel=_MACHINE)
 
 
 @app.callback(invoke_without_command=True)
@@ -43,6 +84,14 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
         print(f"ganherd {__version__}")
         raise typer.Exit()
+
+
+@cache
+def command_group() -> TyperGroup:
+    """Return all commands with their arguments. Building them takes longer than most commands, so a process does it once."""
+    group = typer.main.get_command(app)  # with the options of the shell completion
+    assert isinstance(group, TyperGroup)
+    return group
 
 
 def main() -> None:
@@ -58,7 +107,7 @@ def main() -> None:
 
 def _code_of_command() -> int:
     try:
-        code = app(standalone_mode=False, prog_name="ganherd")
+        code = command_group()(standalone_mode=False, prog_name="ganherd")
         sys.stdout.flush()  # here, so that a failure is reported in a sentence
     except UserError as error:
         return _end(str(error), 2)
@@ -79,16 +128,32 @@ def _code_of_command() -> int:
         return _end(f"{where}{error.strerror or error}.", 2)
     except Exception as error:
         if type(error).__name__ == "NoArgsIsHelpError":
-            show(error.format_message())  # type: ignore[attr-defined]
+            if text := error.format_message():  # type: ignore[attr-defined]
+                show(text)  # empty if it was printed already
             return 0
         if hasattr(error, "format_message"):  # typer's own: a misspelt option, a missing argument
-            context = getattr(error, "ctx", None)
-            command = context.command_path if context else "ganherd"
-            return _end(f"{error.format_message().rstrip('.')}. See `{command} --help`.", 2)
+            return _end(_usage_sentence(error), 2)
         if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # as Python wraps it within a class
             return _end("interrupted.", 130)
         raise
     return code if isinstance(code, int) else 0
+
+
+def _usage_sentence(error: Any) -> str:
+    """Return a sentence about a mistake in options or arguments, with what to type instead."""
+    context = getattr(error, "ctx", None)
+    path = context.command_path if context else "ganherd"
+    said, hint = error.format_message().rstrip("."), ""
+    if option := getattr(error, "option_name", None):
+        if type(error).__name__ == "NoSuchOption":
+            known = [name for each in context.command.params for name in each.opts] if context else []
+            said, hint = error.message.rstrip("."), instead_of_option(option, known)
+    elif match := re.match(r"No such command '([^']*)'", said):
+        known = list(context.command.commands) if context else []
+        said, hint = match[0], instead_of_command(match[1], known)
+    if hint and not hint.startswith("did you mean"):
+        hint = f"use {hint}"
+    return f"{said}{f'; {hint}' if hint else ''}{'' if hint.endswith('?') else '.'} See `{path} --help`."
 
 
 def _end(sentence: str, code: int) -> int:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ganherd.cli.completion import complete_run, complete_setting
 from ganherd.util.errors import UserError
+from ganherd.util.terminal.screen import Block, show_screen
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
@@ -17,22 +21,59 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result on stdout as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Verbose = Annotated[
+    bool, typer.Option("--verbose", "-v", help="Show all details: samples, networks, seeds and remarks of every score.")
+]
 Trust = Annotated[
     bool, typer.Option("--trust-code", help="Allow code that is not part of ganherd: modules and TorchScript.")
 ]
 Set = Annotated[
-    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the recipe. May be repeated.")
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the recipe; `ganherd recipes --keys` explains them. May be repeated.",
+        autocompletion=complete_setting,
+    ),
 ]
 Budget = Annotated[
     str | None,
     typer.Option(
-        help="Length of the run: 5000steps, 20epochs, or wall-clock time up to its mixture, e.g. 90s, 10m, 2h."
+        help="Length of the run: 5000steps, 20epochs, or wall-clock time up to its mixture, e.g. 90s, 10m, 2h; with --resume "
+        "also what is added, e.g. +200steps."
     ),
 ]
 Seeds = Annotated[int | None, typer.Option(help="Number of replicas with different seeds.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]
-RunFolderArgument = Annotated[Path, typer.Argument(help="A run folder.")]
-Runs = Annotated[list[Path], typer.Argument(help="Run folders.")]
+
+
+def named_run(word: Path | None) -> Path | None:
+    """Return the run folder that a word names, and report which one `@last` or a tag is."""
+    if word is None or not str(word).startswith("@"):
+        return word
+    from ganherd.runs import run_names
+
+    path = run_names.named_run(word)
+    say(f"{word} is {path}")
+    return path
+
+
+def named_runs(words: list[Path] | None) -> list[Path] | None:
+    """Return the run folders that words name; see `named_run`."""
+    return None if words is None else [path for path in map(named_run, words) if path is not None]
+
+
+RunFolderArgument = Annotated[
+    Path, typer.Argument(help="A run folder, @last or @TAG.", callback=named_run, autocompletion=complete_run)
+]
+Runs = Annotated[
+    list[Path], typer.Argument(help="Run folders, @last or @TAG.", callback=named_runs, autocompletion=complete_run)
+]
+
+
+def examples(*lines: str) -> str:
+    """Return the end of a command's help: commands to type."""
+    return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
 def names(text: str | None) -> list[str] | None:
@@ -66,8 +107,17 @@ def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | No
     >>> recipe_overrides(["train.batch=8"], "90s", None)
     ['train.batch=8', 'train.budget=90s']
     """
-    given = {"train.budget": budget or None, "herd.seeds": seeds}
+    given = {"train.budget": with_unit(budget) or None, "herd.seeds": seeds}
     return [*(sets or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+
+
+def with_unit(budget: str | None) -> str | None:
+    """Return a budget as it is, or raise a `UserError` if it is a number without a unit."""
+    if budget and re.fullmatch(r"\s*\+?[\d.]+\s*", budget):
+        number = budget.strip()
+        units = f"{number}steps, {number}epochs, {number}s, {number}m or {number}h"
+        raise UserError(f"--budget {number} has no unit: write {units}.")
+    return budget
 
 
 def refuse(*mistakes: tuple[object, str]) -> None:
@@ -75,6 +125,11 @@ def refuse(*mistakes: tuple[object, str]) -> None:
     for condition, sentence in mistakes:
         if condition:
             raise UserError(sentence)
+
+
+def terminal_width() -> int:
+    """Return the columns of the terminal; 200 if the output goes elsewhere."""
+    return shutil.get_terminal_size((200, 24)).columns
 
 
 def log_unless(quiet: bool) -> Callable[[str], None]:
@@ -95,6 +150,14 @@ def print_result(as_json: bool, facts: Mapping[str, Any], text: object) -> None:
         print_json(facts)
     else:
         show(text)
+
+
+def print_screen(as_json: bool, facts: Mapping[str, Any], *blocks: Block) -> None:
+    """Print the result of a command on stdout: the facts as JSON, or the blocks as wide as the terminal is."""
+    if as_json:
+        print_json(facts)
+    else:
+        show_screen(*blocks)
 
 
 def show_verdict(verdict: VerdictRecord | None) -> None:

@@ -11,14 +11,16 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from ganherd.compare.answer import answer
 from ganherd.compare.comparison_record import Comparison, ComparisonRow, ComparisonTraining
-from ganherd.compare.differences import differences
-from ganherd.compare.entry import Entry, TrainedSteps, look_at, names_of
+from ganherd.compare.contenders import Contender
+from ganherd.compare.differences import Differences, primary_of
+from ganherd.compare.entry import Entry, TrainedSteps, look_at
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
@@ -26,7 +28,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.runs.score_entry import Scores
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
-from ganherd.util.files import atomic_write
+from ganherd.util.files import JsonObject, atomic_write
 
 RESULT = "compare.json"
 BUDGET, IMAGES = "budget", "images"  # the two bases, and the folders of their runs
@@ -47,8 +49,8 @@ class ComparisonRequest:
     @classmethod
     def of(
         cls,
-        sources: Sequence[str],
-        budget: str,
+        those: Sequence[Contender],
+        budget: str | None = None,
         seeds: int = 3,
         overrides: Sequence[str] = (),
         metrics: Sequence[str] | None = None,
@@ -56,18 +58,24 @@ class ComparisonRequest:
         network: str | None = None,
         trust_code: bool = False,
     ) -> ComparisonRequest:
-        """Read the recipes; every mistake is reported here, before anything trains."""
-        if len(sources) < 2:
-            raise UserError("a comparison needs at least two recipes: name them one after the other.")
+        """Read the recipes; every mistake is reported here, before anything trains.
+
+        Args:
+            those: The recipes with their own overrides.
+            budget: The budget of each recipe. None: their own, if all have the same.
+            overrides: Overrides of all recipes.
+        """
+        budget = budget or _common_budget(those, overrides)
         # no run is scored by itself: all are measured alike in the end
-        own = [*overrides, f"train.budget={budget}", f"herd.seeds={seeds}", "run.scores=false"]
-        loaded = [recipe_file.load(source, own) for source in sources]
-        for source, recipe in zip(sources, loaded, strict=True):
-            trust.check_recipe(recipe, source, trust_code)
+        common = [f"train.budget={budget}", f"herd.seeds={seeds}", "run.scores=false"]
+        recipes = {}
+        for one in those:
+            recipes[one.name] = recipe_file.load(one.source, [*overrides, *one.overrides, *common])
+            trust.check_recipe(recipes[one.name], one.source, trust_code)
         names = None if metrics is None else known_metrics(metrics, "score")
         if network is not None:
             trust.check_network(network, trust_code)
-        return cls(dict(zip(names_of(list(sources)), loaded, strict=True)), budget, seeds, names, samples, network)
+        return cls(recipes, budget, seeds, names, samples, network)
 
     @property
     def is_time(self) -> bool:
@@ -76,8 +84,20 @@ class ComparisonRequest:
     def training(self) -> ComparisonTraining:
         """Return what the runs are trained with; a folder holds runs of one such setting only."""
         recipes = {name: recipe.model_dump(exclude={"run": {"scores"}}) for name, recipe in self.recipes.items()}
-        result: ComparisonTraining = _plain({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
+        result: ComparisonTraining = plain_json({"recipes": recipes, "budget": self.budget, "seeds": self.seeds})
         return result
+
+
+def _common_budget(those: Sequence[Contender], overrides: Sequence[str]) -> str:
+    """Return the budget that all recipes have."""
+    loaded = {one.name: recipe_file.load(one.source, [*overrides, *one.overrides]) for one in those}
+    budgets = {name: recipe.train.budget for name, recipe in loaded.items()}
+    if len(set(budgets.values())) > 1:
+        each = ", ".join(f"{name} {budget}" for name, budget in budgets.items())
+        raise UserError(
+            f"The recipes have different budgets ({each}). Set one for all, e.g. --budget 10m or 5000steps."
+        )
+    return next(iter(budgets.values()))
 
 
 def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, log: Log | None = None) -> Comparison:
@@ -110,11 +130,6 @@ def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, log: 
     return state.facts
 
 
-def default_folder(names: Sequence[str]) -> Path:
-    """Return a folder that depends on the recipes only, so that the same command finds what it began."""
-    return Path("comparisons") / "-vs-".join(names)
-
-
 class _State:
     """The folder of a comparison and the content of its compare.json, which is written after every change."""
 
@@ -144,7 +159,7 @@ class _State:
         return RunFolder(self.folder / basis / name)
 
     def write(self, **changes: Any) -> None:
-        self.facts |= _plain(changes)
+        self.facts |= plain_json(changes)
         atomic_write(self.path, json.dumps(self.facts, indent=1, allow_nan=False) + "\n")
 
     def _refuse_another(self) -> None:
@@ -233,8 +248,15 @@ def _score(state: _State, entries: dict[str, Entry]) -> None:
         runs = {name: run if run.info_path.is_file() else state.run(BUDGET, name) for name, run in runs.items()}
         scores = _scores(state, names, runs, basis)
         rows = {name: {**_row(state, entries[name], run), "scores": scores[name]} for name, run in runs.items()}
-        bases[basis] = {"entries": rows, "differences": differences(scores)}
-    state.write(bases=bases, state="finished")
+        bases[basis] = {"entries": rows, **judged(scores, names)}
+    state.write(bases=bases, primary=primary_of(names), state="finished")
+    state.write(answer=answer(state.facts))
+
+
+def judged(scores: Mapping[str, Scores], names: Sequence[str], over_samples: bool = False) -> JsonObject:
+    """Return the differences of a basis: to the first contender, and the best of all by metric."""
+    apart = Differences(scores, primary_of(names), over_samples)
+    return {"differences": apart.to_first(), "best": apart.best()}
 
 
 def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str) -> dict[str, Scores]:
@@ -250,7 +272,7 @@ def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: 
         key = _key(run)
         if alone and key not in cached:
             state.log(f"scores of {name} ({basis})")
-            cached[key] = _plain(score_run(run.path, alone, request.samples, network=request.network, **settings))
+            cached[key] = plain_json(score_run(run.path, alone, request.samples, network=request.network, **settings))
             state.write()
         scores[name] = dict(cached.get(key, {}))
     if contests:
@@ -288,7 +310,7 @@ def _row(state: _State, entry: Entry, run: RunFolder) -> ComparisonRow:
     }
 
 
-def _plain(value: Any) -> Any:
+def plain_json(value: Any) -> Any:
     """Return the value as JSON reads it back."""
     from ganherd.runs.records import plain
 

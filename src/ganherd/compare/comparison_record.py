@@ -42,7 +42,10 @@ class ScoreDifference(TypedDict, total=False):
     std: float | None
     per_seed: Required[list[float | None]]
     seeds: list[int]
-    verdict: Required[Verdict]
+    p: float  # of the difference by itself
+    p_corrected: float  # by Holm's method, for the number of tests in its family
+    direction: Verdict  # better or worse, however certain it is
+    verdict: Required[Verdict]  # by the corrected p-value
 
 
 class ComparisonRow(TypedDict):
@@ -50,12 +53,12 @@ class ComparisonRow(TypedDict):
 
     run: str
     members: int
-    parameters: int
+    parameters: int | None  # not known of finished runs, like the following numbers of parameters and images
     generator_parameters: list[int]
-    discriminator_parameters: int
+    discriminator_parameters: int | None
     steps: int
     first: int  # steps of the run before it
-    images: int
+    images: int | None
     device: str
     device_seconds: float
     wall_seconds: float | None
@@ -63,10 +66,11 @@ class ComparisonRow(TypedDict):
 
 
 class ComparisonBasis(TypedDict):
-    """All recipes at an equal budget, or at equal images seen."""
+    """All contenders at an equal budget, at equal images seen, or as finished runs are."""
 
     entries: dict[str, ComparisonRow]
     differences: dict[str, dict[str, ScoreDifference]]
+    best: NotRequired[dict[str, str]]  # by metric, the contender that is better than every other
 
 
 class Comparison(TypedDict, total=False):
@@ -78,6 +82,8 @@ class Comparison(TypedDict, total=False):
     scores: Required[dict[str, Scores]]
     scoring: ComparisonScoring
     data: ComparisonData
+    primary: str  # the score that was declared before anything was trained; the others are corrected
+    answer: str
     bases: dict[str, ComparisonBasis]
 
 

@@ -1,16 +1,18 @@
-"""Show a comparison as lines of text: the cost of each recipe, its scores, and how certain the differences are."""
+"""Show a comparison on a terminal: the answer first, then a short table; with all details the cost, scores and differences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
+from ganherd.compare.answer import RUNS, answer
 from ganherd.compare.comparison_record import Comparison, ScoreDifference
-from ganherd.compare.differences import better
+from ganherd.metrics.metric_registry import METRICS, title_of
 from ganherd.recipe.schema import parse_budget
 from ganherd.report.templating import duration
-from ganherd.scoring.result import format_value
+from ganherd.scoring.result import format_value, measured, skipped
 from ganherd.scoring.score_table import side_by_side
-from ganherd.util.text import text_table
+from ganherd.util.errors import counted
+from ganherd.util.terminal.screen import Block, Columns, Styled
 
 UNEQUAL = 0.05  # relative difference of device-seconds that gets a note
 
@@ -20,7 +22,7 @@ def title(facts: Comparison) -> str:
     training = facts["training"]
     names, seeds = list(training["recipes"]), training["seeds"]
     others = " and ".join([", ".join(names[1:-1]), names[-1]] if len(names) > 2 else names[1:])
-    return f"{names[0]} against {others} on {facts['data']['name']}, {seeds} seed{'s' * (seeds > 1)} each"
+    return f"{names[0]} against {others} on {facts['data']['name']}, {counted(seeds, 'seeds')} each"
 
 
 def rows(facts: Comparison) -> str:
@@ -30,8 +32,10 @@ def rows(facts: Comparison) -> str:
 
 def heading(facts: Comparison, basis: str) -> str:
     """Return the heading of a basis, which states what is equal: the budget, or the images seen."""
+    if basis == RUNS:
+        return "Finished runs, as they are"
     if basis == "images":
-        least = min(row["images"] for row in facts["bases"]["images"]["entries"].values())
+        least = min(row["images"] or 0 for row in facts["bases"]["images"]["entries"].values())
         return f"At equal {rows(facts)} seen: about {least:,} by the discriminators of a seed"
     budget = facts["training"]["budget"]
     unit, amount = parse_budget(budget)
@@ -48,45 +52,81 @@ def took(facts: Comparison, basis: str) -> list[Sequence[str]]:
     ]
     for name, row in facts["bases"][basis]["entries"].items():
         of_g = ", ".join(f"{n:,}" for n in row["generator_parameters"])
-        counts = (f"{row['members']:,}", f"{row['parameters']:,}", of_g, f"{row['discriminator_parameters']:,}")
+        counts = (
+            _count(row["members"]),
+            _count(row["parameters"]),
+            of_g or "–",
+            _count(row["discriminator_parameters"]),
+        )
         wall = row["wall_seconds"]
         spent = (row["device"], f"{row['device_seconds']:.1f}", "–" if wall is None else f"{wall:.1f}")
-        lines.append((name, *counts, f"{row['steps']:,}", f"{row['images']:,}", *spent))
+        lines.append((name, *counts, _count(row["steps"]), _count(row["images"]), *spent))
     return lines
 
 
-def apart(differences: Mapping[str, Mapping[str, ScoreDifference]]) -> list[Sequence[str]]:
+def _count(number: int | None) -> str:
+    return "–" if number is None else f"{number:,}"
+
+
+def apart(facts: Comparison, basis: str) -> list[Sequence[str]]:
     """Return the table of differences to the first recipe: a row for each metric, a column for each other recipe."""
-    metrics = list(dict.fromkeys(metric for entry in differences.values() for metric in entry))
+    differences = facts["bases"][basis]["differences"]
+    metrics = [metric for metric in named_metrics(facts, basis) if any(metric in own for own in differences.values())]
     lines: list[Sequence[str]] = [
-        (metric.replace("_", " "), *(difference(metric, entry.get(metric)) for entry in differences.values()))
+        (title_of(metric), *(difference(metric, entry.get(metric)) for entry in differences.values()))
         for metric in metrics
     ]
     return [("difference", *differences), *lines]
 
 
 def difference(metric: str, entry: ScoreDifference | None) -> str:
-    """Return one difference with its interval and verdict.
+    """Return one difference with its interval, corrected p-value and verdict.
 
-    >>> difference("fid", {"value": -2.0, "interval": {"low": -3.0, "high": -1.0}, "verdict": "better"})
-    '-2.000 (-3.000 to -1.000) better'
+    >>> ends = {"low": -3.0, "high": -1.0}
+    >>> difference("fid", {"value": -2.0, "interval": ends, "p_corrected": 0.0312, "verdict": "better"})
+    '-2.000 (-3.000 to -1.000), p 0.031, better'
     """
     if entry is None:
         return "–"
-    ends = entry.get("interval")
+    ends, p = entry.get("interval"), entry.get("p_corrected")
     span = f" ({format_value(metric, ends['low'])} to {format_value(metric, ends['high'])})" if ends else ""
-    sign = "+" if entry["value"] > 0 else ""
-    return f"{sign}{format_value(metric, entry['value'])}{span} {entry['verdict']}"
+    chance = "" if p is None else f", p {p:.3f}" if p >= 0.001 else ", p < 0.001"
+    return f"{signed(metric, entry['value'])}{span}{chance}, {entry['verdict']}"
+
+
+def signed(metric: str, value: float) -> str:
+    """Return a difference with its sign.
+
+    >>> signed("fid", 0.5), signed("label_accuracy", -0.01)
+    ('+0.500', '-1.0 %')
+    """
+    return f"{'+' if value > 0 else ''}{format_value(metric, value)}"
 
 
 def notes(facts: Comparison, basis: str) -> list[str]:
     """Return what a reader needs to know about the tables."""
     first, entries = next(iter(facts["training"]["recipes"])), facts["bases"][basis]["entries"]
+    seeds, primary = facts["training"]["seeds"], title_of(facts.get("primary", "fid"))
     out = []
-    if facts["training"]["seeds"] > 1:
+    if seeds > 1:
         out.append(f"difference: minus {first}, mean over the seeds, paired by seed, with its 95 % interval")
+    elif basis == RUNS:
+        out.append(f"difference: minus {first}, with its 95 % interval over the samples of these runs")
     else:
         out.append("one seed: the variation between trainings is unknown; --seeds 3 or more measures it")
+    if seeds > 1 or basis == RUNS:
+        out.append(
+            f"{primary} is the primary score, declared beforehand; the p-values of all others are corrected together (Holm), "
+            "and the verdict is better or worse if p is at most 0.05"
+        )
+    if nearest := [
+        title_of(m) for m in named_metrics(facts, basis) if m in METRICS and METRICS[m].direction == "nearest"
+    ]:
+        out.append(
+            f"for {' and '.join(nearest)}, better means nearer to the best value, and p is about the distance to it"
+        )
+    if cut := cut_intervals(facts, basis):
+        out.append(f"an interval over few seeds can exceed the possible values; it is cut there: {', '.join(cut)}")
     seconds = [row["device_seconds"] for row in entries.values()]
     timed = basis == "budget" and parse_budget(facts["training"]["budget"])[0] == "seconds"
     if timed and max(seconds) > (1 + UNEQUAL) * min(seconds):
@@ -97,17 +137,109 @@ def notes(facts: Comparison, basis: str) -> list[str]:
     return out
 
 
-def text(facts: Comparison) -> str:
-    """Return the whole comparison as text."""
-    parts = [title(facts)]
+def named_metrics(facts: Comparison, basis: str) -> list[str]:
+    """Return the metrics of a basis, the primary one first."""
+    entries = facts["bases"][basis]["entries"].values()
+    names = dict.fromkeys(metric for row in entries for metric in measured(row.get("scores", {})))
+    return sorted(names, key=lambda metric: metric != facts.get("primary"))
+
+
+def cut_intervals(facts: Comparison, basis: str) -> list[str]:
+    """Return the scores whose interval was cut at the least or the largest possible value, with the contender."""
+    return [
+        f"{score.title} of {name}"
+        for name, row in facts["bases"][basis]["entries"].items()
+        for score in measured(row.get("scores", {})).values()
+        if score.interval and ", cut at" in score.interval.get("how", "")
+    ]
+
+
+def warnings(facts: Comparison) -> list[str]:
+    """Return every warning about a score once, with the contenders and scores that it is about."""
+    about: dict[str, dict[str, set[str]]] = {}
+    for by_basis in facts["bases"].values():
+        for name, row in by_basis["entries"].items():
+            for score in measured(row.get("scores", {})).values():
+                if score.warning:
+                    about.setdefault(score.warning, {}).setdefault(score.title, set()).add(name)
+    out, number = [], len(facts["training"]["recipes"])
+    for warning, titles in about.items():
+        names = set.union(*titles.values())
+        whose = "" if len(names) == number else f" of {', '.join(sorted(names))}"
+        out.append(f"{', '.join(titles)}{whose}: {warning}.")
+    return out
+
+
+def answers(facts: Comparison) -> list[str]:
+    """Return the answer at the first basis, and those at the others if they differ."""
+    first, *others = facts["bases"]
+    out = [facts.get("answer") or answer(facts)]
+    for basis in others:
+        other = answer(facts, basis)
+        same = facts["bases"][basis].get("best", {}) == facts["bases"][first].get("best", {})
+        out.append(f"At equal {rows(facts)} seen: {'the same verdicts.' if same else other}")
+    return out
+
+
+def screen(facts: Comparison, verbose: bool = False) -> list[Block]:
+    """Return the comparison for a terminal: the answer, a short table, and every warning; with `verbose` all tables."""
+    first, *others = answers(facts)
+    blocks: list[Block] = [Styled(first, "strong"), *others, "", *_short(facts)]
+    blocks += [Styled(warning, "warn") for warning in warnings(facts)]
+    return [*blocks, *(_details(facts) if verbose else [])]
+
+
+def _short(facts: Comparison) -> list[Block]:
+    """Return the scores at the first basis, the primary one first, with the verdict on each."""
+    basis, by_basis = next(iter(facts["bases"].items()))
+    entries, best = by_basis["entries"], by_basis.get("best", {})
+    each = {name: measured(row["scores"]) for name, row in entries.items()}
+    primary = facts.get("primary", "")
+    lines: list[list[str | Styled]] = []
+    for metric in named_metrics(facts, basis):
+        name = f"{title_of(metric)} (primary)" if metric == primary else title_of(metric)
+        values = [str(own[metric]) if metric in own else "–" for own in each.values()]
+        lines.append([name, *values, *_verdict(facts, metric, list(entries), best.get(metric))])
+    head = ["score", *entries, *(["difference, 95 %"] if len(entries) == 2 else []), "better"]
+    right = range(1, len(entries) + 1)
+    what = f"{title(facts)}. {heading(facts, basis)}."
+    return [
+        Styled(what, "soft"),
+        Columns(head, lines, right=right),
+        *(Styled(f"{n}.", "soft") for n in left_out(facts, basis)),
+    ]
+
+
+def _verdict(facts: Comparison, metric: str, names: Sequence[str], winner: str | None) -> list[str | Styled]:
+    """Return the last cells of a row: of two contenders the interval of the difference, and which one is better."""
+    by_basis = next(iter(facts["bases"].values()))
+    verdict = Styled("undecided", "soft") if winner is None else Styled(winner, "good")
+    if len(names) > 2:
+        return [verdict]
+    one = by_basis["differences"][names[1]].get(metric)
+    ends = one.get("interval") if one else None
+    span = f"{signed(metric, ends['low'])} to {signed(metric, ends['high'])}" if ends else "–"
+    return [span, verdict]
+
+
+def left_out(facts: Comparison, basis: str) -> list[str]:
+    """Return the metrics that were left out, each once with its reason."""
+    lines = facts["bases"][basis]["entries"].values()
+    return list(dict.fromkeys(sentence.rstrip(".") for row in lines for sentence in skipped(row.get("scores", {}))))
+
+
+def _details(facts: Comparison) -> list[Block]:
+    """Return the tables of all bases: what each contender took, its scores with intervals, and the differences."""
+    blocks: list[Block] = []
     for basis, by_basis in facts["bases"].items():
         scores = {name: row["scores"] for name, row in by_basis["entries"].items()}
-        parts += ["", heading(facts, basis), "", *text_table(took(facts, basis)), ""]
-        parts += [side_by_side(scores, better=better(scores)), ""]
-        parts += [*text_table(apart(by_basis["differences"])), *notes(facts, basis)]
+        costs, apart_ = took(facts, basis), apart(facts, basis)
+        blocks += ["", Styled(heading(facts, basis), "strong"), "", Columns(costs[0], costs[1:]), ""]
+        blocks += [*side_by_side(scores, better=by_basis.get("best", {})), "", Columns(apart_[0], apart_[1:])]
+        blocks += notes(facts, basis)
         if facts["training"]["seeds"] > 1:
-            parts.append(
+            blocks.append(
                 "a star marks a recipe that its paired differences show to be better than all others; without one, "
                 "it is undecided which is the best"
             )
-    return "\n".join(parts)
+    return blocks

@@ -1,81 +1,196 @@
-"""Compute how much better or worse than the first recipe others are: paired by seed, with interval and verdict."""
+"""Compute how much better or worse than the first contender the others are, with interval, p-value and verdict.
+
+One score is declared primary before anything trains: FID, or the first requested score. It is tested by itself, with Holm's
+correction over the pairs of contenders if there are more than two. All other scores are one family with Holm's correction over
+scores and pairs: the chance that any of their verdicts is wrong stays below 5 %, however many scores there are.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import combinations
 from typing import Any, cast
 
 from ganherd.compare.comparison_record import ScoreDifference
 from ganherd.metrics.metric_registry import METRICS
-from ganherd.metrics.statistics.seeds import together
-from ganherd.metrics.statistics.verdict import UNDECIDED, verdict
+from ganherd.metrics.statistics.intervals import around, interval
+from ganherd.metrics.statistics.seeds import SURE, together
+from ganherd.metrics.statistics.verdict import UNDECIDED, Verdict
 from ganherd.scoring.result import SKIPPED
 
 Scores = Mapping[str, Mapping[str, Any]]
+PRIMARY = "fid"
+ALPHA = 0.05  # the chance of a wrong verdict in each family
 
 
-def differences(scores: Mapping[str, Scores]) -> dict[str, dict[str, ScoreDifference]]:
-    """Return the differences of every other recipe from the first one, by recipe and metric.
+def primary_of(metrics: Sequence[str]) -> str:
+    """Return the primary score: FID, or the first requested one if FID is not among them.
 
-    >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v], "seeds": [0, 1]}} for v in (5.0, 3.0))
-    >>> found = differences({"a": a, "b": b})["b"]["fid"]
-    >>> round(found["value"], 3), found["verdict"]
-    (-2.02, 'better')
+    >>> primary_of(["kid", "fid"]), primary_of(["modes", "kid"])
+    ('fid', 'modes')
     """
-    first, *others = scores
-    measured = {name: _measured(own) for name, own in scores.items()}
-    return {
-        name: {
-            metric: difference(metric, measured[first][metric], entry)
-            for metric, entry in measured[name].items()
-            if metric in measured[first]
+    return PRIMARY if PRIMARY in metrics else metrics[0]
+
+
+class Differences:
+    """The differences between all pairs of contenders, with corrected verdicts."""
+
+    def __init__(self, scores: Mapping[str, Scores], primary: str = PRIMARY, over_samples: bool = False) -> None:
+        """Compare all pairs.
+
+        Args:
+            scores: The scores of each contender.
+            primary: The score that was declared primary.
+            over_samples: Compare contenders of one seed by the intervals over their samples. Such a verdict is about these
+                trained mixtures only, not about their recipes.
+        """
+        self._names = list(scores)
+        known = {name: _measured(own) for name, own in scores.items()}
+        self._pairs: dict[tuple[str, str, str], ScoreDifference] = {
+            (a, b, metric): difference(metric, known[a][metric], entry, over_samples)
+            for a, b in combinations(known, 2)
+            for metric, entry in known[b].items()
+            if metric in known[a]
         }
-        for name in others
-    }
+        for is_primary in (True, False):
+            family = [one for (_, _, metric), one in self._pairs.items() if (metric == primary) is is_primary]
+            _correct(family)
+
+    def to_first(self) -> dict[str, dict[str, ScoreDifference]]:
+        """Return the differences of every other contender from the first one, by contender and metric.
+
+        >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v], "seeds": [0, 1]}} for v in (5.0, 3.0))
+        >>> found = Differences({"a": a, "b": b}).to_first()["b"]["fid"]
+        >>> round(found["value"], 3), found["verdict"]
+        (-2.02, 'better')
+        """
+        first, *others = self._names
+        result: dict[str, dict[str, ScoreDifference]] = {name: {} for name in others}
+        for (a, b, metric), one in self._pairs.items():
+            if a == first:
+                result[b][metric] = one
+        return result
+
+    def best(self) -> dict[str, str]:
+        """Return by metric the contender that is better than every other; metrics without one are left out.
+
+        >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v]}, "kid": {"value": v, "per_seed": [v]}} for v in (5.0, 3.0))
+        >>> Differences({"a": a, "b": b}).best()
+        {'fid': 'b'}
+        """
+        wins: dict[str, dict[str, set[str]]] = {}  # by metric and contender, those that it is better than
+        compared: dict[str, set[str]] = {}
+        for (a, b, metric), one in self._pairs.items():
+            compared.setdefault(metric, set()).update((a, b))
+            if one["verdict"] != UNDECIDED:
+                winner, loser = (b, a) if one["verdict"] == "better" else (a, b)
+                wins.setdefault(metric, {}).setdefault(winner, set()).add(loser)
+        return {
+            metric: name
+            for metric, names in compared.items()
+            for name in sorted(names)
+            if wins.get(metric, {}).get(name) == names - {name}
+        }
 
 
-def better(scores: Mapping[str, Scores]) -> dict[str, str]:
-    """Return by metric the recipe that is better than every other; metrics without one are left out.
+def difference(
+    metric: str, first: Mapping[str, Any], other: Mapping[str, Any], over_samples: bool = False
+) -> ScoreDifference:
+    """Return the mean difference with its interval and p-value, and the verdict without a correction.
 
-    >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v]}, "kid": {"value": v, "per_seed": [v]}} for v in (5.0, 3.0))
-    >>> better({"a": a, "b": b})
-    {'fid': 'b'}
+    The verdict is about the gain; for a score of which 1 is best, the gain is how much nearer to 1 it is. Seeds that both have
+    are paired; if they have fewer than two in common, Welch's test compares the means. See `Differences` for `over_samples`.
     """
-    by_metric: dict[str, dict[str, Mapping[str, Any]]] = {}
-    for name, own in scores.items():
-        for metric, entry in _measured(own).items():
-            by_metric.setdefault(metric, {})[name] = entry
-    return {
-        metric: name
-        for metric, entries in by_metric.items()
-        for name, entry in entries.items()
-        if len(entries) > 1
-        and all(difference(metric, entries[o], entry)["verdict"] == "better" for o in entries if o != name)
-    }
+    merit, mine, theirs = METRICS[metric].merit, _by_seed(first), _by_seed(other)
+    apart: ScoreDifference = {"value": other["value"] - first["value"], "per_seed": [], "verdict": UNDECIDED}
+    common = [seed for seed in mine if seed in theirs]
+    if len(common) > 1:
+        paired = together([{"value": theirs[seed] - mine[seed]} for seed in common], common)
+        gains = [merit(theirs[seed]) - merit(mine[seed]) for seed in common]
+        return _judged({**apart, **cast(ScoreDifference, paired)}, sum(gains), paired_p(gains))
+    if len(mine) > 1 and len(theirs) > 1:
+        from scipy.stats import ttest_ind
+
+        (a, b), how = ([*mine.values()], [*theirs.values()]), "Welch's t over different seeds"
+        ends = ttest_ind(b, a, equal_var=False).confidence_interval()
+        merits = [[merit(value) for value in values] for values in (a, b)]
+        test = ttest_ind(merits[1], merits[0], equal_var=False)
+        apart["interval"] = interval(float(ends.low), float(ends.high), how)
+        return _judged(apart, float(test.statistic), float(test.pvalue))
+    errors = [_error(entry) for entry in (first, other)]
+    if over_samples and None not in errors:
+        error = math.hypot(*cast(list[float], errors))
+        apart["interval"] = around(apart["value"], error, "over the samples of these two")
+        gain = merit(other["value"]) - merit(first["value"])
+        return _judged(apart, gain, math.erfc(abs(gain) / max(error, 1e-300) / math.sqrt(2)))
+    return apart
 
 
-def difference(metric: str, first: Mapping[str, Any], other: Mapping[str, Any]) -> ScoreDifference:
-    """Return the mean difference with its interval and verdict.
+def paired_p(gains: Sequence[float]) -> float | None:
+    """Return the p-value of paired gains by Student's t; by the sign test if all are alike, because then there is no spread.
 
-    The verdict is about the gain of each seed; for a score of which 1 is best, the gain is how much nearer to 1 it is.
+    None if there are too few that are alike to say anything.
+
+    >>> round(paired_p([1.0, 2.0, 3.0]), 3), paired_p([1.0] * 6), paired_p([1.0, 1.0]) is None
+    (0.074, 0.03125, True)
     """
-    pairs = [
-        (a, b)
-        for a, b in zip(first.get("per_seed", ()), other.get("per_seed", ()), strict=False)
-        if _is_number(a) and _is_number(b)
-    ]
-    if not pairs:
-        return {"value": other["value"] - first["value"], "per_seed": [], "verdict": UNDECIDED}
-    seeds, merit = first.get("seeds", []), METRICS[metric].merit
-    gained = together([{"value": merit(b) - merit(a)} for a, b in pairs], seeds)
-    mean = together([{"value": b - a} for a, b in pairs], seeds)
-    return cast(ScoreDifference, {**mean, "verdict": verdict(gained.get("interval"))})
+    count, mean = len(gains), sum(gains) / len(gains)
+    deviation = math.sqrt(sum((gain - mean) ** 2 for gain in gains) / (count - 1))
+    if deviation <= 1e-9 * abs(mean) or deviation == 0:
+        return 2.0 ** (1 - count) if count >= SURE and mean else None
+    from scipy.stats import t
+
+    return float(2 * t.sf(abs(mean) / deviation * math.sqrt(count), count - 1))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values corrected by Holm's method for the number of tests.
+
+    >>> [round(p, 3) for p in holm([0.01, 0.04, 0.03])]
+    [0.03, 0.06, 0.06]
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    out, highest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(order):
+        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        out[i] = highest
+    return out
+
+
+def _judged(apart: ScoreDifference, gain: float, p: float | None) -> ScoreDifference:
+    """Add the p-value, and the verdict that it gives for a gain of this sign."""
+    if p is None or not math.isfinite(p):
+        return {**apart, "verdict": UNDECIDED}
+    sign: Verdict = "better" if gain > 0 else "worse"
+    return {**apart, "p": p, "direction": sign, "verdict": sign if p <= ALPHA else UNDECIDED}
+
+
+def _correct(family: Sequence[ScoreDifference]) -> None:
+    """Replace the verdicts of one family by those of its corrected p-values."""
+    tested = [one for one in family if "p" in one]
+    for one, p in zip(tested, holm([one["p"] for one in tested]), strict=True):
+        one["p_corrected"] = p
+        one["verdict"] = one["direction"] if p <= ALPHA else UNDECIDED
+
+
+def _by_seed(entry: Mapping[str, Any]) -> dict[int, float]:
+    """Return the values of a score by seed; none if there is only one seed, or a value is not known."""
+    values = entry.get("per_seed", ())
+    seeds = entry.get("seeds") or ()
+    by_seed = zip(seeds if len(seeds) == len(values) else range(len(values)), values, strict=True)
+    return {seed: value for seed, value in by_seed if _is_number(value)}
+
+
+def _error(entry: Mapping[str, Any]) -> float | None:
+    """Return the standard error of a score over its samples, from its interval."""
+    ends = entry.get("interval")
+    return (ends["high"] - ends["low"]) / 2 / 1.96 if isinstance(ends, Mapping) and "per_seed" not in entry else None
 
 
 def _measured(scores: Scores) -> Scores:
     """Return the scores that have a value."""
-    return {m: entry for m, entry in scores.items() if m != SKIPPED and _is_number(entry.get("value"))}
+    return {m: entry for m, entry in scores.items() if m != SKIPPED and m in METRICS and _is_number(entry.get("value"))}
 
 
 def _is_number(value: Any) -> bool:

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ganherd.data.dataset import Dataset
 from ganherd.features.classifier import BATCH, STEPS, ImageNet, PointNet
 from ganherd.features.extract import best_device
+from ganherd.features.one_cycle import OneCycleAdam
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,7 @@ def accuracy(data: Dataset, real: Images, generated: Images, steps: int, seed: i
     """Return the accuracy on held-out images. If there are both kinds of images, half of every batch is of each."""
     device = best_device()
     net = _fresh(data, seed).to(device)
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-3, total_steps=steps)
+    optimiser = OneCycleAdam(net.parameters(), steps)
     kinds = [kind for kind in (real, generated) if len(kind)]
     orders = [_order(len(kind), steps, BATCH // len(kinds), seed + number) for number, kind in enumerate(kinds)]
     net.train()
@@ -44,11 +44,7 @@ def accuracy(data: Dataset, real: Images, generated: Images, steps: int, seed: i
             rows = [order[step] for order in orders]
             x = np.concatenate([kind.x[own] for kind, own in zip(kinds, rows, strict=True)])
             y = np.concatenate([kind.y[own] for kind, own in zip(kinds, rows, strict=True)])
-            loss = F.cross_entropy(net(_units(x, data, device)), torch.from_numpy(y).to(device))
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
+            optimiser.update(F.cross_entropy(net(_units(x, data, device)), torch.from_numpy(y).to(device)))
     return _right(net, data, device)
 
 

@@ -75,7 +75,7 @@ def draw(facts: Downstream) -> Figure:
             [v - 100 * e["low"] if e else 0.0 for v, e in zip(y, ends, strict=True)],
             [100 * e["high"] - v if e else 0.0 for v, e in zip(y, ends, strict=True)],
         ]
-        axes.errorbar(x, y, reach, fmt="o-", color=colour, ms=5, lw=1.4, capsize=3, label=label)
+        axes.errorbar(x, y, reach, fmt="o", color=colour, ms=5, lw=1.4, capsize=3, label=label)
         for place, entry in known:
             seeds = [100 * v for v in entry["per_seed"] if v is not None]
             axes.plot([place] * len(seeds), seeds, ".", color=colour, alpha=0.4, ms=4)

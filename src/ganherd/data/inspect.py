@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 from ganherd.data import duplicates
 from ganherd.data.arrays import Array
@@ -17,14 +17,14 @@ from ganherd.data.keyed import shuffle
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject, atomic_write
-from ganherd.viz.pictures import DATA, INK, draw_grid, new_figure, png
+from ganherd.viz.pictures import DATA, INK, SOFT, new_figure, png
+from ganherd.viz.sheets import Heading, draw_sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-SOFT = "#75808c"  # colour of counts and notes
 MOST = 100  # classes shown
-MARGIN, HEADER = 36, 84  # pixels
+UNEQUAL = 4  # ratio of the largest class to the smallest from which a note is given
 _LAYOUTS = ((12, 1, 16), (36, 2, 10), (MOST, 4, 6))  # up to this many classes: columns of rows, images in a row
 _UNLABELLED = 10, 20  # rows, and images in a row
 
@@ -65,8 +65,29 @@ def describe(dataset: Dataset) -> JsonObject:
         "skipped": dataset.skipped,
         "copies": copies.copies,
         "held_out_and_trained_on": copies.across,
-        "notes": list(dict.fromkeys([*dataset.notes, *(copies.notes(dataset.kind) if dataset.is_image else [])])),
+        "notes": list(
+            dict.fromkeys(
+                [
+                    *dataset.notes,
+                    *(copies.notes(dataset.kind) if dataset.is_image else []),
+                    *_imbalance(dataset.labels, train, dataset.kind),
+                ]
+            )
+        ),
     }
+
+
+def _imbalance(labels: Sequence[str], counts: Array, kind: str) -> list[str]:
+    """Return a note if some class has far more training rows than another.
+
+    >>> _imbalance(["cat", "dog"], np.array([90, 20]), "images")
+    ['classes are unequal: cat has 90 images to train on, dog has 20; small classes are learned less well']
+    """
+    if len(labels) < 2 or counts.max() < UNEQUAL * counts.min():
+        return []
+    most, least = int(counts.argmax()), int(counts.argmin())
+    numbers = f"{labels[most]} has {counts[most]:,} {kind} to train on, {labels[least]} has {counts[least]:,}"
+    return [f"classes are unequal: {numbers}; small classes are learned less well"]
 
 
 def text(facts: Mapping[str, Any]) -> str:
@@ -87,8 +108,6 @@ def text(facts: Mapping[str, Any]) -> str:
     else:
         lines.append("no labels")
     lines += [f"note: {note}" for note in facts["notes"]]
-    if facts["skipped"]:
-        lines.append("note: to train without what was skipped, add --set data.bad_images=skip")
     return "\n".join([*lines, *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else [])])
 
 
@@ -133,7 +152,12 @@ def contact_sheet(dataset: Dataset, path: str | os.PathLike[str]) -> Path:
 
 
 def _summary(dataset: Dataset) -> str:
-    """Return one line about the data set: kind, classes, counts and split."""
+    """Return one line about the data set."""
+    return "  ·  ".join(_facts(dataset))
+
+
+def _facts(dataset: Dataset) -> list[str]:
+    """Return facts about the data set: kind, classes, counts and split."""
     if dataset.is_image:
         channels, height, width = dataset.shape
         what = f"{width} × {height} {'grey' if channels == 1 else 'RGB'}"
@@ -142,11 +166,11 @@ def _summary(dataset: Dataset) -> str:
     train, held = len(dataset.x), len(dataset.x_test)
     classes = counted(len(dataset.labels), "classes") if dataset.labels else "no labels"
     total = counted(train + held, dataset.kind)
-    return "  ·  ".join([what, classes, total, f"{dataset.split}: {train:,} to train on, {held:,} held out"])
+    return [what, classes, total, f"{dataset.split}: {train:,} to train on, {held:,} held out"]
 
 
 def _images(dataset: Dataset) -> Image.Image:
-    """Return a page with a title, and below it columns of rows of images."""
+    """Return a sheet with a title, and below it columns of rows of images."""
     present = [k for k in range(len(dataset.labels)) if (dataset.y == k).any()]
     shown = present[:MOST]
     if shown:
@@ -157,21 +181,10 @@ def _images(dataset: Dataset) -> Image.Image:
         columns, names, (most, across) = 1, [], _UNLABELLED
         images = _some(dataset, np.arange(len(dataset.x)), -1, most * across)
         rows = [images[i : i + across] for i in range(0, len(images), across)]
-    each = -(-len(rows) // columns)
-    grids = [draw_grid(rows[i : i + each], names[i : i + each], largest=64) for i in range(0, len(rows), each)]
-    big, small = _font("DejaVuSans-Bold.ttf", 30), _font("DejaVuSans.ttf", 17)
-    widths = [grid.width + MARGIN for grid in grids]
-    title_width = max(big.getlength(dataset.name), small.getlength(_summary(dataset)))
-    size = (MARGIN + max(sum(widths), round(title_width) + MARGIN), HEADER + grids[0].height + 2 * MARGIN)
-    page = Image.new("RGB", size, "white")
-    pen = ImageDraw.Draw(page)
-    pen.text((MARGIN, MARGIN - 8), dataset.name, INK, font=big)
-    pen.text((MARGIN, MARGIN + 36), _summary(dataset), SOFT, font=small)
-    for i, grid in enumerate(grids):
-        page.paste(grid, (MARGIN + sum(widths[:i]), HEADER + MARGIN))
-    if more := len(present) - len(shown):
-        pen.text((MARGIN, page.height - 8), f"and {counted(more, 'more classes')}", SOFT, font=small, anchor="ls")
-    return page
+    more = len(present) - len(shown)
+    note = f"and {counted(more, 'more classes')}" if more else ""
+    heading = Heading(dataset.name, _facts(dataset))
+    return draw_sheet(rows, names, heading, columns=columns, largest=64, note=note)
 
 
 def _name(dataset: Dataset, k: int) -> str:
@@ -183,12 +196,6 @@ def _name(dataset: Dataset, k: int) -> str:
 def _some(dataset: Dataset, rows: Array, k: int, most: int) -> Array:
     """Return at most this many images of a class, chosen at random but the same for every call."""
     return np.asarray(dataset.x[rows[shuffle(len(rows), "sheet", k + 1)[:most]]])
-
-
-def _font(name: str, size: int) -> Any:
-    import matplotlib
-
-    return ImageFont.truetype(os.path.join(matplotlib.get_data_path(), "fonts", "ttf", name), size)
 
 
 def _points(dataset: Dataset) -> Figure:

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from ganherd.data.keyed import shuffle
 from ganherd.features import cache
+from ganherd.features.one_cycle import OneCycleAdam
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
@@ -171,17 +172,12 @@ def _fit(
         raise UserError(f"a classifier needs labels, and no sample of {dataset.name} has one")
     y = torch.from_numpy(np.ascontiguousarray(dataset.y[rows]))
     order = _batches(len(rows), np.random.default_rng(seed))  # [steps, B]
-    optimiser = torch.optim.Adam(net.parameters(), lr=1e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, max_lr=5e-3, total_steps=len(order))
+    optimiser = OneCycleAdam(net.parameters(), len(order))
     net.train()
     with torch.enable_grad():
         for batch in timed(list(order), progress, "classifier, steps"):
             x = _model_units(dataset.x[rows[batch]], dataset.offset, dataset.scale)  # [B, …]
-            loss = F.cross_entropy(net(x), y[batch])
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            schedule.step()
+            optimiser.update(F.cross_entropy(net(x), y[batch]))
 
 
 def _batches(n: int, rng: np.random.Generator) -> np.ndarray:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,6 +93,20 @@ def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> l
     return distances
 
 
+def of_redrawn_data(real: ExtractedFeatures, samples: int, seed: int) -> float:
+    """Return the distance that this many draws from the data itself have: what a perfect mixture would show.
+
+    >>> x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
+    >>> real = ExtractedFeatures(x, None, np.zeros(2000), np.zeros(2000))
+    >>> of_redrawn_data(real, 200, 0) > of_redrawn_data(real, 20_000, 0) > 0
+    True
+    """
+    drawn = real.rows(np.random.default_rng(seed).integers(0, len(real), samples)).x
+    if samples > real.dimension:
+        return float(distance(moments(drawn), real.moments))
+    return distance_of_few(drawn, real.moments)
+
+
 def interval(value: float, error: float | None) -> ScoreEntry:
     """Return the interval of a distance, as an entry of scores.json; empty if there is no finite error."""
     if error is None or not math.isfinite(value) or not math.isfinite(error):
@@ -105,6 +120,7 @@ def measure_fid(material: ScoringContext) -> ScoreEntry:
     real = reference.real
     [(value, error)] = of_groups([FeatureGroup("all", fake, real)])
     out: ScoreEntry = {"value": value, **reference.described(fake), **interval(value, error)}
+    out["by_chance"] = of_redrawn_data(real, len(fake), material.seed)
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, [d for d, _ in of_groups(groups, material.progress)])

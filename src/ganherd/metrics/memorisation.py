@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from ganherd.data import duplicates
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, TimeLeft
-from ganherd.viz.pictures import FRAME, INK, draw_grid
+from ganherd.viz.pictures import FRAME, INK
+from ganherd.viz.sheets import draw_grid, font
 
 if TYPE_CHECKING:
     from ganherd.features.material import ScoringContext
@@ -200,19 +201,19 @@ def draw_neighbours(x: np.ndarray, training: np.ndarray, neighbours: NearestRows
     left = draw_grid([x[i : i + 1] for i in chosen], [f"{neighbours.relative[i]:.2f}" for i in chosen])
     right = draw_grid([training[neighbours.index[i, :columns]] for i in chosen])
     gap, head, foot = 26, 28, 22
-    font, small = ImageFont.load_default(size=14), ImageFont.load_default(size=12)
+    large, small = font(14), font(12)
     titles = ("generated", "nearest training images, the nearest first")
     note = f"number: distance to the nearest by the mean to the next {neighbours.index.shape[1] - 1}; a copy has 0"
-    at = max(left.width, math.ceil(font.getlength(titles[0])) + 10) + gap
+    at = max(left.width, math.ceil(large.getlength(titles[0])) + 10) + gap
     needed = max(
-        at + right.width, at + math.ceil(font.getlength(titles[1])) + 10, math.ceil(small.getlength(note)) + 16
+        at + right.width, at + math.ceil(large.getlength(titles[1])) + 10, math.ceil(small.getlength(note)) + 16
     )
     sheet = Image.new("RGB", (needed, left.height + head + foot), "white")
     sheet.paste(left, (at - gap - left.width, head))
     sheet.paste(right, (at, head))
     pen = ImageDraw.Draw(sheet)
-    pen.text((at - gap - 5, head / 2 + 2), titles[0], INK, font, anchor="rm")
-    pen.text((at + 5, head / 2 + 2), titles[1], INK, font, anchor="lm")
+    pen.text((at - gap - 5, head / 2 + 2), titles[0], INK, large, anchor="rm")
+    pen.text((at + 5, head / 2 + 2), titles[1], INK, large, anchor="lm")
     pen.text((8, sheet.height - foot / 2 - 3), note, INK, small, anchor="lm")
     pen.line((at - gap / 2, 8, at - gap / 2, sheet.height - foot - 6), FRAME)
     return sheet

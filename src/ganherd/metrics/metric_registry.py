@@ -39,6 +39,9 @@ class Metric:
     fits: Callable[[Any], bool] | None = None
     bounds: tuple[float, float] = (-math.inf, math.inf)  # the least and the largest possible value
     contest: bool = False  # compares runs with each other, by their discriminators
+    title: str = ""  # what people call it; empty: its name
+    # Which value real data would have: the best one; the key of scores.json that has it; empty: not known
+    real: str = ""
 
     def merit(self, value: Number) -> Number:
         """Return a number of which more is better.
@@ -67,6 +70,16 @@ class Metric:
         ('lower is better', '1 is best')
         """
         return f"{self.best:g} is best" if self.direction == "nearest" else f"{self.direction} is better"
+
+
+def title_of(name: str) -> str:
+    """Return what people call a metric.
+
+    >>> title_of("fid"), title_of("label_accuracy"), title_of("of_a_later_version")
+    ('FID', 'label accuracy', 'of a later version')
+    """
+    metric = METRICS.get(name)
+    return (metric.title if metric else "") or name.replace("_", " ")
 
 
 def late(target: str) -> Callable[[ScoringContext], ScoreEntry]:
@@ -106,9 +119,10 @@ def _unbounded(target: str, about: str, **facts: Any) -> Metric:
     return Metric(late(target), about, best=math.inf, direction="higher", **facts)
 
 
-def _contest(about: str) -> Metric:
+def _contest(title: str, about: str) -> Metric:
     """Return a metric of several runs against each other."""
-    return Metric(refuse_single_run, about, best=math.inf, direction="higher", bounds=(0.0, 1.0), contest=True)
+    facts: Any = {"best": math.inf, "direction": "higher", "bounds": (0.0, 1.0), "contest": True, "title": title}
+    return Metric(refuse_single_run, about, **facts)
 
 
 _METRICS: dict[str, Metric] = {
@@ -118,6 +132,7 @@ _METRICS: dict[str, Metric] = {
         needs_classes=True,
         needs_asking=True,
         when="train",
+        real="held_out_accuracy",
     ),
     "histogram": _distance(
         "metrics.histogram:measure",
@@ -125,6 +140,8 @@ _METRICS: dict[str, Metric] = {
         bounds=(0.0, 1.0),
         needs_classes=True,
         when="train",
+        title="class histogram",
+        real="by_chance",
     ),
     "diversity": Metric(
         late("metrics.diversity:measure"),
@@ -132,11 +149,14 @@ _METRICS: dict[str, Metric] = {
         best=1.0,
         direction="nearest",
         when="train",
+        real="best",
     ),
     "fid": _distance(
         "metrics.frechet:measure_fid",
         "Fréchet distance between Gaussians fitted to the features of samples and data",
         when="train",
+        title="FID",
+        real="by_chance",
     ),
     "ifid": _distance(
         "metrics.frechet:measure_ifid",
@@ -144,12 +164,15 @@ _METRICS: dict[str, Metric] = {
         needs_classes=True,
         needs_asking=True,
         when="score",
+        title="IFID",
     ),
     "kid": _distance(
         "metrics.kid:measure",
         "kernel distance between the features of samples and data; without bias, also for few samples",
         bounds=(-math.inf, math.inf),
         when="train",
+        title="KID",
+        real="best",
     ),
     "precision": _share("metrics.prdc:measure_precision", "samples that lie where the data is: fidelity", when="score"),
     "recall": _share("metrics.prdc:measure_recall", "data that lies where samples are: variety", when="score"),
@@ -177,6 +200,7 @@ _METRICS: dict[str, Metric] = {
         "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
         when="train",
         fits=lambda data: not data.is_image and bool(data.labels),
+        real="of",
     ),
     "stacked_modes": _unbounded(
         "metrics.stacked_modes:measure",
@@ -190,15 +214,18 @@ _METRICS: dict[str, Metric] = {
         best=0.05,
         direction="nearest",
         bounds=(0.0, 1.0),
+        real="by_chance",
     ),
     "ais": _unbounded(
         "metrics.ais.ais_mixture:measure",
         "log-likelihood of held-out images by annealed importance sampling, in nats, with its gap",
         needs_generators=True,
+        title="AIS",
     ),
-    "gam2": _contest("samples that discriminators call real which their generator did not meet (GAM-II)"),
+    "gam2": _contest("GAM-II", "samples that discriminators call real which their generator did not meet (GAM-II)"),
     "gam": _contest(
-        "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half"
+        "GAM",
+        "battles won against the generators of the other runs, each judged by the other's discriminator; a tie is half",
     ),
 }
 
@@ -209,6 +236,7 @@ METRICS.seal()
 GROUPS = {  # names of several metrics, and other names
     "prdc": ("precision", "recall", "density", "coverage"),
     "tvd": ("histogram",),
+    "class_histogram": ("histogram",),
     "gam_ii": ("gam2",),
 }
 ORDER = {"train": 0, "score": 1, "asked": 2}
@@ -241,7 +269,7 @@ def known_metrics(
 
 def _known(name: str) -> tuple[str, ...]:
     """Return the metrics of a name, which may be that of a group; a UserError suggests the nearest name."""
-    key = name.strip().lower().replace("-", "_")
+    key = name.strip().lower().replace("-", "_").replace(" ", "_")
     if key in METRICS or key in GROUPS:
         return GROUPS.get(key, (key,))
     names = [*METRICS.names(), *GROUPS]

@@ -303,7 +303,7 @@ def recalibrate_batch_norm(
     labels: Sequence[int],
     key: int,
     device: torch.device | str = "cpu",
-    noises: int = NOISES,
+    noises: int | None = None,
 ) -> dict[str, Tensor]:
     """Return the buffers of a generator with batch-norm statistics re-estimated from noise, for its final parameters.
 
@@ -318,7 +318,7 @@ def recalibrate_batch_norm(
         labels: The labels that the generator is called with in turn, if it takes one.
         key: The random key of the noise.
         device: The device to compute on.
-        noises: Number of noises; fewer are for measuring the time that it takes.
+        noises: Number of noises; fewer than the default, `NOISES`, are for measuring the time that it takes.
     """
     in_training = {name for name, layer in module.named_modules() if layer.training}
     module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
@@ -332,7 +332,7 @@ def recalibrate_batch_norm(
     others = {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
     turns = torch.tensor(list(labels) or [0])[torch.arange(NOISES_AT_ONCE) % max(len(labels), 1)]
     with torch.no_grad():
-        for block in range(noises // NOISES_AT_ONCE):
+        for block in range((noises or NOISES) // NOISES_AT_ONCE):
             base = np.array([rng.key(key, rng.CALIBRATE, block)])
             label = (turns.to(device),) if takes_label(module) else ()
             state = {name: value.clone() for name, value in others.items()} | statistics

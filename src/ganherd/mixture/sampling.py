@@ -6,12 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ganherd.util.errors import UserError
+from ganherd.runs.folder import RunFolder
+from ganherd.util.errors import UserError, counted
 from ganherd.util.files import replacing
+from ganherd.viz.sheets import Heading
 
 if TYPE_CHECKING:
     from ganherd.mixture.image_folder import FolderWriter
@@ -30,6 +32,7 @@ def save(
     seed: int = 0,
     replica: int = 0,
     watch: Watch | None = None,
+    run: str | Path | None = None,
 ) -> Path:
     """Write samples in the format that the end of `target` names.
 
@@ -44,12 +47,17 @@ def save(
         seed: The seed of the samples.
         replica: The replica that generates them.
         watch: Called with the number of samples done.
+        run: The run of the mixture, for the title of a picture.
 
     Raises:
         UserError: The target cannot be written, or the mixture has no such labels.
     """
     if check(target) is not None:
-        return write(draw(mixture, n, label, per_class, seed, replica, watch), target)
+        samples = draw(mixture, n, label, per_class, seed, replica, watch)
+        number = f"{per_class} samples of each label" if per_class else f"{n:,} samples"
+        number += f" of {label}" if label is not None else ""
+        above = heading(RunFolder(run), mixture, number, seed, replica) if run is not None else None
+        return write(samples, target, heading=above)
     from ganherd.mixture.image_folder import FolderWriter
 
     folder, labels = Path(target), labels_to_sample(mixture, label, per_class)
@@ -57,6 +65,22 @@ def save(
         for one in labels:
             _stream(mixture, writer, per_class or n, one, seed, replica)
     return folder
+
+
+def heading(run: RunFolder, mixture: Mixture, number: str, seed: int = 0, replica: int = 0) -> Heading:
+    """Return what is written above a picture of samples.
+
+    Args:
+        number: The samples in words.
+        seed: The seed of the samples.
+        replica: The replica that generated them.
+    """
+    trained = mixture.seeds[replica] if replica < len(mixture.seeds) else 0
+    several = f" ({replica + 1} of {mixture.replicas} replicas)" if mixture.replicas > 1 else ""
+    members = counted(mixture.members, "members")
+    return Heading(
+        run.title, [f"step {mixture.step:,}", f"seed {trained}{several}", members, f"{number}, drawn with seed {seed}"]
+    )
 
 
 def draw(
@@ -120,13 +144,14 @@ def check(target: str) -> Path | None:
     return path
 
 
-def write(samples: Samples, target: str, data: np.ndarray | None = None) -> Path:
+def write(samples: Samples, target: str, data: np.ndarray | None = None, heading: Heading | None = None) -> Path:
     """Write samples in the format that the end of `target` names.
 
     Args:
         samples: The samples.
         target: .png or .svg: a grid, or a scatter plot of points; .npz: arrays; otherwise a folder of PNG files.
         data: Points of the data, drawn behind those of the samples.
+        heading: What is written above a picture.
     """
     path = check(target)
     with _refusing_unwritable(target):
@@ -138,10 +163,10 @@ def write(samples: Samples, target: str, data: np.ndarray | None = None) -> Path
                 labels = np.array(samples.labels, dtype=np.str_)
                 np.savez(aside, x=samples.x, y=samples.y, member=samples.member, labels=labels)
             else:
-                from ganherd.viz import pictures
+                from ganherd.viz import pictures, sheets
 
-                grid = pictures.draw_samples(samples.x, samples.y, samples.labels, member=samples.member, data=data)
-                pictures.save(grid, aside)
+                own: Any = {"member": samples.member, "data": data, "heading": heading}
+                pictures.save(sheets.draw_samples(samples.x, samples.y, samples.labels, **own), aside)
     return path
 
 

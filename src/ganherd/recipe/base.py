@@ -14,6 +14,7 @@ from pydantic import (
     ConfigDict,
     Field,
     ValidationInfo,
+    WithJsonSchema,
     field_validator,
 )
 from pydantic.fields import FieldInfo
@@ -159,7 +160,10 @@ def _loss(value: str) -> str:
     return value
 
 
-Steps = Annotated[int, BeforeValidator(steps_of), Field(ge=0)]
+_STEPS_SCHEMA = WithJsonSchema(
+    {"anyOf": [{"type": "integer", "minimum": 0}, {"type": "string", "pattern": r"^\s*\d+\s*(steps?)?\s*$"}]}
+)
+Steps = Annotated[int, BeforeValidator(steps_of), Field(ge=0), _STEPS_SCHEMA]
 Budget = Annotated[str, _accepted_by(parse_budget)]
 Span = Annotated[str, _accepted_by(parse_span)]
 Bytes = Annotated[str, _accepted_by(parse_bytes)]

@@ -17,6 +17,28 @@ from ganherd.recipe.schema import Recipe
 from ganherd.recipe.yaml_lines import InheritedLine, Lines, Path
 from ganherd.util.text import did_you_mean, nearest
 
+_LENGTH, _RATES, _DEVICE = ("train.budget",), ("optim.lr_g", "optim.lr_d"), ("engine.device",)
+_BATCH, _SIZE, _LATENT = ("train.batch",), ("data.size",), ("nets.latent",)
+# Names under which other programs have these settings.
+_ALSO_CALLED = {
+    "lr": _RATES, "learning_rate": _RATES, "epochs": _LENGTH, "n_epochs": _LENGTH, "num_epochs": _LENGTH, "steps": _LENGTH,
+    "max_steps": _LENGTH, "iterations": _LENGTH, "iters": _LENGTH, "duration": _LENGTH, "batch_size": _BATCH, "bs": _BATCH,
+    "gpu": _DEVICE, "gpus": _DEVICE, "cuda": _DEVICE, "cpu": _DEVICE, "dataset": ("data.source",), "datadir": ("data.source",),
+    "image_size": _SIZE, "img_size": _SIZE, "resolution": _SIZE, "latent_dim": _LATENT, "z_dim": _LATENT, "nz": _LATENT,
+    "betas": ("optim.beta1", "optim.beta2"), "lambda_gp": ("loss.gp_weight",), "gp": ("loss.gp_weight",),
+    "save_every": ("run.checkpoint_every",), "snapshot": ("run.checkpoint_every",), "random_seed": ("run.seed",),
+    "mirror": ("train.flip",), "n_dis": ("train.n_critic",), "critic_iters": ("train.n_critic",), "amp": ("train.precision",),
+}  # fmt: skip
+
+
+def also_called(word: str) -> tuple[str, ...]:
+    """Return the keys that other programs call by this name; none if it is no such name.
+
+    >>> also_called("batch-size"), also_called("horse")
+    (('train.batch',), ())
+    """
+    return _ALSO_CALLED.get(word.lower().replace("-", "_").replace(" ", "_"), ())
+
 
 def sentence(error: ValidationError, data: Mapping[str, Any], lines: Lines, name: str) -> str:
     """Return a sentence about the first mistake, in the order of the file."""
@@ -121,6 +143,9 @@ def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
 
 def _meant(path: Path) -> str:
     """Return a suggestion: the nearest key of the section, and a key of exactly that name in another section."""
+    if also := also_called(path[-1]):
+        example = ", e.g. --budget 20epochs" if also == _LENGTH else ""
+        return f"; did you mean {' or '.join(map(repr, also))}{example}?"
     known = [("extends",), *_keys(Recipe)]
     siblings = [p[-1] for p in known if p[:-1] == path[:-1]] or _listed(path[:-1])
     near = [(*path[:-1], word) for word in nearest(path[-1], siblings)]

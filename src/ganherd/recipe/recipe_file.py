@@ -92,10 +92,22 @@ def text(name: str) -> str:
     name = _ALSO.get(name, name)
     packaged = preset_names()
     if name not in packaged:
-        raise UserError(
-            f"there is no recipe {name!r}{did_you_mean(name, packaged) or '; `ganherd recipes` lists them'}"
-        )
+        raise UserError(f"there is no recipe {name!r}{_suggestion(name)}")
     return complete_text(name)
+
+
+def _suggestion(name: str) -> str:
+    """Return a hint for the name of a recipe that does not exist: one for that data, the most similar one, or the list.
+
+    >>> _suggestion("mnist"), _suggestion("digits-wcgn")
+    ("; did you mean 'mnist-wcgan'? `ganherd recipes mnist` lists others", "; did you mean 'digits-wcgan'?")
+    """
+    names = preset_names()
+    family = [other for other in names if other.startswith(f"{name}-")]
+    usual = [f"{name}-{kind}" for kind in ("wcgan", "perclass") if f"{name}-{kind}" in family]
+    if family:
+        return f"; did you mean {(usual or family)[0]!r}? `ganherd recipes {name}` lists others"
+    return did_you_mean(name, names) or "; `ganherd recipes` lists them"
 
 
 def difference(old: Recipe, new: Recipe) -> list[str]:
@@ -237,11 +249,8 @@ def _read_file(source: str | Path) -> str:
             hint = f"; did you mean {inside}?" if inside.is_file() else "; name a recipe file in it"
             raise UserError(f"{source} is a folder, not a recipe{hint}")
         if not path.exists():
-            hint = "" if isinstance(source, Path) else did_you_mean(path.name.removesuffix(".yaml"), preset_names())
-            raise UserError(
-                f"there is no recipe file {str(source)!r} and no packaged recipe of that name"
-                f"{hint or '; `ganherd recipes` lists them'}"
-            )
+            hint = "" if isinstance(source, Path) else _suggestion(path.name.removesuffix(".yaml"))
+            raise UserError(f"there is no recipe file {str(source)!r} and no packaged recipe of that name{hint}")
         if not path.is_file():
             raise UserError(f"{source} is not a file, so it cannot be a recipe")
         with path.open("rb") as file:

@@ -20,7 +20,7 @@ from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
-from ganherd.viz.charts import TROUBLES, loss_table
+from ganherd.viz.charts import TROUBLES, loss_table, merge_short_end
 from ganherd.viz.pictures import MOST_ROWS
 
 if TYPE_CHECKING:
@@ -194,7 +194,7 @@ def _scores(story: RunStory, folder: Path) -> JsonObject:
 def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     """Return what is known of each member of each replica: the last losses, the label, troubles."""
     recipe, metrics, labels = story.recipe, story.metrics, story.labels
-    loss_g, loss_d = (loss_table(metrics[-1:], key) for key in ("loss_g", "loss_d"))
+    loss_g, loss_d = (loss_table(merge_short_end(metrics)[-1:], key) for key in ("loss_g", "loss_d"))
     seeds = max(1, int((recipe.get("herd") or {}).get("seeds") or 1))
     total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * len(mixture.label_of))
     each = max(1, total // seeds)

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.score_section import per_class
 from ganherd.report.templating import WORDS, Cell, count, number, percent, plain, render, svg
+from ganherd.training.health.look_labels import LOOK_LABELS, explained
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
 from ganherd.viz.charts import draw_pair_counts
@@ -40,7 +41,8 @@ def events(story: RunStory) -> Markup:
     pills = [_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items()]
     listed = [e for e in story.events if e.get("event") not in _COUNTED]
     rows = [_event_row(story, e) for e in listed[:_MOST_LINES]]
-    return render("events", pills=pills, rows=rows, more=len(listed) - len(rows), **_timeline(story))
+    meaning = explained(*LOOK_LABELS) if any("spread" in e for e in listed) else ""
+    return render("events", pills=pills, rows=rows, more=len(listed) - len(rows), meaning=meaning, **_timeline(story))
 
 
 def event_name(event: Mapping[str, Any]) -> str:
@@ -64,8 +66,18 @@ def _event_row(story: RunStory, event: Mapping[str, Any]) -> list[Any]:
     shown_elsewhere = {"step", "event", "member", "name", "versions", "profile"} | (
         {"what"} if kind in ("alarm", "calm") else set()
     )
-    details = plain({k.replace("_", " "): v for k, v in event.items() if k not in shown_elsewhere})
+    details = plain(dict(_detail(k, v) for k, v in event.items() if k not in shown_elsewhere))
     return [number(event.get("step")), _pill(kind, event_name(event)), _whose(story, event), details]
+
+
+def _detail(key: str, value: Any) -> tuple[str, Any]:
+    """Return a detail of an event under the name that people know.
+
+    >>> _detail("spread", 0.0425), _detail("lr_g", 0.001)
+    (('variety', '0.04'), ('lr g', 0.001))
+    """
+    label = LOOK_LABELS.get(key)
+    return (label.label, label.value(value)) if label else (key.replace("_", " "), value)
 
 
 def _whose(story: RunStory, event: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from markupsafe import Markup
 from ganherd.data.keyed import shuffle
 from ganherd.report.gather import PER_ROW, RunStory
 from ganherd.report.templating import number, render, svg
-from ganherd.viz import pictures
+from ganherd.viz import pictures, sheets
 
 
 def samples(story: RunStory) -> Markup:
@@ -25,7 +25,7 @@ def samples(story: RunStory) -> Markup:
         if real is not None:
             figures.append(svg(pictures.draw_points(np.empty((0, 2)), real), "data"))
         return render("samples", caption=where, figures=figures, rows=[])
-    rows = pictures.sample_rows(x, story.generated_y, story.labels, story.generated_member)
+    rows = sheets.sample_rows(x, story.generated_y, story.labels, story.generated_member)
     rows = [(name, images[:PER_ROW]) for name, images in rows]
     real_rows = _real_rows(story, rows)
     widest = max(len(images) for images in (*(images for _, images in rows), *real_rows))
@@ -47,7 +47,7 @@ def _last_picture(story: RunStory) -> Markup:
     if story.real is not None and story.real.ndim == 2:
         points = svg(pictures.draw_points(np.empty((0, 2)), story.real), "data")
     elif story.real is not None:
-        named = pictures.sample_rows(story.real, story.real_y, story.labels)
+        named = sheets.sample_rows(story.real, story.real_y, story.labels)
         widest = max(len(images) for _, images in named)
         rows = [(name, _strip(images, widest)) for name, images in named]
     png, name = story.sample_png, story.sample_name
@@ -95,8 +95,8 @@ def _real_rows(story: RunStory, rows: list[tuple[str, np.ndarray]]) -> list[np.n
 def _strip(images: np.ndarray, columns: int) -> bytes:
     """Return a row of images as a PNG that is as wide as one of `columns` images, so that the page scales all rows alike."""
     settings: Any = {"background": None, "margin": 1, "largest": 128}
-    drawn = pictures.draw_grid([images], **settings)
+    drawn = sheets.draw_grid([images], **settings)
     if len(images) < columns:
-        full = pictures.draw_grid([np.repeat(images[:1], columns, 0)], **settings).size
+        full = sheets.draw_grid([np.repeat(images[:1], columns, 0)], **settings).size
         drawn = drawn.crop((0, 0, *full))  # what lies beyond it is transparent
     return pictures.png(drawn)

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from markupsafe import Markup
 
 from ganherd.report.gather import RunStory
-from ganherd.report.templating import Cell, number, render, svg
+from ganherd.report.templating import Cell, render, svg
 from ganherd.scoring import METRICS
 from ganherd.scoring.result import measured, skipped
-from ganherd.scoring.score_table import network_notes
+from ganherd.scoring.score_table import merged_warnings, network_notes, real_text, standing
 from ganherd.viz import charts
 
 
@@ -20,24 +20,23 @@ def scores(story: RunStory) -> Markup:
     if not known:
         how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
         return render("scores", rows=[], how=how)
-    rows, warnings = [], []
+    rows = []
     for name in [*(name for name in METRICS if name in known), *(name for name in known if name not in METRICS)]:
         score = known[name]
+        verdict = standing(score)
+        measured_with = [f"{score.samples} samples, {score.network}, seed {score.seed}", *score.remarks]
         rows.append(
             [
                 Cell(score.metric.about if score.metric else "", "about", before=score.title),
                 Cell(str(score), "value"),
-                score.best,
-                number(score.entry.get("samples")),
-                Cell(score.network, "network"),
-                number(score.entry.get("seed")),
-                "; ".join(score.remarks),
+                score.span or "–",
+                real_text(score),
+                Cell(verdict.text, f"pill {verdict.style}".strip()) if verdict.text else "",
+                "; ".join(measured_with),
             ]
         )
-        if score.warning:
-            warnings.append(f"{score.title}: {score.warning}")
-    warnings += [sentence.rstrip(".") for sentence in skipped(story.scores)]
-    return render("scores", rows=rows, networks=network_notes(story.scores), warnings=warnings)
+    notes = [*network_notes(story.scores), *skipped(story.scores)]
+    return render("scores", rows=rows, notes=notes, warnings=merged_warnings(story.scores))
 
 
 def losses(story: RunStory) -> Markup:
@@ -56,13 +55,13 @@ def classes(story: RunStory) -> Markup:
         drawn = charts.draw_bars(spread, title=f"spread of generated {of} / data's")
         figures.append((svg(drawn, "diversity"), _width(spread)))
     if accuracy := per_class(story, "label_accuracy"):
-        drawn = charts.draw_bars(accuracy, title="recognised as the label asked for")
+        drawn = charts.draw_bars(accuracy, title="recognised as the label asked for", is_share=True)
         figures.append((svg(drawn, "accuracy"), _width(accuracy)))
     if seen := per_class(story, "histogram"):
         expected = story.scores["histogram"].get("expected")
         shares = {name: share or 0.0 for name, share in seen.items()}
         drawn = charts.draw_bars(
-            shares, title="classes seen", expected=expected if isinstance(expected, Mapping) else {}
+            shares, title="classes seen", expected=expected if isinstance(expected, Mapping) else {}, is_share=True
         )
         figures.append((svg(drawn, "classes"), _width(seen)))
     if not figures:

@@ -90,7 +90,7 @@ def save(
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
         force_to_disk(aside)
         if target.exists():  # the same step once more: the existing one is damaged
-            _remove(target)
+            remove(target)
         aside.rename(target)
         force_to_disk(folder)
 
@@ -264,20 +264,24 @@ def _check_records(checkpoint: Checkpoint, records: Mapping[str, Path]) -> None:
 
 
 def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
-    """Remove old checkpoints, except those that a retained checkpoint needs for repairs.
+    """Remove the checkpoints that `outdated` returns."""
+    for path in outdated(folder, keep, also):
+        remove(path)
+
+
+def outdated(folder: Path, keep: int, also: Sequence[int | None] = ()) -> list[Path]:
+    """Return old checkpoints, except those that a retained checkpoint needs for repairs.
 
     Args:
         keep: The number of newest checkpoints to retain.
         also: Steps of other checkpoints to retain.
     """
     known = steps(folder)
-    retained = {*known[-keep:], *also}
+    retained = {*known[max(0, len(known) - keep) :], *also}
     for step in [step for step in known if step in retained]:
         with suppress(Damaged):
             retained.add(read_meta(path_of(folder, step)).last_good)
-    for step in known:
-        if step not in retained:
-            _remove(path_of(folder, step))
+    return [path_of(folder, step) for step in known if step not in retained]
 
 
 def sweep(folder: Path) -> None:
@@ -286,7 +290,7 @@ def sweep(folder: Path) -> None:
         shutil.rmtree(left, ignore_errors=True)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     """Remove a checkpoint. It is renamed first, so that a killed process leaves no half-removed checkpoint under its name."""
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)

@@ -16,6 +16,7 @@ from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.text import printable
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
 _CHECKPOINT, _PART = re.compile(r"step-(\d{8,})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
@@ -40,6 +41,20 @@ class RunFolder:
         self.mixture = self.path / "mixture"
         self.scores_path = self.path / "scores.json"
         self.report_path = self.path / "report.html"
+
+    @property
+    def title(self) -> str:
+        """What pictures call the run: the recipe's name if it is recorded, otherwise the folder's without its number.
+
+        >>> RunFolder("runs/00012-digits-wcgan").title
+        'digits-wcgan'
+        """
+        try:
+            recorded = getattr(self.info, "recipe", None)
+        except UserError:
+            recorded = None
+        name = self.path.name or self.path.resolve().name
+        return printable(recorded or re.sub(r"^\d{5}-", "", name))
 
     @property
     def first(self) -> RunFolder:
@@ -158,12 +173,16 @@ def mixture_of(path: str | Path) -> Path:
     if (folder / "mixture.json").exists():
         files.refuse_odd_files(Path(path), _NOT_OURS)
         return folder
-    run = RunFolder.open(path)
-    from ganherd.runs import checkpoint  # which imports torch: not before a folder that is no run is refused
-
-    step = max(checkpoint.steps(run.checkpoints), default=0)
+    run, step = RunFolder.open(path), step_without_mixture(path)
     end = f"; with --budget {step}steps it ends where it stands" if step else ""
-    raise UserError(f"there is no mixture in {path}: it is made when training ends. Go on with `{run.again}`{end}.")
+    raise UserError(f"there is no mixture in {path}: it is made when training ends. Resume it with `{run.again}`{end}.")
+
+
+def step_without_mixture(path: str | Path) -> int | None:
+    """Return the step of the newest checkpoint of a run that has no mixture yet; None if it has a mixture, or nothing at all."""
+    run = RunFolder(path)
+    has_mixture = any((folder / "mixture.json").exists() for folder in (run.mixture, run.path))
+    return None if has_mixture else max(steps(run.checkpoints), default=None)
 
 
 def code_of(path: Path) -> list[str]:

@@ -147,6 +147,8 @@ class RunInfo(_Record):
     host: Text | None = None
     launcher: Text | None = None
     command: Text | None = None
+    recipe: Text | None = None  # its name
+    changes: list[Text] | None = None  # settings that replaced those of the recipe, as key=value
     started: Text | None = None
     engine: EngineRecord | None = None
     threads: Count | None = None

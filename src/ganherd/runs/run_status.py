@@ -114,13 +114,13 @@ def _describe(folder: RunFolder) -> RunStatus:
         raise ValueError("state, budget, engine or members are missing")
     last = metrics[-1] if metrics else MetricsRecord(0, {})
     saved = saved_steps(folder.checkpoints)  # a stop between two records is saved, but not recorded
-    step, state, health = max([last.step, *saved]), _state(folder, info.state, metrics), _Health.read(folder)
+    step, state, health = max([last.step, *saved]), current_state(folder, info.state, metrics), _Health.read(folder)
     written = folder.metrics_path.stat().st_mtime if folder.metrics_path.exists() else None
     return RunStatus(
         run=str(folder.path),
         state=state,
         step=step,
-        steps=info.budget.steps,
+        steps=max(step, info.budget.steps),  # the steps of a time budget are an estimate
         rate=last.rate,
         seconds_left=_left(metrics, step, info.budget) if metrics and state == "running" else None,
         members=info.members,
@@ -255,7 +255,7 @@ def slower(step_seconds: Mapping[int, float], rank: int) -> float | None:
     return round(step_seconds[rank] / median(others), 2) if others and rank in step_seconds else None
 
 
-def _state(folder: RunFolder, recorded: str, metrics: Sequence[MetricsRecord]) -> str:
+def current_state(folder: RunFolder, recorded: str, metrics: Sequence[MetricsRecord]) -> str:
     """Return the state of a run. Its process may have ended without changing the state that run.json has recorded."""
     if recorded not in ("running", "restarting"):
         return recorded

@@ -12,7 +12,7 @@ from ganherd.metrics.statistics.seeds import together
 from ganherd.runs.score_entry import ScoreEntry, Scores
 from ganherd.scoring.one_run import score_run
 from ganherd.scoring.result import SKIPPED, Score, measured
-from ganherd.scoring.score_table import side_by_side, table
+from ganherd.scoring.score_table import brief, full, side_by_side
 from ganherd.scoring.several_runs import ScoredRun, score_runs
 from ganherd.scoring.two_sets import score_sets
 from ganherd.util.meter import Progress
@@ -29,7 +29,9 @@ __all__ = [
     "Score",
     "ScoredNeighbourhood",
     "ScoredRun",
+    "brief",
     "contexts",
+    "full",
     "known_metrics",
     "score",
     "score_contexts",
@@ -38,7 +40,6 @@ __all__ = [
     "score_seeds",
     "score_sets",
     "side_by_side",
-    "table",
 ]
 
 

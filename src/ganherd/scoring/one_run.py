@@ -6,13 +6,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ganherd.features.material import Annealing, MetricSkipped
 from ganherd.runs.score_entry import Scores
 from ganherd.runs.verdict_record import VERDICT, VerdictRecord, read_verdict
 from ganherd.scoring.result import SKIPPED
 from ganherd.util import files, text
+from ganherd.util.errors import few
 from ganherd.util.files import atomic_write
 from ganherd.util.meter import Progress
 
@@ -33,6 +34,7 @@ def score_run(
     head: str | Path | None = None,
     per: str | None = None,
     annealing: Annealing = Annealing(),
+    store: bool = True,
 ) -> Scores:
     """Measure and return scores of a run, and store them in its scores.json next to those of other metrics.
 
@@ -48,6 +50,7 @@ def score_run(
         head: A classifier for inception.
         per: "class", "member" or "neighbourhood": score each of these, too.
         annealing: Settings of AIS.
+        store: False: leave the run as it is, and draw no pictures.
     """
     from ganherd.data.dataset import load
     from ganherd.runs.folder import RunFolder
@@ -67,6 +70,8 @@ def score_run(
     reference = reference_for(data, network, samples, head, trust_code, progress, default)
     each = contexts(loaded, data, samples, seed, progress, reference=reference, per=per, annealing=annealing)
     scores = score_contexts(each, names)
+    if not store:
+        return scores
     if metrics is None:
         from ganherd.scoring.verdicts.run_verdict import judge_contexts
 
@@ -81,12 +86,20 @@ def score_run(
 
 
 def keep(run: str | Path, scores: Scores, names: Sequence[str] = (), verdict: VerdictRecord | None = None) -> None:
-    """Write scores into the scores.json of a run, in place of those of the same names; others stay, and so does the verdict."""
+    """Write scores into the scores.json of a run, in place of those of the same names; others stay, and so does the verdict.
+
+    A score that is recorded with more samples by the same network stays too, and a message names it; it gets only what it lacks,
+    such as the values of members.
+    """
     from ganherd.runs.folder import RunFolder
     from ganherd.runs.records import plain
 
     path = RunFolder.open(run).scores_path
     old = _read(path)
+    better = [name for name in scores if _is_better(old.get(name), scores[name])]
+    if better:
+        text.say(f"note: {path} keeps the recorded values of {few(better, 5)}, which have more samples")
+    scores = {name: {**entry, **old[name]} if name in better else entry for name, entry in scores.items()}
     others = {name: entry for name, entry in old.items() if name not in (*names, *scores, SKIPPED)}
     before = reasons if isinstance(reasons := old.get(SKIPPED), dict) else {}
     skipped = {n: why for n, why in before.items() if n not in (*names, *scores)} | scores.get(SKIPPED, {})
@@ -97,6 +110,14 @@ def keep(run: str | Path, scores: Scores, names: Sequence[str] = (), verdict: Ve
         atomic_write(path, json.dumps(plain({"scores": out, **judged}), indent=1, allow_nan=False) + "\n")
     except OSError as error:  # a run on a read-only disk can be scored too
         text.say(f"note: {path} cannot be written ({error.strerror}), so these scores are not kept")
+
+
+def _is_better(recorded: Any, entry: Any) -> bool:
+    """Return whether a recorded score has more samples than a new one by the same network; False if it is damaged."""
+    if not isinstance(recorded, dict) or recorded.get("network") != entry.get("network"):
+        return False
+    samples, more = entry.get("samples"), recorded.get("samples")
+    return isinstance(samples, int) and isinstance(more, int) and more > samples
 
 
 def default_samples(data: Dataset, network: str | None) -> int:

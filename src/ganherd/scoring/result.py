@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ganherd.metrics.metric_registry import METRICS, Metric
+from ganherd.metrics.metric_registry import METRICS, Metric, title_of
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 
 SKIPPED = "skipped"  # the key of scores that holds why metrics were left out
@@ -26,8 +26,8 @@ class Score:
 
     @property
     def title(self) -> str:
-        """Return the name of the metric as text."""
-        return self.name.replace("_", " ")
+        """Return what people call the metric."""
+        return title_of(self.name)
 
     @property
     def metric(self) -> Metric | None:
@@ -131,6 +131,21 @@ class Score:
         return written if written.endswith("%") else f"{self.metric.best:g}"
 
     @property
+    def real_value(self) -> float | None:
+        """Return the value that real data would have; None if that is not known.
+
+        >>> Score("label_accuracy", {"held_out_accuracy": 0.99}).real_value, Score("kid", {}).real_value
+        (0.99, 0.0)
+        >>> Score("recall", {}).real_value is None
+        True
+        """
+        metric = self.metric
+        if metric is None or not metric.real:
+            return None
+        value = metric.best if metric.real == "best" else self.entry.get(metric.real)
+        return float(value) if isinstance(value, (int, float)) else None
+
+    @property
     def remarks(self) -> list[str]:
         """Return what a table lists next to the value."""
         entry, out = self.entry, list[str]()
@@ -216,8 +231,8 @@ class Score:
             won, tied, lost = (_count(entry.get(key)) for key in ("won", "tied", "lost"))
             yield f"{won} battles won, {tied} tied, {lost} lost"
 
-    def of_group(self, value: Any) -> str:
-        """Return the value of one class, member or neighbourhood as text."""
+    def of_value(self, value: Any) -> str:
+        """Return another value of this score as text: that of a class, member or neighbourhood, or of real data."""
         return str(Score(self.name, {**self.entry, "value": value}))
 
 
@@ -234,7 +249,7 @@ def skipped(scores: Mapping[str, Any]) -> list[str]:
     ['label accuracy is left out: the data has no labels.']
     """
     reasons = _mapping(scores.get(SKIPPED))
-    return [f"{name.replace('_', ' ')} is left out: {why}." for name, why in reasons.items()]
+    return [f"{title_of(name)} is left out: {why}." for name, why in reasons.items()]
 
 
 def format_value(name: str, number: Any) -> str:

@@ -1,4 +1,7 @@
-"""Tables of scores for a terminal; every number has its samples, its network and its seed."""
+"""Tables of scores for a terminal; every number has its samples, its network and its seed.
+
+The short table compares each score with what real data would have; the long one has all remarks, for `--verbose`.
+"""
 
 from __future__ import annotations
 
@@ -8,26 +11,117 @@ from typing import Any
 from ganherd.metrics.metric_registry import Metric
 from ganherd.metrics.statistics.verdict import Ends, difference, verdict
 from ganherd.scoring.result import Score, format_value, measured, skipped
-from ganherd.util.text import text_table
+from ganherd.util.terminal.screen import Block, Columns, Styled
 
 Scores = Mapping[str, Mapping[str, Any]]
 MOST = 30  # lines of a table of members or classes
+LIKE, WORSE = "like real data", "worse"
+# What a value beyond that of real data says, below it and above it, if "worse" does not say it
+_BEYOND = {"diversity": ("less varied", "more varied"), "label_accuracy": (WORSE, "more typical")}
 
 
-def table(scores: Scores) -> str:
-    """Return a table with one line for each score, then tables of groups and notes.
+def brief(scores: Scores, parts: bool = False) -> list[Block]:
+    """Return the short table, and below it what was measured with what, and every warning.
 
-    >>> print(table({"diversity": {"value": 0.9, "samples": 1000, "network": "pixels", "seed": 0, "mean": 0.95}}))
-    score      value  samples  network  seed  remarks
-    diversity  0.900  1,000    pixels   0     mean over the classes 0.950
+    Args:
+        parts: Add the tables of classes, members or neighbourhoods.
     """
-    known = measured(scores).values()
-    lines = [("score", "value", "samples", "network", "seed", "remarks")] if known else []
-    lines += [(s.title, str(s), s.samples, s.network, s.seed, "; ".join(s.remarks)) for s in known]
-    return "\n".join([*text_table(lines), *_groups(scores), *_notes(scores)])
+    known = list(measured(scores).values())
+    with_what = ["", Styled(_measured_with(known), "soft")] if known else []
+    warnings = [Styled(note, "warn") for note in merged_warnings(scores)]
+    left_out = [Styled(note, "soft") for note in skipped(scores)]
+    return [*_compared(known), *with_what, *(_groups(scores) if parts else ()), *warnings, *left_out]
 
 
-def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mapping[str, str] | None = None) -> str:
+def full(scores: Scores) -> list[Block]:
+    """Return the short table and all details: a paragraph for each score, tables of groups, and notes.
+
+    >>> from ganherd.util.terminal.screen import as_text
+    >>> entry = {"value": 0.9, "samples": 1000, "network": "pixels", "seed": 0, "mean": 0.95}
+    >>> print(as_text(*full({"diversity": entry})))
+    score      value  95 % interval  real data has  verdict
+    diversity  0.900  –                          1  no interval
+    <BLANKLINE>
+    diversity: 1,000 samples, network pixels, seed 0; mean over the classes 0.950
+    """
+    known = list(measured(scores).values())
+    each = ["; ".join([f"{s.samples} samples, network {s.network}, seed {s.seed}", *s.remarks]) for s in known]
+    details = [f"{score.title}: {text}" for score, text in zip(known, each, strict=True)]
+    return [*_compared(known), *([""] if known else []), *details, *_groups(scores), *_notes(scores)]
+
+
+def _compared(known: Sequence[Score]) -> list[Block]:
+    """Return the table that compares each score with that of real data."""
+    if not known:
+        return []
+    rows = [(s.title, str(s), s.span or "–", real_text(s), standing(s)) for s in known]
+    head = ("score", "value", "95 % interval", "real data has", "verdict")
+    return [Columns(head, rows, right={1, 3}, whole=range(4))]
+
+
+def real_text(score: Score) -> str:
+    """Return the value that real data has as text; otherwise the best value."""
+    if score.real_value is None:
+        return "–" if score.best in ("", "the higher") else f"best is {score.best}"
+    return score.best if score.metric and score.metric.real in ("best", "of") else score.of_value(score.real_value)
+
+
+def standing(score: Score) -> Styled:
+    """Return how a score compares with that of real data: like it if the interval contains it, or is beyond it.
+
+    >>> ends = {"low": 0.97, "high": 0.98}
+    >>> standing(Score("label_accuracy", {"value": 0.975, "interval": ends, "held_out_accuracy": 0.99})).text
+    'worse'
+    >>> standing(Score("kid", {"value": 0.001, "interval": {"low": -0.01, "high": 0.01}})).text
+    'like real data'
+    """
+    real, ends, metric = score.real_value, score.interval, score.metric
+    if real is None or score.value is None or metric is None:
+        return Styled("")
+    if ends is None:
+        return Styled("no interval", "soft")
+    below, above = _BEYOND.get(score.name, (WORSE, WORSE))
+    if metric.direction != "lower" and ends["high"] < real:
+        return Styled(below, "warn")
+    if ends["low"] > real and (metric.direction != "higher" or score.name in _BEYOND):
+        return Styled(above, "warn")
+    return Styled(LIKE, "good")
+
+
+def _measured_with(known: Sequence[Score]) -> str:
+    """Return one sentence with the samples, seeds and networks of the scores.
+
+    >>> facts = {"samples": 100, "network": "pixels", "seed": 0}
+    >>> _measured_with([Score("fid", facts), Score("kid", facts | {"samples": 50})])
+    'Samples: 100 (FID), 50 (KID), seed 0. Network: pixels. More with --verbose.'
+    """
+    samples, networks = (_shared_by(known, key) for key in ("samples", "network"))
+    counts = f"Samples: {samples}" if "(" in samples else f"{samples} samples"
+    several = max(len(score.entry.get("per_seed") or ()) for score in known)
+    means = f"; means of {several} seeds" if several else ""
+    return f"{counts}, seed {shared(known, 'seed')}{means}. Network: {networks}. More with --verbose."
+
+
+def _shared_by(known: Sequence[Score], key: str) -> str:
+    """Return the `samples` or `network` that all scores have, or each with the scores that have it."""
+    by: dict[str, list[str]] = {}
+    for score in known:
+        by.setdefault(getattr(score, key), []).append(score.title)
+    return next(iter(by)) if len(by) == 1 else ", ".join(f"{value} ({', '.join(names)})" for value, names in by.items())
+
+
+def merged_warnings(scores: Scores) -> list[str]:
+    """Return each warning once, with the scores that it is about."""
+    about: dict[str, list[str]] = {}
+    for score in measured(scores).values():
+        if score.warning:
+            about.setdefault(score.warning, []).append(score.title)
+    return [f"{', '.join(names)}: {warning}." for warning, names in about.items()]
+
+
+def side_by_side(
+    runs: Mapping[str, Scores], parts: bool = False, better: Mapping[str, str] | None = None
+) -> list[Block]:
     """Return a table with a column for each run.
 
     A star marks a run that is better than all others. If that is undecided, a tilde marks the runs that may be the best.
@@ -37,16 +131,17 @@ def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mappin
         parts: Add tables of the members or classes of each run.
         better: For each score the run that is better than all others, if a finer rule than these intervals decided it.
 
+    >>> from ganherd.util.terminal.screen import as_text
     >>> ends = {"interval": {"low": 2.9, "high": 3.1}}, {"interval": {"low": 4.9, "high": 5.1}}
     >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0} | e for v, e in zip((3.0, 5.0), ends))
-    >>> print(side_by_side({"a": {"fid": one}, "b": {"fid": two}}))
+    >>> print(as_text(*side_by_side({"a": {"fid": one}, "b": {"fid": two}})))
     score  a                         b                       samples  network  seed
-    fid    3.000 * (2.900 to 3.100)  5.000 (4.900 to 5.100)  10       pixels   0
+    FID    3.000 * (2.900 to 3.100)  5.000 (4.900 to 5.100)  10       pixels   0
     * better than all others.
     """
     known = {run: measured(scores) for run, scores in runs.items()}
     names = list(dict.fromkeys(name for scores in known.values() for name in scores))
-    lines = [("score", *runs, "samples", "network", "seed")]
+    lines: list[Sequence[str | Styled]] = []
     used: set[str] = set()
     for name in names:
         row = [scores.get(name) for scores in known.values()]
@@ -63,7 +158,7 @@ def side_by_side(runs: Mapping[str, Scores], parts: bool = False, better: Mappin
             notes += [f"{run}: {known[run][name].title}: {words}." for words in known[run][name].details]
         notes += [f"{run}: {note}" for note in _notes(scores)]
     below = [line for run, scores in runs.items() for line in _groups(scores, f"{run}: ")] if parts else []
-    return "\n".join([*text_table(lines), *below, *notes])
+    return [Columns(("score", *runs, "samples", "network", "seed"), lines), *below, *notes]
 
 
 LEGEND = {
@@ -73,11 +168,12 @@ LEGEND = {
 }
 
 
-def _cell(score: Score | None, mark: str) -> str:
+def _cell(score: Score | None, mark: str) -> Styled:
     """Return a cell of a table: the value, a mark and the interval."""
     if score is None:
-        return "–"
-    return f"{score} {mark}".rstrip() + (f" ({score.span})" if score.span else "")
+        return Styled("–")
+    text = f"{score} {mark}".rstrip() + (f" ({score.span})" if score.span else "")
+    return Styled(text, {"*": "good", "?": "warn"}.get(mark, ""))
 
 
 def _marks(row: Sequence[Score | None]) -> list[str]:
@@ -119,8 +215,7 @@ def shared(scores: Sequence[Score], key: str) -> str:
 
 def _notes(scores: Scores) -> list[str]:
     """Return notes: the resizing of each network, warnings, and metrics that were left out."""
-    warnings = [f"{score.title}: {score.warning}." for score in measured(scores).values() if score.warning]
-    return [*network_notes(scores), *warnings, *skipped(scores)]
+    return [*network_notes(scores), *merged_warnings(scores), *skipped(scores)]
 
 
 def network_notes(scores: Scores) -> list[str]:
@@ -135,9 +230,9 @@ def network_notes(scores: Scores) -> list[str]:
     return notes + [f"{network} is right on {share} of held-out real data." for network, share in judges.items()]
 
 
-def _groups(scores: Scores, prefix: str = "") -> list[str]:
+def _groups(scores: Scores, prefix: str = "") -> list[Block]:
     """Return a table of the values of each class, member or neighbourhood, with their samples."""
-    out: list[str] = []
+    out: list[Block] = []
     for per in ("class", "member", "neighbourhood"):
         values, counts = f"per_{per}", f"per_{per}_samples"
         columns = [
@@ -148,11 +243,11 @@ def _groups(scores: Scores, prefix: str = "") -> list[str]:
         if not columns:
             continue
         rows = list(dict.fromkeys(row for _, each, _ in columns for row in each))
-        lines = [(f"{prefix}{per}", *(score.title for score, _, _ in columns), "samples")]
+        head, lines = (f"{prefix}{per}", *(score.title for score, _, _ in columns), "samples"), []
         for row in rows:
             numbers = {count[row] for _, _, count in columns if row in count}
-            cells = (score.of_group(each.get(row)) for score, each, _ in columns)
+            cells = (score.of_value(each.get(row)) for score, each, _ in columns)
             lines.append((str(row), *cells, " / ".join(f"{number:,}" for number in sorted(numbers))))
-        more = [f"… and {len(lines) - 1 - MOST:,} more in scores.json"] if len(lines) - 1 > MOST else []
-        out += ["", *text_table(lines[: MOST + 1]), *more, ""]
+        more = [f"… and {len(lines) - MOST:,} more in scores.json"] if len(lines) > MOST else []
+        out += ["", Columns(head, lines[:MOST]), *more, ""]
     return out

@@ -14,10 +14,11 @@ from ganherd.runs.folder import RunFolder
 from ganherd.runs.score_entry import Scores
 from ganherd.runs.verdict_record import VERDICT, VerdictRecord, read_verdict
 from ganherd.scoring.one_run import keep, score_run
-from ganherd.scoring.score_table import side_by_side, table
+from ganherd.scoring.score_table import brief, full, side_by_side
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, atomic_write
 from ganherd.util.meter import Progress
+from ganherd.util.terminal.screen import Block, as_text
 
 if TYPE_CHECKING:
     from ganherd.metrics.gam.gam_table import GamRow
@@ -35,11 +36,16 @@ class ScoredRun:
     verdicts: Sequence[VerdictRecord] = ()  # on each run, if all usual metrics were measured
 
     def __str__(self) -> str:
-        if len(self.runs) == 1:
-            text = table(next(iter(self.runs.values())))
+        return as_text(*self.screen(verbose=True))
+
+    def screen(self, verbose: bool = False) -> list[Block]:
+        """Return the tables for a terminal: short for one run, unless `verbose`; several are next to each other."""
+        if len(self.runs) > 1:
+            blocks = side_by_side(self.runs, bool(self.per))
         else:
-            text = side_by_side(self.runs, bool(self.per))
-        return f"{text}\n\n{self.contest}" if self.contest else text
+            scores = next(iter(self.runs.values()))
+            blocks = full(scores) if verbose else brief(scores, bool(self.per))
+        return [*blocks, *(["", self.contest] if self.contest else [])]
 
     def facts(self) -> JsonObject:
         """Return what `--json` prints: `scores`, or `runs` with the scores of each; and `gam2`, the table of GAM-II."""

@@ -104,13 +104,18 @@ class SecondPhase:
 
 
 def plan_budget(
-    text: str, steps_per_epoch: float, measure: Callable[[], Timing], second: SecondPhase | None = None
+    text: str,
+    steps_per_epoch: float,
+    measure: Callable[[], Timing],
+    second: SecondPhase | None = None,
+    before: float = 0.0,
 ) -> Budget:
     """Return the budget for a recipe's `train.budget`, such as `3epochs`.
 
     Args:
         measure: Called for times only.
         second: The phase that follows, if there is one.
+        before: Seconds of the command's budget that belong to an earlier phase.
 
     >>> plan_budget("3epochs", 2.5, lambda: Timing(0.0)).steps
     8
@@ -126,11 +131,11 @@ def plan_budget(
     budget = Budget(1, amount - timing.start + (second.extra_time(timing) if second else 0.0), timing.closing)
     budget.steps = max(1, int((budget.limit or 0.0) * timing.rate))
     if not budget.limit:
-        overhead = timing.overhead + (second.overhead(timing) if second else 0.0)
-        whole, phases = (amount / second.share, " of both phases") if second else (amount, "")
+        overhead = before + timing.overhead + (second.overhead(timing) if second else 0.0)
+        whole = before + (amount / second.share if second else amount)
         budget.shortage = (
-            f"a budget of {duration(whole)} is too short: the start and the end{phases} take about {duration(overhead)} here, so "
-            f"only one step is trained; give it --budget {10 * math.ceil(overhead / 5)}s or more"
+            f"a budget of {duration(whole)} is too short: all but the training takes about {duration(overhead)} here, so only "
+            f"one step is trained; give it --budget {10 * math.ceil(overhead / 5)}s or more"
         )
     return budget
 

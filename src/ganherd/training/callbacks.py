@@ -76,8 +76,11 @@ class Looks(Callback):
             self._look(trainer)
 
     def _look(self, trainer: Trainer) -> None:
+        monitor = trainer.state.monitor
         with trainer.budget.timing("look"):
-            trainer.state.monitor.look(trainer.step)
+            monitor.look(trainer.step)
+        if trainer.ranks.is_single_process:  # several ranks exchange the numbers with the next record
+            trainer.progress.look(monitor.scores())
 
 
 class RecordWindow(Callback):
@@ -116,6 +119,8 @@ class SamplePictures(Callback):
             self._draw(trainer)
 
     def _draw(self, trainer: Trainer) -> None:
+        path = trainer.folder.samples / f"step-{trainer.step:08d}.png"
         with trainer.budget.timing("picture"):
             trainer.preview.look(trainer.step)
-            trainer.preview.draw(trainer.folder.samples / f"step-{trainer.step:08d}.png")
+            trainer.preview.draw(path, trainer.folder.title, trainer.step)
+        trainer.progress.picture(path)

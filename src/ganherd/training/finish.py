@@ -20,7 +20,7 @@ from ganherd.herd.state import State, base_keys, buffers_of
 from ganherd.mixture import mixture as mixtures
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators
-from ganherd.mixture.mixture import NOISES, Mixture, recalibrate_batch_norm
+from ganherd.mixture.mixture import Mixture, recalibrate_batch_norm
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.recipe.trust import covers
@@ -77,6 +77,22 @@ class Finisher:
 
     def on_finished(self, product: Product) -> None:
         """Work after the run is marked as finished in run.json."""
+
+
+class TimeReport(Finisher):
+    """Report when the mixture of a run with a time budget is saved, before anything else is made of it."""
+
+    def __init__(self, trainer: Trainer, whole: float) -> None:
+        """Prepare the report. `whole`: the budget of the command, in seconds if it is a time."""
+        self._trainer, self._whole = trainer, whole
+
+    def on_mixture(self, product: Product) -> None:
+        if self._trainer.deadline is None:
+            return
+        used = self._whole - self._trainer.deadline + self._trainer.seconds
+        then = "; scores follow" if product.recipe.run.scores else ""
+        steps = f"{self._trainer.step:,} step{'s' * (self._trainer.step != 1)}"
+        product.log(f"Mixture saved after {used:.1f} s of the {self._whole:g} s budget, with {steps}{then}.")
 
 
 def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
@@ -191,7 +207,7 @@ def recalibrated(
     row: int,
     weights: dict[str, Tensor],
     buffers: dict[str, Tensor],
-    noises: int = NOISES,
+    noises: int | None = None,
 ) -> dict[str, Tensor]:
     """Return the buffers of the generator of a row, with statistics of batch norm that are re-estimated for these weights."""
     herd = prepared.herd

@@ -90,6 +90,7 @@ class Trainer:
         for callback in (*self.own_callbacks(), *callbacks):
             self.attach(callback)
         self.is_trained = False
+        self.deadline: float | None = None  # of the time budget that has ended the training
         self._will_stop = False  # a stop was requested while ranks ran apart
         self._step_seconds = 0.0  # between the last two stops; 0: not known yet
         self._departed = self._ticked = (
@@ -138,6 +139,7 @@ class Trainer:
             self._step_seconds = seconds / max(1, self.step - start)
             self.strategy.on_steps_done(seconds, self.step)
             self._stop_here(stop, start, seconds)
+        self.progress.end_at(self.step)
         self.notify("on_last_step")
         self.notify("on_train_end")
         self.is_trained = True
@@ -252,7 +254,7 @@ class Trainer:
     def _end_now(self) -> None:
         """Make this step the last one, because the time is used up. A resume from here does not train further either."""
         self.event("budget", reason="the time was over", steps=self.step, planned=self.budget.steps)
-        self.state.over = self.budget.deadline
+        self.state.over = self.deadline = self.budget.deadline
         self.budget.end_at(self.step)
         self.progress.end_at(self.step)
 

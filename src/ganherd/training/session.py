@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Communicator
@@ -20,7 +21,7 @@ from ganherd.runs.folder import RunFolder, next_path
 from ganherd.training.budget import SecondPhase
 from ganherd.training.closing_time import estimate_closing
 from ganherd.training.endings import reported_end
-from ganherd.training.finish import Finisher, Product, Run, finish_part, finish_run
+from ganherd.training.finish import Finisher, Run, TimeReport, finish_part, finish_run
 from ganherd.training.health import look_interval
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
@@ -40,7 +41,7 @@ from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.meter import ProgressBar
-from ganherd.util.standard_streams import safe_streams
+from ganherd.util.terminal.standard_streams import safe_streams
 from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
 
@@ -126,7 +127,9 @@ class Session:
         """Train to the last step. `closing` closes what the training has opened."""
         herd, ranks, folder = self.herd, self.ranks, self.folder
         names = [herd.name_of(member) for member in range(herd.size)]
-        self.progress = Progress(names, self.options.quiet or not ranks.is_first)
+        settings = herd.recipe.strategy.settings
+        board = None if settings.torus is None else (*settings.torus, settings.group_size)
+        self.progress = Progress(names, self.options.quiet or not ranks.is_first, board)
         closing.callback(self.progress.close)
         trackers = Trackers(folder, herd.recipe, ranks.is_first)
         closing.callback(trackers.close)
@@ -171,8 +174,12 @@ class Session:
         is_part = self.folder.info.part is not None
         self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
         self.stop.at_once()
-        report = () if self.options.second_phase else (TimeReport(trainer, self.options.before),)
-        finishers = (*report, *self.options.finishers)
+        whole = self.options.before + parse_budget(self.source.wanted.train.budget)[1]
+        finishers = (
+            self.options.finishers
+            if self.options.second_phase
+            else (TimeReport(trainer, whole), *self.options.finishers)
+        )
         done = finish_part(trainer) if is_part else finish_run(trainer, finishers)
         if self.recovery:
             self.recovery.done = done if self.ranks.is_first else None
@@ -216,23 +223,6 @@ class Session:
         return f"{self.folder.path}: {self.herd.size} members{over}, {length}, {plan}"
 
 
-class TimeReport(Finisher):
-    """Report when the mixture of a run with a time budget is saved, before anything else is made of it."""
-
-    def __init__(self, trainer: Trainer, before: float) -> None:
-        """Prepare the report after the last step. `before`: seconds of the budget that belong to an earlier phase."""
-        self._trainer, self._deadline, self._before = trainer, trainer.state.over, before
-
-    def on_mixture(self, product: Product) -> None:
-        if self._deadline is None:
-            return
-        whole = self._before + parse_budget(product.recipe.train.budget)[1]
-        used = whole - self._deadline + self._trainer.seconds
-        then = "; scores follow" if product.recipe.run.scores else ""
-        steps = f"{self._trainer.step:,} step{'s' * (self._trainer.step != 1)}"
-        product.log(f"Mixture saved after {used:.1f} s of the {whole:g} s budget, with {steps}{then}.")
-
-
 @safe_streams("stderr", "stdout")
 @refused_if_too_large()
 def train(
@@ -247,6 +237,7 @@ def train(
     part: range | None = None,
     finishers: Sequence[Finisher] = (),
     began: float | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> Run:
     """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
 
@@ -257,13 +248,14 @@ def train(
         part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
         finishers: Work on the mixture, for example score it.
         began: When the command was started, on the clock of `time.monotonic`: a time budget counts from then. Default: now.
+        origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
     """
     options = _options(quiet, trust_code, finishers, began)
     if phases.pending(recipe) is not None:
         if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
-        return _train_two_phases(recipe, path, name, counts_all, options)
-    source = NewRun(recipe, path, name, counts_all, part)
+        return _train_two_phases(NewRun(recipe, path, name, counts_all, origin=origin), options)
+    source = NewRun(recipe, path, name, counts_all, part, origin)
     if job is None:
         return Session(source, options).run()
     recovery = Recovery(job.latest)
@@ -322,14 +314,13 @@ def _second_phase(recipe: Recipe, herd: PreparedHerd, began: float) -> SecondPha
     return SecondPhase(recipe.herd.first.share, closing, starts[-1] if starts else None, time.monotonic() - began)
 
 
-def _train_two_phases(
-    recipe: Recipe, path: str | Path | None, name: str, counts_all: bool, options: SessionOptions
-) -> Run:
+def _train_two_phases(whole: NewRun, options: SessionOptions) -> Run:
     """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
     Both phases together have the budget. If the call is interrupted, the same call continues where it stopped.
     """
-    where = Path(path) if path is not None else next_path(Path("runs"), name)
+    recipe, name, counts_all = whole.recipe, whole.name, whole.counts_all
+    where = Path(whole.path) if whole.path is not None else next_path(Path("runs"), name)
     log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
@@ -344,7 +335,9 @@ def _train_two_phases(
                 second = replace(options, began=options.began + amount, before=amount)
                 options = replace(options, second_phase=_second_phase(recipe, foreseen, options.began))
             del foreseen  # its memory is for the first phase
-            Session(NewRun(first, folder.path, name, counts_all), options).run()
+            assert recipe.herd.first is not None
+            origin = {"recipe": Path(recipe.herd.first.recipe).stem}
+            Session(NewRun(first, folder.path, name, counts_all, origin=origin), options).run()
         else:
             refuse_changes(folder.recipe, first, folder)
             if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:
@@ -356,4 +349,4 @@ def _train_two_phases(
             f"Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
         ) from None
     log(f"second phase: {then.train.budget}, in {where}")
-    return Session(NewRun(then, where, name, counts_all), second).run()
+    return Session(NewRun(then, where, name, counts_all, origin=whole.origin), second).run()

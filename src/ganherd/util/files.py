@@ -178,15 +178,15 @@ def read(path: Path, most: int | None = None) -> bytes:
         return handle.read()
 
 
-def read_json(path: Path) -> Any:
-    """Return what a JSON file holds.
+def read_json(path: Path, most: int = MOST_JSON) -> Any:
+    """Return what a JSON file of at most `most` bytes holds.
 
     Raises:
         OSError: It cannot be read; see `open_binary`.
         ValueError: It is not JSON, or nested too deeply.
     """
     try:
-        return json.loads(read(path, MOST_JSON))
+        return json.loads(read(path, most))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
 

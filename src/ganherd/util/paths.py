@@ -1,4 +1,4 @@
-"""Find the folders that ganherd has outside of runs: for data sets, and for what it measures or computes once."""
+"""Find the folders that ganherd has outside of runs, for data sets and caches, and write paths as people type them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,12 @@ def data_home() -> Path:
 def cache_home() -> Path:
     """Return the folder of measured engines, classifiers and features: $GANHERD_CACHE, or ~/.cache/ganherd."""
     return _home("GANHERD_CACHE")
+
+
+def from_here(path: Path) -> Path:
+    """Return the path as people would type it here: relative if it is below the current folder."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def shared_cache() -> Path | None:

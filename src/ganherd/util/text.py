@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import sys
+import textwrap
 from collections.abc import Collection, Iterable, Sequence
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -19,6 +20,16 @@ def printable(text: str) -> str:
     'a�[31mb'
     """
     return "".join(c if c.isprintable() or c in "\n\t" else _UNKNOWN for c in text)
+
+
+def one_line(text: str, most: int) -> str:
+    r"""Return the text as one printable line of at most `most` characters, for a cell of a table.
+
+    >>> one_line("a\nb[31m", 20), one_line("abcdef", 4)
+    ('a b�[31m', 'abc…')
+    """
+    line = printable(" ".join(text[: 4 * most].split()))
+    return line if len(line) <= most else line[: most - 1] + "…"
 
 
 def without_controls(text: str) -> str:
@@ -56,6 +67,17 @@ def duration(seconds: float, digits: int = 0) -> str:
         return f"{seconds:.{digits}f} s" if whole < 10 else f"{whole} s"
     large, small, rest = ("min", "s", whole) if whole < 3600 else ("h", "min", whole // 60)
     return f"{rest // 60} {large}" + (f" {rest % 60} {small}" if rest % 60 else "")
+
+
+def span(seconds: float) -> str:
+    """Return a duration in its largest unit, for a column of a table.
+
+    >>> span(7.2), span(300), span(7300), span(200_000)
+    ('7 s', '5 min', '2 h', '2 d')
+    """
+    if seconds < 3600:
+        return duration(seconds).partition(" min")[0] + " min" if seconds >= 60 else duration(seconds)
+    return f"{seconds / 3600:.0f} h" if seconds < 86_400 else f"{seconds / 86_400:,.0f} d"
 
 
 def size(num_bytes: float) -> str:
@@ -96,6 +118,34 @@ def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> li
         "  ".join(cell.rjust(widths[i]) if i in right else cell.ljust(widths[i]) for i, cell in enumerate(row)).rstrip()
         for row in lines
     ]
+
+
+def table_with_notes(
+    rows: Sequence[Sequence[str]], notes: Sequence[str], width: int, right: Collection[int] = (), wide: int = 110
+) -> list[str]:
+    """Return a table whose rows each have a note: in a last column, or on a second line if the terminal is narrow.
+
+    Args:
+        width: Columns of the terminal; longer lines are cut, and notes on second lines wrapped.
+        wide: Columns from which the note is in a column.
+
+    >>> table_with_notes([("cat", "12"), ("horse", "7")], ["it purrs", ""], 12)
+    ['cat    12\\n    it purrs', 'horse  7']
+    """
+    if width >= wide:
+        return [
+            _cut(line, width)
+            for line in text_table([(*row, note) for row, note in zip(rows, notes, strict=True)], right)
+        ]
+    below = [
+        textwrap.wrap(note, width, initial_indent=" " * 4, subsequent_indent=" " * 4, max_lines=2) for note in notes
+    ]
+    lines = zip(text_table(rows, right), below, strict=True)
+    return ["\n".join([_cut(line, width), *more]) for line, more in lines]
+
+
+def _cut(line: str, width: int) -> str:
+    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 DISCRIMINATOR, ALARM = "#e08a1e", "#e5484d"
 FEW = 14  # classes up to which a bar chart is narrow enough to be placed next to others
 TROUBLES = ("nan", "diverged", "alarm", "repair")  # events about the health of a member
+_MEANS = ("loss_g", "loss_d", "real", "fake")  # numbers of a record that are means over its steps
 _MOST_LABELLED = 12  # members up to which the cells of a map of meetings are labelled
 _LOSSES = {"loss_g": ("generator loss", GENERATED), "loss_d": ("discriminator loss", DISCRIMINATOR)}
 
@@ -28,13 +29,14 @@ def draw_losses(
 ) -> Figure:
     """Draw losses over the steps, with a panel for each key of `which`: members as thin lines, their mean bold."""
     figure, panels = new_figure(4.6 * len(which), 3.1, columns=len(which))
-    lines = _thin(metrics, 500)
+    lines = _thin(merge_short_end(metrics), 500)
     steps = np.array([line["step"] for line in lines], float)
     trouble = sorted({int(e["step"]) for e in events if e.get("event") in TROUBLES and "step" in e})
     for axes, key in zip(panels, which, strict=True):
         title, colour = _LOSSES[key]
         axes.set_title(title, color=INK, fontsize=10, loc="left")
         axes.set_xlabel("step", color=INK)
+        axes.set_ylabel("loss, mean over a record", color=INK, fontsize=9)
         axes.xaxis.set_major_formatter("{x:,.0f}")
         axes.locator_params(axis="x", nbins=6)
         values = loss_table(lines, key)  # [records, N]
@@ -48,6 +50,30 @@ def draw_losses(
         if len(steps) == 1:
             axes.set_xlim(0, max(1.0, 2 * steps[0]))
     return figure
+
+
+def merge_short_end(metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the records, the last two of them as one if the last covers less than half as many steps as the one before.
+
+    The means of a record over a step or two are far from those over fifty: a curve would end in a spike that means nothing.
+
+    >>> lines = [{"step": step, "loss_g": [loss]} for step, loss in ((50, 1.0), (100, 1.0), (110, 7.0))]
+    >>> merge_short_end(lines)[-1]
+    {'step': 110, 'loss_g': [2.0]}
+    """
+    if len(metrics) < 2:
+        return list(metrics)
+    start = metrics[-3]["step"] if len(metrics) > 2 else 0
+    before, last = metrics[-2], metrics[-1]
+    weights = before["step"] - start, last["step"] - before["step"]
+    if not 0 < 2 * weights[1] < weights[0]:
+        return list(metrics)
+    means = {}
+    for key in _MEANS:
+        if last.get(key) and before.get(key):
+            pairs = zip(before[key], last[key], strict=False)
+            means[key] = [(_number(a) * weights[0] + _number(b) * weights[1]) / sum(weights) for a, b in pairs]
+    return [*metrics[:-2], {**before, **last, **means}]
 
 
 def loss_table(metrics: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
@@ -83,8 +109,13 @@ def draw_bars(
     *,
     title: str = "",
     expected: Mapping[str, float] | None = None,
+    is_share: bool = False,
 ) -> Figure:
-    """Draw a bar for each class, with a line at 1, which is best, or a mark at each expected value."""
+    """Draw a bar for each class, with a line at 1, which is best, or a mark at each expected value.
+
+    Args:
+        is_share: The values are shares, which the axis has in percent.
+    """
     names = list(values)[:100]
     heights = [0.0 if values[n] is None else float(values[n] or 0.0) for n in names]
     few = max(3.5, 0.26 * len(names) + 0.4)
@@ -104,6 +135,8 @@ def draw_bars(
     axes.set_xticks(at, names, rotation=40 if long else 0, ha="right" if long else "center")
     axes.set_xlim(-0.7, len(names) - 0.3)
     axes.set_title(title, color=INK, fontsize=10, loc="left")
+    if is_share:
+        axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:.4g} %")
     return figure
 
 

@@ -1,19 +1,18 @@
-"""Draw samples as grids of images or as points over the data, and save pictures as PNG or SVG."""
+"""The style of all pictures, points over the data, and saving pictures as PNG or SVG."""
 
 from __future__ import annotations
 
 import base64
 import io
-import math
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,87 +23,8 @@ if TYPE_CHECKING:
 INK = "#1b1f27"  # text and axes; in an inline SVG it becomes the page's own colour
 GENERATED, DATA = "#3b82f6", "#9aa4b2"
 FRAME = "#8b93a1"
-TILE = 56  # pixels to which small images are enlarged, about
-WIDEST, MOST_ROWS = 1600, 50
-LONGEST = 24  # letters of a row's name
-
-
-def draw_samples(
-    x: np.ndarray,
-    y: np.ndarray | None = None,
-    labels: Sequence[str] = (),
-    *,
-    member: np.ndarray | None = None,
-    data: np.ndarray | None = None,
-) -> Picture:
-    """Draw samples: a row of images for each class or member, or points next to those of the data."""
-    if x.ndim == 2:
-        return draw_points(x) if data is None else draw_points_and_data(x, data)
-    rows = sample_rows(x, y, labels, member)
-    return draw_grid([images for _, images in rows], [name for name, _ in rows])
-
-
-def sample_rows(
-    x: np.ndarray, y: np.ndarray | None, labels: Sequence[str], member: np.ndarray | None = None
-) -> list[tuple[str, np.ndarray]]:
-    """Return rows of images with their names: by class if known, otherwise by member, otherwise as a square."""
-    if y is not None and len(labels) and (y >= 0).any():
-        rows = [(str(labels[k]), x[y == k]) for k in np.unique(y) if k >= 0]
-    elif member is not None and len(np.unique(member)) > 1:
-        rows = [(f"member {k}", x[member == k]) for k in np.unique(member)]
-    else:
-        side = max(1, math.ceil(math.sqrt(len(x))))
-        rows = [("", x[i : i + side]) for i in range(0, len(x), side)]
-    if len(rows) <= MOST_ROWS:
-        return rows
-    return [rows[i] for i in np.linspace(0, len(rows) - 1, MOST_ROWS).round().astype(int)]
-
-
-def draw_grid(
-    rows: Sequence[np.ndarray],
-    names: Sequence[str] = (),
-    *,
-    background: str | None = "white",
-    margin: int = 5,
-    largest: int | None = None,
-) -> Image.Image:
-    """Draw rows of images [n, C, H, W] (uint8) below each other, enlarged without blur, with names at the left.
-
-    Args:
-        background: None for a transparent background.
-        largest: Pixels of the longer side to which larger images are shrunk.
-
-    >>> draw_grid([np.zeros((3, 1, 8, 8), np.uint8)], ["7"]).height
-    66
-    """
-    if not len(rows) or not any(len(row) for row in rows):
-        raise ValueError("a grid needs at least one image")
-    height, width = rows[0].shape[2:]
-    scale: float = max(1, round(TILE / max(height, width)))
-    if largest is not None:
-        scale = min(scale, largest / max(height, width))
-    gap = 5  # wide enough to keep the strokes of neighbours apart
-    tile_h, tile_w = max(1, round(height * scale)), max(1, round(width * scale))
-    blur = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
-    columns = min(max(len(row) for row in rows), max(1, WIDEST // (tile_w + gap)))
-    font = ImageFont.load_default(size=min(20, max(11, tile_h // 3)))
-    short = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
-    left = math.ceil(max((font.getlength(name) for name in short), default=0))
-    left += 16 if left else 0
-    size = (2 * margin + left + columns * (tile_w + gap) - gap, 2 * margin + len(rows) * (tile_h + gap) - gap)
-    sheet = Image.new("RGB", size, background) if background else Image.new("RGBA", size)
-    pen = ImageDraw.Draw(sheet)
-    for i, row in enumerate(rows):
-        top = margin + i * (tile_h + gap)
-        if i < len(short) and short[i]:
-            pen.text((margin + left - 12, top + tile_h / 2), short[i], INK, font, anchor="rm")
-        for j, image in enumerate(row[:columns]):
-            tile = to_image(image).resize((tile_w, tile_h), blur)
-            x = margin + left + j * (tile_w + gap)
-            # a thin frame, so that bright images have an edge on a bright page
-            pen.rectangle((x - 1, top - 1, x + tile_w, top + tile_h), outline=FRAME)
-            sheet.paste(tile, (x, top))
-    return sheet
+SOFT = "#75808c"  # counts and notes
+MOST_ROWS = 50  # of a grid
 
 
 def to_image(x: np.ndarray) -> Image.Image:
@@ -179,7 +99,7 @@ def png(picture: Picture) -> bytes:
         picture.save(out, "PNG", compress_level=3)  # 50 times as fast as the best, for a tenth more bytes
     else:
         with _any_script():
-            picture.savefig(out, format="png", dpi=130, facecolor="white", metadata={"Software": None})
+            _save_figure(picture, out, format="png", dpi=130, facecolor="white", metadata={"Software": None})
     return out.getvalue()
 
 
@@ -200,7 +120,7 @@ def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str
 
     out = io.StringIO()
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": salt}), _any_script():
-        picture.savefig(out, format="svg", dpi=144, transparent=inline, metadata={"Date": None, "Creator": None})
+        _save_figure(picture, out, format="svg", dpi=144, transparent=inline, metadata={"Date": None, "Creator": None})
     text = out.getvalue()
     if not inline:
         return text
@@ -211,6 +131,22 @@ def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str
     return re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
 
 
+def _save_figure(figure: Figure, out: io.BytesIO | io.StringIO, **options: Any) -> None:
+    """Call `savefig`, which draws a figure with a layout engine twice; let the first call place the axes and draw nothing."""
+    engine, draw = figure.get_layout_engine(), figure.draw
+    if engine is not None:
+
+        def place_axes(renderer: object) -> None:
+            engine.execute(figure)
+            vars(figure)["draw"] = draw
+
+        vars(figure)["draw"] = place_axes
+    try:
+        figure.savefig(out, **options)
+    finally:
+        vars(figure).pop("draw", None)
+
+
 @contextmanager
 def _any_script() -> Iterator[None]:
     """Silence the warning about scripts that the font of Matplotlib lacks: a PNG shows boxes, an SVG uses other fonts."""
@@ -219,12 +155,12 @@ def _any_script() -> Iterator[None]:
         yield
 
 
-def new_figure(width: float, height: float, columns: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a new figure without the global state of pyplot, and its axes in the style of ganherd."""
+def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
+    """Return a new figure without the global state of pyplot, and its axes, row by row, in the style of ganherd."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    axes = list(figure.subplots(1, columns, squeeze=False)[0])
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
     for a in axes:
         a.spines[["top", "right"]].set_visible(False)
         a.spines[["left", "bottom"]].set_color(INK)

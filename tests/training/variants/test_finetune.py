@@ -18,6 +18,7 @@ from recipes import tiny_data, tiny_recipe
 import ganherd
 from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
+from ganherd.runs.folder import RunFolder
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.util.errors import UserError
 
@@ -142,10 +143,15 @@ def test_a_run_without_a_checkpoint_begins_again_from_the_same_members(runs: dic
     settings = recipe(runs["data"], None, herd={"start_from": str(tmp_path / "single")})
     run = ganherd.train(settings, run=tmp_path / "run", quiet=True).path
     before = (run / "mixture" / "generators.safetensors").read_bytes()
-    shutil.rmtree(run / "checkpoints")
+
+    def forget_checkpoints() -> None:
+        shutil.rmtree(run / "checkpoints")
+        RunFolder(run).write_info(state="interrupted")
+
+    forget_checkpoints()
     ganherd.resume(run, quiet=True)
     assert (run / "mixture" / "generators.safetensors").read_bytes() == before
-    shutil.rmtree(run / "checkpoints")
+    forget_checkpoints()
     shutil.rmtree(tmp_path / "single")
     longer = recipe(runs["data"], SMALL, herd={"members": 1}, train={"budget": "9steps"})
     ganherd.train(longer, run=tmp_path / "single", quiet=True)

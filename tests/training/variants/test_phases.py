@@ -64,6 +64,7 @@ def test_one_command_is_the_same_as_two(recipe: dict[str, Any]) -> None:
     assert bytes_of(Path("run-first")) == bytes_of(Path("by-hand"))
     assert bytes_of(Path("run")) == bytes_of(Path("second"))
     assert RunFolder(Path("run")).info.origins[0].path == str(Path("run-first").absolute())
+    assert RunFolder(Path("run-first")).info.recipe == "one"
 
 
 def test_stopped_in_the_first_phase_the_same_command_goes_on(

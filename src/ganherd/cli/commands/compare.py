@@ -7,15 +7,44 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Set, Trust, log_unless, named_files, names, numbers, print_result, refuse
-from ganherd.util.errors import UserError
+from ganherd.cli.completion import complete_recipe
+from ganherd.cli.options import (
+    Json,
+    Quiet,
+    Set,
+    Trust,
+    Verbose,
+    log_unless,
+    named_files,
+    named_run,
+    names,
+    numbers,
+    print_result,
+    print_screen,
+    refuse,
+    with_unit,
+)
+from ganherd.util.text import show
 
 
 def compare(
-    named: Annotated[list[str], typer.Argument(metavar="RECIPE…", help="Recipes; with --downstream: run folders.")],
+    named: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RECIPE[:KEY=VALUE]… | RUN…",
+            help="Recipes, each with settings of its own if wanted, e.g. digits-wcgan:optim.lr_g=1e-4; or finished runs.",
+            autocompletion=complete_recipe,
+        ),
+    ],
     budget: Annotated[
         str | None,
-        typer.Option(help="Training of each recipe, all its seeds together, e.g. 10m, 90s, 5000steps, 20epochs."),
+        typer.Option(
+            help="Budget of each recipe for all its seeds together, e.g. 10m, 90s, 5000steps, 20epochs. Default: the recipe's."
+        ),
+    ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=A,B", help="Compare these values of a setting. May be repeated: all combinations."),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each recipe (stacked), or of each classifier.")] = 3,
     metrics: Annotated[
@@ -42,17 +71,29 @@ def compare(
     ] = None,
     trust_code: Trust = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train and score recipes under equal budgets, and compare them. If interrupted, the same command continues."""
+    """Train and score recipes under equal budgets, and compare them; or compare finished runs as they are.
+
+    If interrupted, the same command continues.
+    """
     log = log_unless(quiet)
     if downstream:
-        given = {"--budget": budget, "--metrics": metrics, "--network": network, "-n": samples, "--set": sets}
+        given = {
+            "--budget": budget,
+            "--metrics": metrics,
+            "--network": network,
+            "-n": samples,
+            "--set": sets,
+            "--vary": vary,
+        }
         why = "applies to recipes: leave it out with --downstream."
         refuse(*((value, f"{option} {why}") for option, value in given.items()))
         counts = numbers("--per-class", per_class or "20,50,100", "20,50,100")
         from ganherd.runs.folder import RunFolder, mixture_of
 
+        named = [str(named_run(Path(run))) for run in named]
         for run in named:  # before torch is loaded
             RunFolder.open(run), mixture_of(run)
         from ganherd.compare import downstream as classifiers
@@ -63,18 +104,30 @@ def compare(
         print_result(as_json, {"downstream": result}, downstream_text.text(result))
         return
     refuse((per_class, "--per-class needs --downstream."), (generated, "--generated needs --downstream."))
-    if budget is None:
-        raise UserError(
-            "No budget given. Set how long each recipe may train, e.g. --budget 10m, 90s, 5000steps or 20epochs."
-        )
-    from ganherd.compare import compare_recipes
+    if budget is not None:
+        with_unit(budget)
+    from ganherd.compare import finished_runs
 
-    request = compare_recipes.ComparisonRequest.of(
-        named, budget, seeds, sets or (), names(metrics), samples, network, trust_code
-    )
-    folder = output or compare_recipes.default_folder(list(request.recipes))
-    facts = compare_recipes.compare(request, folder, quiet, log)
+    scoring = (names(metrics), samples, network, trust_code)
+    if finished_runs.are_runs(named):
+        given = {"--budget": budget, "--set": sets, "--vary": vary}
+        refuse(
+            *(
+                (value, f"{option} is for recipes: finished runs are compared as they are.")
+                for option, value in given.items()
+            )
+        )
+        facts, folder = finished_runs.compare_runs(named, output, *scoring, log)
+    else:
+        from ganherd.compare import compare_recipes, contenders
+
+        those = contenders.contenders(named, vary or ())
+        request = compare_recipes.ComparisonRequest.of(those, budget, seeds, sets or (), *scoring)
+        folder = output or Path("comparisons") / contenders.folder_name(those)
+        facts = compare_recipes.compare(request, folder, quiet, log)
     from ganherd.compare import comparison_page, comparison_text
 
     files = comparison_page.write(facts, folder)
-    print_result(as_json, {"compare": str(folder), **facts}, comparison_text.text(facts) + named_files(files))
+    print_screen(as_json, {"compare": str(folder), **facts}, *comparison_text.screen(facts, verbose))
+    if not as_json:
+        show(named_files(files).removeprefix("\n"))  # not wrapped, so that the paths can be copied

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, RunFolderArgument, Trust, print_result
+from ganherd.cli.options import Json, Quiet, RunFolderArgument, Trust, log_unless, print_result
 from ganherd.util.errors import UserError
 
 
@@ -39,9 +39,11 @@ def sample(
 ) -> None:
     """Sample a trained mixture."""
     from ganherd.mixture import label_weights, sampling
-    from ganherd.runs.folder import mixture_of
+    from ganherd.runs.folder import RunFolder, mixture_of, step_without_mixture
 
-    mixture_of(run), sampling.check(output)  # report mistakes before torch is loaded
+    step = step_without_mixture(run)
+    mixture_of(run) if step is None else RunFolder.open(run)  # report mistakes before torch is loaded
+    sampling.check(output)
     wanted = label_weights.parse(weights) if weights is not None else None
     if per_class is not None and (n is not None or weights is not None):
         raise UserError("--per-class sets the number of samples of every label: leave -n and --weights out.")
@@ -51,7 +53,17 @@ def sample(
     from ganherd.mixture import mixture
     from ganherd.util.meter import ProgressBar
 
-    trained = mixture.load(run, trust_code)
+    unfinished = {}
+    if step is None:
+        trained = mixture.load(run, trust_code)
+    else:
+        from ganherd.training.variants.unfinished import load_unfinished
+
+        trained = load_unfinished(run, trust_code)
+        unfinished = {"step": trained.step}
+        log_unless(quiet)(
+            f"note: {run} is not finished: these are samples of all members as they were at its checkpoint of step {trained.step:,}"
+        )
     trained = label_weights.weighted(trained, wanted, run) if wanted is not None else trained
     if device == "cuda" and best_device().type != "cuda":
         raise UserError("--device cuda, but PyTorch sees no GPU here; see `ganherd doctor`.")
@@ -60,5 +72,5 @@ def sample(
     with ProgressBar("images", quiet or as_json) as meter:
         meter.at(0, count)
         request = (output, n or 64, label, per_class, seed, replica)
-        path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count))
-    print_result(as_json, {"output": str(path), "samples": count, "seed": seed}, path)
+        path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count), run=run)
+    print_result(as_json, {"output": str(path), "samples": count, "seed": seed, **unfinished}, path)

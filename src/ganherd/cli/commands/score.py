@@ -7,13 +7,33 @@ from typing import Annotated, Any
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Seed, Trust, log_unless, names, print_result, show_verdict
+from ganherd.cli.completion import complete_run
+from ganherd.cli.options import (
+    Json,
+    Quiet,
+    Seed,
+    Trust,
+    Verbose,
+    log_unless,
+    named_run,
+    named_runs,
+    names,
+    print_screen,
+    show_verdict,
+)
 from ganherd.util.errors import UserError
+
+AIS = "Annealed importance sampling (--metrics ais)"  # a group of options in the help
 
 
 def score(
     runs: Annotated[
-        list[Path] | None, typer.Argument(help="Run folders; several are shown next to each other.")
+        list[Path] | None,
+        typer.Argument(
+            help="Run folders, @last or @TAG; several are shown next to each other.",
+            callback=named_runs,
+            autocompletion=complete_run,
+        ),
     ] = None,
     real: Annotated[
         str | None,
@@ -44,21 +64,45 @@ def score(
         typer.Option("-n", min=1, help="Samples for each score. Default: 1,000; 10,000 for Inception on a GPU."),
     ] = None,
     ais_points: Annotated[
-        int | None, typer.Option(min=1, help="Held-out images for AIS. Default: 16; on a GPU 100.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Held-out images for AIS. Default: 16; on a GPU 100.",
+            rich_help_panel=AIS,
+        ),
     ] = None,
     ais_variance: Annotated[
-        float | None, typer.Option(min=1e-9, max=1e9, help="Variance σ² of AIS, for pixels in [0, 1]. Default: 0.025.")
+        float | None,
+        typer.Option(
+            min=1e-9,
+            max=1e9,
+            help="Variance σ² of AIS, for pixels in [0, 1]. Default: 0.025.",
+            rich_help_panel=AIS,
+        ),
     ] = None,
     ais_temperatures: Annotated[
-        int | None, typer.Option(min=1, help="Temperatures of AIS; more make its bounds tighter. Default: 1,000.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Temperatures of AIS; more make its bounds tighter. Default: 1,000.",
+            rich_help_panel=AIS,
+        ),
     ] = None,
-    ais_chains: Annotated[int | None, typer.Option(min=1, help="Chains of AIS for each image. Default: 16.")] = None,
+    ais_chains: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Chains of AIS for each image. Default: 16.",
+            rich_help_panel=AIS,
+        ),
+    ] = None,
     seed: Seed = 0,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Also write the scores to this file as JSON.")
     ] = None,
     trust_code: Trust = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
     """Score trained mixtures against their data, or any samples against any data."""
@@ -72,13 +116,14 @@ def score(
     if (real is None) != (fake is None) or (real is None) != bool(runs):
         raise UserError("Nothing to score. Name runs, or give both --real and --fake.")
     if real and fake:
+        real, fake = (str(named_run(Path(one))) if one.startswith("@") else one for one in (real, fake))
         scores = scoring.score_sets(real, fake, wanted, samples, seed, trust_code, **settings)
         scored = scoring.ScoredRun({fake: scores}, real)
     else:
         scored = scoring.score_runs(runs or [], wanted, samples, seed, trust_code, annealing=annealing, **settings)
     if output:
         scored.write(output)
-    print_result(as_json, scored.facts(), scored)
+    print_screen(as_json, scored.facts(), *scored.screen(verbose))
     if not as_json and wanted is None:
         for verdict in scored.verdicts:
             show_verdict(verdict)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ganherd.cli.completion import complete_recipe, complete_run, complete_training
 from ganherd.cli.options import (
     Budget,
     Json,
@@ -19,21 +20,32 @@ from ganherd.cli.options import (
     Seeds,
     Set,
     Trust,
+    Verbose,
+    named_run,
     print_json,
     print_result,
     recipe_overrides,
     refuse,
     show_verdict,
+    with_unit,
 )
 from ganherd.util.errors import UserError
 from ganherd.util.host import wake_gpu
+from ganherd.util.paths import from_here
 from ganherd.util.process_clock import process_began
+from ganherd.util.terminal.screen import show_screen
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
     from ganherd.recipe.schema import Recipe
     from ganherd.training.finish import Run
+
+EXISTING, SEVERAL, LOOK = (
+    "From an existing run",
+    "Several processes",
+    "Without training",
+)  # groups of options in the help
 
 
 @dataclass
@@ -46,7 +58,41 @@ class TrainCommand:
     overrides: list[str]
     trust_code: bool
     as_json: bool
+    verbose: bool
     quiet: bool
+    name: str | None = None  # of the run folder; default: that of the recipe
+    chosen: str = ""  # what was chosen for the user's own data, for people
+
+    def take_own_data(self, asked: str | None, grows: bool) -> None:
+        """Choose recipe and settings if the argument is the user's own data.
+
+        Args:
+            asked: The recipe that --recipe names.
+            grows: The recipe is that of the run that --grow names.
+        """
+        from ganherd.cli.own_data import is_own_data
+
+        source = self.recipe
+        if source is None or not is_own_data(source):
+            refuse(
+                (source and asked, f"{source} is no data of yours, and --recipe names a recipe: leave one of them out.")
+            )
+            self.recipe = asked if source is None else source
+            return
+        refuse((self.resume, f"--resume uses the data of the run: leave {source} out."))
+        if grows and asked is None:
+            self.recipe, self.overrides = None, [f"data.source={source}", *self.overrides]
+            return
+        from ganherd import recommend
+
+        choice = recommend.choose_for(source, asked, self.overrides)
+        self.name, self.recipe, self.overrides = Path(source).stem, choice.recipe, list(choice.sets)
+        self.chosen = choice.text()
+
+    def show_choice(self) -> None:
+        """Report what was chosen for the user's own data."""
+        if self.chosen and not self.quiet:
+            say(self.chosen)
 
     def load(self) -> Recipe:
         """Return the recipe of a new run, after checking that its code is trusted, or that of the run to resume."""
@@ -67,8 +113,22 @@ class TrainCommand:
 
 
 def train(
-    recipe: Annotated[
-        str | None, typer.Argument(help="Name of a packaged recipe, or a YAML file. Default: digits-wcgan.")
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="RECIPE|PICTURES",
+            help="A packaged recipe, a YAML file, or your own data: a folder of images, an .npz or an .npy, for which a recipe "
+            "is chosen. Default: digits-wcgan.",
+            autocompletion=complete_training,
+        ),
+    ] = None,
+    asked: Annotated[
+        str | None,
+        typer.Option(
+            "--recipe",
+            help="Train this recipe; with your own data, instead of a chosen one.",
+            autocompletion=complete_recipe,
+        ),
     ] = None,
     sets: Set = None,
     run: Annotated[
@@ -77,18 +137,35 @@ def train(
             "--run", "--run-dir", help="Folder of the new run. Default: runs/NNNNN-NAME. Under torchrun, use --run-dir."
         ),
     ] = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume this run exactly.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(
+            help="Resume this run exactly: a folder, @last or @TAG.",
+            callback=named_run,
+            autocompletion=complete_run,
+            rich_help_panel=EXISTING,
+        ),
+    ] = None,
     retrain: Annotated[
-        str | None, typer.Option(help="With --resume: retrain these classes of a finished run, e.g. cat,dog or 3.")
+        str | None,
+        typer.Option(
+            help="With --resume: retrain these classes of a finished run, e.g. cat,dog or 3.", rich_help_panel=EXISTING
+        ),
     ] = None,
     grow: Annotated[
         Path | None,
-        typer.Option(help="Keep the classes of this finished run, and train the classes that are new in the data."),
+        typer.Option(
+            help="Keep the classes of this finished run, and train the classes that are new in the data.",
+            callback=named_run,
+            autocompletion=complete_run,
+            rich_help_panel=EXISTING,
+        ),
     ] = None,
     members: Annotated[
         str | None,
         typer.Option(
-            help="Train only these members, e.g. 0-9, as one of several jobs that share --run. Members must never meet."
+            help="Train only these members, e.g. 0-9, as one of several jobs that share --run. Members must never meet.",
+            rich_help_panel=SEVERAL,
         ),
     ] = None,
     budget: Budget = None,
@@ -96,20 +173,27 @@ def train(
     ranks: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of ranks to start on this machine. mpiexec, srun and torchrun start their own."
+            min=1,
+            help="Number of ranks to start on this machine. mpiexec, srun and torchrun start their own.",
+            rich_help_panel=SEVERAL,
         ),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show what would be trained, its memory and its time.")
+        bool,
+        typer.Option("--dry-run", help="Show what would be trained, its memory and its time.", rich_help_panel=LOOK),
     ] = False,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show how each layer would run (kernel, PyTorch or vmap), and why.")
+        bool,
+        typer.Option(
+            "--explain", help="Show how each layer would run (kernel, PyTorch or vmap), and why.", rich_help_panel=LOOK
+        ),
     ] = False,
     trust_code: Trust = False,
     as_json: Json = False,
+    verbose: Verbose = False,
     quiet: Quiet = False,
 ) -> None:
-    """Train a recipe or resume a run, in one process or as a rank of a job."""
+    """Train a recipe or your own images, or resume a run, in one process or as a rank of a job."""
     from ganherd.comm.backends.detect import detect
 
     engine, look = detect(os.environ), dry_run or explain
@@ -118,7 +202,7 @@ def train(
         (grow and resume, "--grow starts a new run: leave --resume out."),
         (retrains and not resume, "--retrain needs a finished run: name it with --resume."),
         (
-            retrains and (recipe or sets or seeds),
+            retrains and (data or asked or sets or seeds),
             "--retrain uses the recipe of the run: of its settings, only --budget can be given.",
         ),
         (retrains and in_job, "--retrain runs in one process: leave the ranks out."),
@@ -136,7 +220,11 @@ def train(
             "--ranks starts ranks on this machine, but this process already is a rank of a job: leave it out.",
         ),
     )
-    command = TrainCommand(recipe, run, resume, recipe_overrides(sets, budget, seeds), trust_code, as_json, quiet)
+    if budget is not None and with_unit(budget) and budget.startswith("+"):
+        budget = _longer(budget, resume, retrains, engine != "local")
+    overrides = recipe_overrides(sets, budget, seeds)
+    command = TrainCommand(data, run, resume, overrides, trust_code, as_json, verbose, quiet)
+    command.take_own_data(asked, grows=grow is not None)
     if grow is not None:
         _grow(command, grow)
     if look:
@@ -150,9 +238,22 @@ def train(
         _train_in_job(command, engine)
     elif ranks is None or ranks == 1:
         wake_gpu()
-        _show_trained(_train(command, None), as_json)
+        _show_trained(_train(command, None), command)
     else:
-        _start_ranks(command, ranks)
+        _start_ranks(command, ranks, budget)
+
+
+def _longer(budget: str, resume: Path | None, retrains: bool, in_job: bool) -> str:
+    """Return `--budget +200steps` as the whole length of the run that is resumed."""
+    refuse(
+        (resume is None, f"--budget {budget} makes a run longer: name it with --resume, or leave the + out."),
+        (retrains, "--retrain takes the length of the retraining: leave the + of --budget out."),
+        (in_job, f"--budget {budget} would grow whenever the job restarts: give the whole length, without the +."),
+    )
+    from ganherd.runs.longer_budget import longer_budget
+
+    assert resume is not None
+    return longer_budget(resume, budget)
 
 
 def _grow(command: TrainCommand, finished: Path) -> None:
@@ -166,6 +267,7 @@ def _grow(command: TrainCommand, finished: Path) -> None:
 
 def _look(command: TrainCommand, explain: bool) -> None:
     """Run --explain or --dry-run."""
+    command.show_choice()
     loaded = command.load()
     if explain:
         from ganherd.herd.engine import explain as explaining
@@ -205,6 +307,7 @@ def _prepare_retraining(command: TrainCommand, classes: str, budget: str | None)
 
 def _train_part(command: TrainCommand, members: str) -> None:
     """Run --members: start or resume some members of a run; the last job to finish joins all members."""
+    command.show_choice()
     loaded = command.load()
     refuse_meeting(loaded, "--members")
     from ganherd import api
@@ -216,14 +319,14 @@ def _train_part(command: TrainCommand, members: str) -> None:
     settings = (loaded, command.run, members, command.quiet)
     done = job_parts.train_part(*settings, finishers=api.FINISHERS, began=process_began())
     if done.folder.info.part is None or command.as_json:
-        _show_trained(done, command.as_json)
+        _show_trained(done, command)
         return
     left = ", ".join(unfinished(RunFolder(command.run)))
     show(f"members {members} of {command.run} are trained" + (f"; left are {left}." if left else "."))
 
 
-def _start_ranks(command: TrainCommand, ranks: int) -> None:
-    """Start this command on several ranks of this machine, and exit with their code."""
+def _start_ranks(command: TrainCommand, ranks: int, budget: str | None) -> None:
+    """Start this command on several ranks of this machine, and exit with their code; `budget` is the whole length."""
     from ganherd.cli.main import main
     from ganherd.training.ranks.spawn import spawn
     from ganherd.training.variants import phases
@@ -231,7 +334,9 @@ def _start_ranks(command: TrainCommand, ranks: int) -> None:
     loaded = command.load()  # report mistakes once, before any rank starts
     if command.resume is None:
         phases.refuse(loaded)
-    raise typer.Exit(spawn(main, ranks, _without_ranks(sys.argv[1:])))
+    resolved = ["--budget", budget] if budget else []  # the last of equal options counts
+    resolved += ["--resume", str(command.resume)] if command.resume else []
+    raise typer.Exit(spawn(main, ranks, [*_without_ranks(sys.argv[1:]), *resolved]))
 
 
 def _train_in_job(command: TrainCommand, engine: str) -> None:
@@ -242,7 +347,7 @@ def _train_in_job(command: TrainCommand, engine: str) -> None:
     with open_job(lambda: connect(engine)) as comm:
         done = _train(command, comm)
     if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
-        _show_trained(done, command.as_json)
+        _show_trained(done, command)
 
 
 def _train(command: TrainCommand, comm: Communicator | None) -> Run:
@@ -250,6 +355,8 @@ def _train(command: TrainCommand, comm: Communicator | None) -> Run:
     from ganherd.comm.ranks import run_on_all_ranks
     from ganherd.recipe import recipe_file
 
+    if comm is None or comm.rank == 0:
+        command.show_choice()
     loaded = run_on_all_ranks(comm, command.load)
     if comm is not None:
         _agree(command, loaded, comm)
@@ -260,8 +367,10 @@ def _train(command: TrainCommand, comm: Communicator | None) -> Run:
     if command.resume:
         settings = (command.overrides, command.quiet, command.trust_code, comm)
         return session.resume(command.resume, *settings, finishers=api.FINISHERS, began=began)
-    name = Path(command.recipe or recipe_file.DEFAULT).stem
-    return session.train(loaded, command.run, name, command.quiet, job=comm, finishers=api.FINISHERS, began=began)
+    recipe = Path(command.recipe or recipe_file.DEFAULT).stem
+    origin, name = {"recipe": recipe, "changes": command.overrides}, command.name or recipe
+    settings_of_run: Any = {"job": comm, "finishers": api.FINISHERS, "began": began, "origin": origin}
+    return session.train(loaded, command.run, name, command.quiet, **settings_of_run)
 
 
 def _agree(command: TrainCommand, loaded: Recipe, comm: Communicator) -> None:
@@ -298,9 +407,9 @@ def _without_ranks(words: list[str]) -> list[str]:
     return [w for i, w in enumerate(words) if i not in at and i - 1 not in at and not w.startswith("--ranks=")]
 
 
-def _show_trained(run: Run, as_json: bool) -> None:
-    path, info = _from_here(run.path), run.folder.info
-    if as_json:
+def _show_trained(run: Run, command: TrainCommand) -> None:
+    path, info = from_here(run.path), run.folder.info
+    if command.as_json:
         judged = {} if run.verdict is None else {"verdict": run.verdict.as_json()}
         print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores, **judged})
         return
@@ -316,14 +425,8 @@ def _show_trained(run: Run, as_json: bool) -> None:
     scores = folder.scores_path if run.scores else f"ganherd score {name}"
     show(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
     if run.scores:
-        from ganherd.scoring import table
+        from ganherd import scoring
 
-        show("\n" + table(run.scores))
+        show_screen("", *(scoring.full if command.verbose else scoring.brief)(run.scores))
     show_verdict(run.verdict)
     show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
-
-
-def _from_here(path: Path) -> Path:
-    """Return the path as people would type it here: relative if it is below the current folder."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path

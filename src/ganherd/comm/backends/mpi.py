@@ -17,7 +17,7 @@ from ganherd.comm.backends.detect import ULFM
 from ganherd.comm.communicator import Communicator, RankLost, Survivors
 from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
-from ganherd.util.standard_streams import flush_all
+from ganherd.util.terminal.standard_streams import flush_all
 
 _FETCH_TAG = 1  # of members' rows
 _UNUSED_TAG = 2  # that no message has

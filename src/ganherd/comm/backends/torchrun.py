@@ -18,7 +18,7 @@ from ganherd.comm.backends.rendezvous import LivenessRing, lost_after, meet, sta
 from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
-from ganherd.util.standard_streams import flush_all
+from ganherd.util.terminal.standard_streams import flush_all
 
 _UNSYNCED_TAG = 1  # of messages that ranks send without synchronising
 _FOREVER = timedelta(days=30)  # A rank may be slow. One that dies closes its connections, which the others notice.

@@ -174,9 +174,7 @@ class ImageReader:
                     raise ValueError("it is no file")
                 image, done = decode(path, self.size, **options)
             except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
-                unknown = type(error).__name__ == "UnidentifiedImageError"
-                why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                self.skipped.append((os.path.join(folder, name), "no known image format" if unknown else why))
+                self.skipped.append((os.path.join(folder, name), why_unreadable(error)))
                 continue
             self.first = self.first or (path, image.shape[:2])
             if image.shape[:2] != self.first[1]:
@@ -208,6 +206,13 @@ class ImageReader:
             link, count = ("links", "counts") if links == 1 else ("link", "count")
             notes.append(f"{counted(links, 'files')} here {link} to an image that is here already, and {count} again")
         return notes
+
+
+def why_unreadable(error: Exception) -> str:
+    """Return why a file is no image, from the error of a decoder."""
+    if type(error).__name__ == "UnidentifiedImageError":
+        return "no known image format"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _with_size(path: Path, shape: tuple[int, ...]) -> str:

@@ -40,25 +40,31 @@ class Tree:
     unclassified: tuple[str, ...]  # files next to class folders, which belong to no class
 
 
-def list_tree(root: Path, leave_out: Path | None = None) -> Tree:
+def list_tree(root: Path, leave_out: Path | None = None, allow_empty: bool = False) -> Tree:
     """Return the classes and files of a folder: one folder per class, or flat; `train` and `test` (or `val`) are splits.
 
     Args:
         leave_out: A folder that may lie inside of `root` and does not belong to it.
+        allow_empty: Accept folders without files.
     """
     seen = {identity(root)} | ({identity(leave_out)} if leave_out and leave_out.exists() else set())
     inside = {entry.name.lower(): entry.name for entry in _entries(root) if _is_new(entry, seen)}
     test = [inside[name] for name in TEST_NAMES if name in inside]
     if "train" not in inside or not test or set(inside) - SPLITS:
-        labels, groups, unclassified = _split(root, "", "train", None, seen)
+        labels, groups, unclassified = _split(root, "", "train", None, seen, allow_empty)
         return Tree(labels, tuple(groups), tuple(unclassified))
-    labels, groups, unclassified = _split(root, inside["train"], "train", None, seen)
-    _, more, also = _split(root, test[0], "test", labels, seen)
+    labels, groups, unclassified = _split(root, inside["train"], "train", None, seen, allow_empty)
+    _, more, also = _split(root, test[0], "test", labels, seen, allow_empty)
     return Tree(labels, (*groups, *more), (*unclassified, *also))
 
 
 def _split(
-    root: Path, folder: str, split: Split, known: tuple[str, ...] | None, seen: set[tuple[int, int]]
+    root: Path,
+    folder: str,
+    split: Split,
+    known: tuple[str, ...] | None,
+    seen: set[tuple[int, int]],
+    allow_empty: bool,
 ) -> tuple[tuple[str, ...], list[FileGroup], list[str]]:
     """Return the labels, groups and unclassified files of one split; `known` are the labels of the training split."""
     here = root / folder
@@ -75,14 +81,14 @@ def _split(
         strange = ", ".join(name for name in labels if name not in known) or "no class folders"
         raise UserError(f"{here} has {strange}, unlike the training folder next to it.")
     if not names:
-        if not files:
+        if not files and not allow_empty:
             raise UserError(f"{here} holds no images.")
         return (), [FileGroup(-1, split, folder, files)], []
     groups = []
     for name, label in zip(names, labels, strict=True):
         path = os.path.join(folder, name)
         below = tuple(_walk(str(root / path), {*seen, identity(root / path)}))
-        if not below:
+        if not below and not allow_empty:
             raise UserError(f"the class folder {root / path} is empty; add images or remove the folder.")
         groups.append(FileGroup((known or labels).index(label), split, path, below))
     return known or labels, groups, [os.path.join(folder, name) for name in files]

@@ -53,13 +53,11 @@ def choose(herd: Herd, settings: Settings, log: Callable[[str], None], report: C
         raise UserError(
             f"engine.name is {settings.name}, but the data does not fit on the device and is streamed: use fused or auto."
         )
-    if not herd.has_own_nets:  # packaged nets can all be fused
-        why = ""
-    elif herd.device.type == "cuda" and (plan := _tried(herd, settings, log, report)):
+    on_gpu = herd.device.type == "cuda"
+    if on_gpu and herd.has_own_nets and (plan := _tried(herd, settings, log, report)):
         return plan
-    else:
-        why = cannot_be_fused(herd)
-    if why:
+    # All packaged nets can be fused, and the trial would compile kernels on a GPU.
+    if (herd.has_own_nets or not on_gpu) and (why := cannot_be_fused(herd)):
         if settings.name != "auto" and not ENGINES[settings.name].one_by_one:
             raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
         if settings.name == "auto":
@@ -203,7 +201,7 @@ def _refuse_if_too_large(subject: str, device: torch.device, smaller: str) -> It
 
 
 def _chunk(herd: Herd, settings: Settings) -> int:
-    """Return how many members train on the device at once; 1 if the measurement itself runs out of memory."""
+    """Return how many members train on the device at once; 1 if only its measurement runs out of memory."""
     try:
         return members_that_fit(herd, _limit(herd, settings))
     except (RuntimeError, MemoryError) as error:
@@ -211,6 +209,7 @@ def _chunk(herd: Herd, settings: Settings) -> int:
             raise
     if herd.device.type == "cuda":
         torch.cuda.empty_cache()
+    _try_step(herd, fused=False)
     return 1
 
 

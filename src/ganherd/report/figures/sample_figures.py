@@ -13,6 +13,7 @@ from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Log, le
 from ganherd.util.errors import UserError
 from ganherd.viz import pictures
 from ganherd.viz.pictures import INK
+from ganherd.viz.sheets import Heading, draw_sheet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.viz.pictures import Picture
 
-PER_ROW, PER_MEMBER = 12, 24  # images
+PER_MEMBER = 16  # images
 
 
 def points(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
@@ -81,13 +82,13 @@ def grids(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str,
         log(f"{PER_MEMBER} images of each of {shown} members of {run.name}")
         rows, names = [], []
         for member in range(shown):
-            x = mixture.alone(member).sample(PER_MEMBER, seed=seed).x
-            rows += [x[:PER_ROW], x[PER_ROW:]]
-            names += [_name(run, member), ""]
+            rows.append(mixture.alone(member).sample(PER_MEMBER, seed=seed).x)
+            names.append(_name(run, member))
         of = f" of {mixture.members}" if shown < mixture.members else ""
         caption = f"{run.name}: {PER_MEMBER} images of each of {shown}{of} members, seed {seed}, not chosen."
         name = re.sub(r"[^\w.-]+", "-", run.name).strip("-.") or "run"
-        yield f"samples-{name}", caption, pictures.draw_grid(rows, names)
+        facts = [f"step {mixture.step:,}", f"{PER_MEMBER} images of each of {shown}{of} members", f"seed {seed}"]
+        yield f"samples-{name}", caption, draw_sheet(rows, names, Heading(run.name, facts))
 
 
 def _name(run: FigureRun, member: int) -> str:
@@ -95,5 +96,7 @@ def _name(run: FigureRun, member: int) -> str:
     mixture = run.mixture
     mixed = len(mixture.breeds) > 1
     best = mixture.winner is not None and (mixture.winner.member, mixture.winner.replica) == (member, 0)
-    name = f"{member} {mixture.generator(member)[0].net.name}" if mixed else f"member {member}"
+    label = int(mixture.label_of[member])
+    name = mixture.labels[label] if label >= 0 else f"member {member}"
+    name += f" ({mixture.generator(member)[0].net.name})" if mixed else ""
     return name + (" (best)" if best else "")

@@ -18,6 +18,7 @@ from ganherd.herd.state import Blueprint, buffers_of, members_of
 from ganherd.training.recording.fixed_inputs import at_once, fixed_noise
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.viz import pictures
+from ganherd.viz.sheets import Heading, draw_samples, draw_sheet
 
 _IMAGES = 64  # of each member
 
@@ -99,8 +100,13 @@ class Preview:
             self._plays[breed] = NetworkCall(net)
         return self._plays[breed](views, buffers, lambda: keys, inputs)[0]
 
-    def draw(self, path: Path) -> None:
-        """Draw the images of the last look, a row for each member of the first replica. Only the first rank draws."""
+    def draw(self, path: Path, title: str, step: int) -> None:
+        """Draw the images of the last look, a row for each member of the first replica. Only the first rank draws.
+
+        Args:
+            title: The title of the picture.
+            step: The step of the last look.
+        """
         data, members = self._prepared.dataset, min(self._prepared.members, pictures.MOST_ROWS)
         shown = self.images[:, :12] if data.is_image else self.images
         images = self._prepared.ranks.fetch_to_first({"images": shown}, range(members))["images"]
@@ -108,13 +114,18 @@ class Preview:
             return
         x = images.float() * data.scale + data.offset
         path.parent.mkdir(exist_ok=True)
+        recipe, shown_of = self._prepared.recipe, self._prepared.members
+        of = f" of {shown_of:,}" if members < shown_of else ""
+        seeds = f" (the first of {recipe.herd.seeds})" if recipe.herd.seeds > 1 else ""
+        facts = [f"step {step:,}", f"seed {recipe.run.seed}{seeds}", f"{members}{of} members, each on its fixed noise"]
+        heading = Heading(title, facts)
         if data.is_image:
             pixels = x.nan_to_num(0.0).round().clamp(0, 255).to(torch.uint8).numpy()
             label = self._prepared.label[:members]
             names = [data.labels[k] if k >= 0 else self._prepared.slot_name(m) for m, k in enumerate(label.tolist())]
-            pictures.save(pictures.draw_grid(list(pixels), names), path)
+            pictures.save(draw_sheet(list(pixels), names, heading), path)
         else:
-            pictures.save(pictures.draw_points_and_data(x.flatten(0, 1).numpy(), data.x), path)
+            pictures.save(draw_samples(x.flatten(0, 1).numpy(), data=data.x, heading=heading), path)
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:

@@ -3,33 +3,46 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.progress_bar import ProgressBar
 from rich.table import Table
+from rich.text import Text
 
+from ganherd.training.health.look_labels import LOOK_LABELS, explained
 from ganherd.util import text as printed
-from ganherd.util.errors import few
+from ganherd.util.errors import counted, few
 from ganherd.util.meter import RateMeter
+from ganherd.util.paths import from_here
 from ganherd.util.text import duration, words
 
 _ROWS = 12  # members shown in the display
+_LOOKS = ("spread", "tells")  # the numbers of a look that are shown
+_LOSSES = {"loss_g": "generator loss", "loss_d": "discriminator loss"}  # shown if members are not looked at
+_LOW = 0.5  # variety below which a number is yellow; the alarm comes later
+_CELL = 6  # columns of a cell of the board
 
 
 class Progress:
-    """Show rate, time left, losses and alarms on stderr, so that programs can read stdout."""
+    """Show rate, time left, variety, accuracy and alarms on stderr, so that programs can read stdout."""
 
-    def __init__(self, names: list[str], quiet: bool = False) -> None:
-        self._names, self._quiet = [printed.printable(name) for name in names], quiet
+    def __init__(self, names: list[str], quiet: bool = False, board: tuple[int, int, int] | None = None) -> None:
+        """Create the display of members with these names.
+
+        Args:
+            board: Rows, columns and members per cell of a grid, if members are on one; the members of a cell follow each other.
+        """
+        self._names, self._quiet, self._board = [printed.printable(name) for name in names], quiet, board
         self._console = Console(stderr=True)
         self._live: Live | None = None
         self._meter = RateMeter()
         self._alarms: dict[int, list[str]] = {}  # active alarms by member
-        self._line: Mapping[str, Any] = {}
+        self._numbers: dict[str, Sequence[float]] = {}  # of each member: those of the last look, or its losses
+        self._picture: Path | None = None  # the newest one
         self._step, self._steps = 0, 1
         self._seconds = 0.0  # that it has trained
         self._deadline: float | None = None  # seconds that it may train; None: only the steps count
@@ -45,7 +58,7 @@ class Progress:
             self._live.start()
 
     def end_at(self, step: int) -> None:
-        """Show `step` as the last one: the time is used up."""
+        """Show `step` as the last one, also if more were planned or the time is used up."""
         self._step, self._steps, self._deadline = step, step, None
 
     def close(self) -> None:
@@ -64,17 +77,26 @@ class Progress:
         self._step, self._seconds, self._members = step, seconds, members
         self._meter.at(step)
 
+    def look(self, numbers: Mapping[str, Sequence[float]]) -> None:
+        """Show the numbers of a look at all members."""
+        if any(math.isfinite(value) for key in _LOOKS for value in numbers.get(key) or ()):
+            self._numbers = {key: numbers[key] for key in _LOOKS}
+
     def record(self, line: Mapping[str, Any]) -> None:
-        """Show the losses of a record; in a log, print a line if one is due."""
-        self._line = line
+        """Show the numbers of a record; in a log, print a line if one is due."""
+        self.look(line)
+        if not any(key in self._numbers for key in _LOOKS):
+            self._numbers = {key: line[key] for key in _LOSSES if line.get(key)}
         step = line["step"]
-        if (
-            not self._quiet
-            and not self._live
-            and self._meter.line_is_due(at_once=self._deadline is None and step >= self._steps)
-        ):
-            losses = "  ".join(f"{k} {_mean(line[k]):.3f}" for k in ("loss_g", "loss_d") if line.get(k))
-            self.say(f"step {self._place(step)}  {self._about(step)}  {losses}")
+        is_last = self._deadline is None and step >= self._steps
+        if not self._quiet and not self._live and self._meter.line_is_due(at_once=is_last):
+            self.say(f"step {self._place(step)}  {self._about(step)}  {self._means()}  {self._how_many()}")
+
+    def picture(self, path: Path) -> None:
+        """Note the newest picture of samples. The first one is announced; later ones are named by the display only."""
+        if self._picture is None:
+            self.say(f"first picture: {from_here(path)}")
+        self._picture = path
 
     def alarm(self, member: int, what: str) -> None:
         self._alarms.setdefault(member, []).append(words(what))
@@ -108,15 +130,18 @@ class Progress:
         """Steps per second over the last seconds."""
         return self._meter.rate
 
-    # -- display --------------------------------------------------------------------------------------------------
+    # -- numbers --------------------------------------------------------------------------------------------------
 
     def _about(self, step: int) -> str:
         """Return how much is done, the rate and the time left. Called by the thread of the display, too."""
+        is_last = self._deadline is None and step >= self._steps
         if not (rate := self.rate):
-            return "…"
+            return "100%" if is_last else "starting…"
+        speed = f"{100 * self._share(step):.0f}%  {rate * self._members:,.0f} member-steps/s"
+        if is_last:
+            return speed
         left = (self._steps - step) / rate if self._deadline is None else self._deadline - self._seconds
-        share = f"{100 * self._share(step):.0f}%"
-        return f"{share}  {rate * self._members:,.0f} member-steps/s  {duration(max(0.0, left))} left"
+        return f"{speed}  {duration(max(0.0, left))} left"
 
     def _share(self, step: int) -> float:
         """Return how much is done: of the steps, or of the time."""
@@ -126,23 +151,100 @@ class Progress:
         """Return the step and the last one, which only the clock knows if there is a deadline."""
         return f"{step:,}" if self._deadline is not None else f"{step:,}/{self._steps:,}"
 
+    def _means(self) -> str:
+        """Return the means of the numbers over the members."""
+        return "  ".join(f"{_label(key)} {_shown(key, _mean(values))}" for key, values in self._numbers.items())
+
+    def _how_many(self) -> str:
+        return f"{counted(len(self._alarms), 'members')} with alarms" if self._alarms else "no alarms"
+
+    # -- display --------------------------------------------------------------------------------------------------
+
     def _view(self) -> Group:
-        table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for title in ("member", "loss G", "loss D", ""):
-            table.add_column(title, justify="left" if title in ("member", "") else "right")
+        parts: list[RenderableType] = []
+        if self._has_board():
+            parts += [Text("variety of each cell:", "dim"), self._cells(), Text(self._means())]
+        else:
+            more = len(self._names) - _ROWS
+            parts += [self._table(), *([Text(f"… and {counted(more, 'more members')}", "dim")] if more > 0 else [])]
+        looked = [key for key in _LOOKS if key in self._numbers or not self._numbers]
+        parts += [Text(explained(key), "dim") for key in looked]
+        if self._picture is not None:
+            parts.append(Text(f"newest picture: {from_here(self._picture)}", "dim", overflow="fold"))
+        parts.append(Text(self._how_many(), "red" if self._alarms else "green"))
+        line = Table.grid(padding=(0, 1))
+        colour = "yellow" if self._alarms else "cyan"  # it must not look like an alarm while all is well
+        bar = ProgressBar(1.0, self._share(self._step), width=20, complete_style=colour, finished_style="green")
+        line.add_row(
+            Text(f"step {self._place(self._step)}", "bold"),
+            bar,
+            Text(self._about(self._step)),
+        )
+        return Group(*parts, line)
+
+    def _table(self) -> Table:
+        """Return a row for each member, those with alarms among them; cells are empty until something is known."""
+        keys = list(self._numbers) or list(_LOOKS)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+        table.add_column("member", no_wrap=True)
+        for key in keys:
+            table.add_column(_label(key), justify="right")
+        table.add_column("")
         shown = sorted(self._alarms)[:_ROWS] + [m for m in range(len(self._names)) if m not in self._alarms]
         for member in sorted(shown[:_ROWS]):
-            losses = [f"{self._line[key][member]:.3f}" if self._line.get(key) else "" for key in ("loss_g", "loss_d")]
-            alarms = ", ".join(self._alarms.get(member, []))
-            table.add_row(escape(self._names[member]), *losses, f"[red]{alarms}[/red]")
-        more = len(self._names) - _ROWS
-        line = Table.grid(padding=(0, 1))
-        bar = ProgressBar(1.0, self._share(self._step), width=30)
-        line.add_row(f"[bold]step {self._place(self._step)}", bar, self._about(self._step))
-        return Group(table, *([f"[dim]… and {more} more members[/dim]"] if more > 0 else []), line)
+            values = [self._number(key, member) for key in keys]
+            alarms = self._alarms.get(member, [])
+            table.add_row(Text(self._names[member]), *values, Text(", ".join(alarms), "red" if alarms else ""))
+        return table
+
+    def _number(self, key: str, member: int) -> Text:
+        """Return a number of a member, yellow if its samples vary little."""
+        values = self._numbers.get(key)
+        if values is None:
+            return Text("…", "dim")
+        return Text(_shown(key, values[member]), "yellow" if key == "spread" and values[member] < _LOW else "")
+
+    def _has_board(self) -> bool:
+        """Return whether the display is a board: the variety of the cells is known, and the terminal is wide enough."""
+        if self._board is None or not self._numbers.keys() <= set(_LOOKS):
+            return False
+        return self._board[0] <= 2 * _ROWS and self._board[1] * _CELL <= self._console.width
+
+    def _cells(self) -> Table:
+        """Return the board: the least variety in each cell of the first replica, red if a member of it has an alarm."""
+        assert self._board is not None
+        rows, columns, each = self._board
+        board = Table.grid(padding=(0, 1))
+        for row in range(rows):
+            cells = []
+            for column in range(columns):
+                first = (row * columns + column) * each
+                cells.append(self._cell(range(first, first + each)))
+            board.add_row(*cells)
+        return board
+
+    def _cell(self, members: range) -> Text:
+        values = self._numbers.get("spread")
+        if values is None:
+            return Text("  …  ", "dim")
+        known = [values[m] for m in members if m < len(values) and math.isfinite(values[m])]
+        least = min(known, default=math.nan)
+        is_ill = any(member in self._alarms for member in members)
+        style = "bold white on red" if is_ill else "black on yellow" if least < _LOW else "black on green"
+        return Text(f"{_shown('spread', least):^{_CELL - 1}}", style)
 
 
-def _mean(values: list[float]) -> float:
+def _label(key: str) -> str:
+    return LOOK_LABELS[key].label if key in LOOK_LABELS else _LOSSES[key]
+
+
+def _shown(key: str, value: float) -> str:
+    if key in LOOK_LABELS:
+        return LOOK_LABELS[key].value(value)
+    return f"{value:.3f}" if math.isfinite(value) else "–"
+
+
+def _mean(values: Sequence[float]) -> float:
     """Return the mean over the members that are trained; others have no loss.
 
     >>> _mean([1.0, math.nan, 3.0])

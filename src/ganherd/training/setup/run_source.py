@@ -6,7 +6,7 @@ Both supply the same steps to `Session`, which starts and resumes runs on one pa
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -43,6 +43,7 @@ class RunSource(ABC):
     placed_before: RanksRecord | None = None  # what run.json records about the ranks
     engine: str | None = None  # the recorded engine; None: not chosen yet
     looks: LookInterval | None = None  # the recorded interval of looks
+    wanted: Recipe  # with the budget of this command, which a resume may change
 
     @abstractmethod
     def accept(self, session: Session) -> Recipe:
@@ -76,7 +77,13 @@ class NewRun(RunSource):
     """A recipe that is trained in a new folder."""
 
     def __init__(
-        self, recipe: Recipe, path: str | Path | None, name: str, counts_all: bool = False, part: range | None = None
+        self,
+        recipe: Recipe,
+        path: str | Path | None,
+        name: str,
+        counts_all: bool = False,
+        part: range | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         """Describe a new run.
 
@@ -84,8 +91,11 @@ class NewRun(RunSource):
             path: The new folder; None: the next one below `runs`, called `name`.
             counts_all: Whether a time budget is for the training alone, without the start and the making of the mixture.
             part: The only members to train; None: all.
+            origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
         """
-        self.recipe, self.path, self.name, self.counts_all, self.part = recipe, path, name, counts_all, part
+        self.recipe = self.wanted = recipe
+        self.path, self.name, self.counts_all, self.part = path, name, counts_all, part
+        self.origin = {"recipe": name} if origin is None else origin
 
     def accept(self, session: Session) -> Recipe:
         preflight.check_request(self.recipe, self.path)
@@ -103,6 +113,7 @@ class NewRun(RunSource):
             herd.steps_per_epoch,
             partial(self._measure, session, began),
             session.options.second_phase,
+            session.options.before,
         )
         meetings = plan_meetings(herd.recipe, herd.steps_per_epoch, budget.steps)
         notes = preflight.check_length(herd.recipe, meetings, budget)
@@ -124,7 +135,7 @@ class NewRun(RunSource):
         session.lock(folder)
         try:
             atomic_write(folder.recipe_path, recipe_file.dump(session.herd.recipe))
-            folder.write_info(**facts)
+            folder.write_info(**facts, **self.origin)
         except OSError as error:
             raise UserError(f"nothing can be written to {folder.path}: {error.strerror}.") from error
         return folder
@@ -156,6 +167,11 @@ class RecordedRun(RunSource):
         self.meetings = identity.recorded_meetings(self.info, self.recipe, self.folder)
         self.part, self.placed_before = identity.recorded_part(self.info, self.folder), self.info.ranks
         self.engine, self.begins = self.plan.name, not checkpoint.steps(self.folder.checkpoints)
+        if self.begins and self.info.state == "finished":
+            raise UserError(
+                f"the checkpoints of {self.folder.path} were removed, so it cannot be trained further: sample and score it as it "
+                "is, or start a new run."
+            )
         return self.recipe
 
     @property
@@ -228,7 +244,10 @@ class RecordedRun(RunSource):
         now = identity.placed(session.herd.ranks)
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)
-        facts = {"ranks": now, "engine": vars(session.plan)} if now or self.info.ranks else {}
+        facts: JsonObject = {"ranks": now, "engine": vars(session.plan)} if now or self.info.ranks else {}
+        budget = f"train.budget={self.wanted.train.budget}"
+        if self.wanted.train.budget != self.folder.recipe.train.budget and self.info.changes is not None:
+            facts["changes"] = [one for one in self.info.changes if not one.startswith("train.budget=")] + [budget]
         self.folder.write_info(state="running", budget=session.budget.record(), watch=vars(session.looks), **facts)
         if self.wanted != self.folder.recipe:  # after run.json, so that a kill between the two leaves a valid budget
             atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))

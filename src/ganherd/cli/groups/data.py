@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, print_json, print_result
-from ganherd.util.errors import counted
+from ganherd.cli.options import Json, Quiet, examples, print_json, print_result
+from ganherd.util.errors import UserError, counted
 from ganherd.util.text import say, show
 
-data_app = typer.Typer(help="Data sets: list, get, inspect, prepare.", no_args_is_help=True, rich_markup_mode=None)
+LARGE = 256  # pixels above which images are inspected at the size that training would give them
+
+data_app = typer.Typer(help="List, get, inspect and prepare data sets.", no_args_is_help=True)
 
 
-@data_app.command("list")
+@data_app.command("list", epilog=examples("ganherd data list"))
 def data_list(as_json: Json = False) -> None:
     """List the data sets that ganherd knows, and where it looks for them."""
     from ganherd.data.readers.download import list_sources
@@ -27,7 +30,7 @@ def data_list(as_json: Json = False) -> None:
     print_result(as_json, {"sources": rows}, "\n".join(lines))
 
 
-@data_app.command("get")
+@data_app.command("get", epilog=examples("ganherd data get mnist"))
 def data_get(
     name: Annotated[str, typer.Argument(help="Name of a data set, e.g. mnist.")],
     as_json: Json = False,
@@ -40,7 +43,7 @@ def data_get(
     print_result(as_json, got, f"{name} {there}" + ("." if got["fetched"] else ": nothing had to be fetched."))
 
 
-@data_app.command("inspect")
+@data_app.command("inspect", epilog=examples("ganherd data inspect pictures", "ganherd data inspect mnist --recommend"))
 def data_inspect(
     source: Annotated[str, typer.Argument(help="Name or path of a data set.")],
     sheet: Annotated[
@@ -54,29 +57,48 @@ def data_inspect(
     as_json: Json = False,
 ) -> None:
     """Show classes, counts, sizes and range of a data set, and draw a contact sheet. Unreadable images are listed."""
+    from ganherd import recommend as advising
     from ganherd.data import inspect as looking
     from ganherd.data.dataset import load
+    from ganherd.data.readers import survey as surveys
     from ganherd.data.shards import shards
     from ganherd.recipe.schema import DataConfig
+    from ganherd.util.registry import DATA_SOURCES
 
-    dataset = load(DataConfig(source=source, size=size, bad_images="skip"))
-    if isinstance(dataset.x, shards.ShardRows):
-        shards.verify(Path(source).expanduser())
+    folder, files, choice = Path(source).expanduser(), None, None
+    given = [f"data.size={size}"] if size else []
+    if source not in DATA_SOURCES and surveys.is_image_folder(folder):
+        files = surveys.survey(folder)
+        choice = advising.choose_for_folder(source, files, given=given)
+    # images of one size are shown as they are, unless they are large; others as training would resize them
+    if choice and files and size is None and (files.is_varied or files.side > LARGE):
+        size = choice.wanted.data.size or files.side
+    try:
+        dataset = load(DataConfig(source=source, size=size, bad_images="skip"))
+    except UserError as error:
+        if files is None:
+            raise
+        facts = {"name": folder.name, "files": files.facts(), "refused": str(error)}
+        print_result(as_json, facts, f"{files.text()}\n`ganherd train` would refuse this folder: {error}")
+        return
+    prepared = advising.is_prepared(dataset)
+    if prepared:
+        shards.verify(folder)
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
     looking.contact_sheet(dataset, path)
-    facts = looking.describe(dataset) | {"contact_sheet": str(path)}
-    text = looking.text(facts)
+    facts = looking.describe(dataset) | ({"files": files.facts()} if files else {}) | {"contact_sheet": str(path)}
+    text = "\n".join([*([files.text(skipped=False)] if files else []), looking.text(facts)])
     if recommend:
-        from ganherd import recommend as advising
-
-        read = [f"data.size={size}"] if size else []
-        read += ["data.bad_images=skip"] if dataset.skipped else []
-        advice = advising.recommend(source, facts, read, isinstance(dataset.x, shards.ShardRows))
+        given += ["data.bad_images=skip"] if dataset.skipped else []
+        advice = advising.recommend(source, facts, given, prepared)
         facts, text = facts | {"recommend": advice}, f"{text}\n\n{advising.text(advice)}"
+    elif choice:
+        facts["would_train"] = {"recipe": choice.recipe, "why": choice.why, "command": choice.command}
+        text += f"\n\n`ganherd train {shlex.quote(source)}` would train this:\n{choice.text()}"
     print_result(as_json, facts, text)
 
 
-@data_app.command("prepare")
+@data_app.command("prepare", epilog=examples("ganherd data prepare pictures --size 64", "ganherd train pictures-64"))
 def data_prepare(
     folder: Annotated[Path, typer.Argument(help="Folder with images of any size, in one folder for each class.")],
     out: Annotated[

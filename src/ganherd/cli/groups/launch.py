@@ -9,16 +9,21 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Budget, Quiet, Seeds, Set, recipe_overrides, refuse
+from ganherd.cli.completion import complete_recipe
+from ganherd.cli.options import Budget, Quiet, Seeds, Set, examples, recipe_overrides, refuse
 from ganherd.util.errors import UserError
 from ganherd.util.text import say
 
-launch_app = typer.Typer(help="Start runs on a cluster.", no_args_is_help=True, rich_markup_mode=None)
+launch_app = typer.Typer(help="Start runs on a cluster.", no_args_is_help=True)
 
 
-@launch_app.command("slurm")
+@launch_app.command(
+    "slurm", epilog=examples("ganherd launch slurm digits-wcgan --nodes 2 --ranks-per-node 4 --time 12h")
+)
 def launch_slurm(
-    recipe: Annotated[str | None, typer.Argument(help="Name of a packaged recipe, or a YAML file.")] = None,
+    recipe: Annotated[
+        str | None, typer.Argument(help="A packaged recipe, or a YAML file.", autocompletion=complete_recipe)
+    ] = None,
     sets: Set = None,
     run: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/NAME.")] = None,
     resume: Annotated[Path | None, typer.Option(help="Resume this run.")] = None,

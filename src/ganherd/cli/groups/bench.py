@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, log_unless, named_files, names, numbers, print_result
+from ganherd.cli.options import Json, Quiet, examples, log_unless, named_files, names, numbers, print_result
 from ganherd.util.errors import UserError
 
-bench_app = typer.Typer(help="Benchmarks on this machine.", no_args_is_help=True, rich_markup_mode=None)
+bench_app = typer.Typer(help="Benchmarks on this machine.", no_args_is_help=True)
 
 
 Cases = Annotated[
@@ -39,7 +39,7 @@ def _numbers_of_members(text: str | None) -> tuple[int, ...] | None:
     return None if text is None else numbers("--members or --sizes", text, "1,4,16")
 
 
-@bench_app.command("fusion")
+@bench_app.command("fusion", epilog=examples("ganherd bench fusion --sizes 1,4,16 -o fusion.png"))
 def bench_fusion(
     net: Cases = None,
     ways: Annotated[
@@ -69,7 +69,7 @@ def bench_fusion(
     print_result(as_json, result.plain(), table(result) + named_files(files))
 
 
-@bench_app.command("exchange")
+@bench_app.command("exchange", epilog=examples("ganherd bench exchange"))
 def bench_exchange(
     net: Cases = None,
     sizes: Members = None,
@@ -92,7 +92,7 @@ def bench_exchange(
     print_result(as_json, {"rows": rows}, exchange.table(rows) + named_files({"rows": output} if output else {}))
 
 
-@bench_app.command("start")
+@bench_app.command("start", epilog=examples("ganherd bench start --cases default"))
 def bench_start(
     cases: Annotated[
         str | None,
@@ -116,7 +116,7 @@ def bench_start(
     print_result(as_json, {"rows": rows}, start.table(rows) + named_files({"rows": output} if output else {}))
 
 
-@bench_app.command("cellular")
+@bench_app.command("cellular", epilog=examples("ganherd bench cellular --grid-sizes 1-4"))
 def bench_cellular(
     grid_sizes: Annotated[
         str | None,
@@ -159,7 +159,7 @@ def bench_cellular(
     print_result(as_json, {"rows": rows}, text)
 
 
-@bench_app.command("scaling")
+@bench_app.command("scaling", epilog=examples("ganherd bench scaling --ranks 1,2"))
 def bench_scaling(
     ranks: Annotated[
         str, typer.Option(help="Numbers of ranks, e.g. 1,2,4; inside a job, those up to its own number.")

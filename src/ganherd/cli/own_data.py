@@ -1,0 +1,32 @@
+"""The argument of `ganherd train` that is the user's own data instead of a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ganherd.recipe.preset_texts import preset_names
+from ganherd.util.errors import UserError
+
+
+def is_own_data(word: str) -> bool:
+    """Return whether a word is a folder without a recipe, an .npz or an .npy.
+
+    Raises:
+        UserError: It is a folder and also the name of a packaged recipe, or a folder of runs.
+    """
+    path = Path(word).expanduser()
+    try:
+        has_recipe = any((path / name).is_file() for name in ("recipe.yaml", "run.json"))
+        is_data = (
+            word != "" and not has_recipe and (path.is_dir() or (path.suffix in (".npz", ".npy") and path.is_file()))
+        )
+    except (OSError, ValueError):  # not a path
+        return False
+    if is_data and word in preset_names():
+        raise UserError(
+            f"{word} is a recipe and also a folder here: write `ganherd train --recipe {word}` for the recipe, or "
+            f"`ganherd train ./{word}` for the folder."
+        )
+    if is_data and path.is_dir() and any(path.glob("*/run.json")):
+        raise UserError(f"{word} holds runs, not images: resume one with --resume, or name a folder of images.")
+    return is_data

@@ -1,0 +1,85 @@
+"""Answer a comparison in one sentence: which contender is better in the primary score, in which others, and what is undecided."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ganherd.compare.comparison_record import Comparison, ComparisonBasis
+from ganherd.metrics.metric_registry import METRICS, title_of
+from ganherd.metrics.statistics.verdict import UNDECIDED
+from ganherd.scoring.result import measured
+
+FEW_SEEDS = 5  # with fewer, what is undecided may be so because of the number of seeds
+MOST_NAMED = 3  # undecided scores that are named
+RUNS = "runs"  # the basis of finished runs
+
+
+def answer(facts: Comparison, basis: str | None = None) -> str:
+    """Return the answer on a basis; None: on the first one, which is the equal budget, or finished runs as they are."""
+    basis = basis or next(iter(facts["bases"]))
+    by_basis, primary = facts["bases"][basis], facts.get("primary", "fid")
+    names = list(by_basis["entries"])
+    best, metrics = by_basis.get("best", {}), _metrics(by_basis, primary)
+    clauses = [_primary_clause(by_basis, primary, names)] if primary in metrics else []
+    winner = best.get(primary)
+    others = [metric for metric in metrics if metric != primary]
+    for name in sorted(set(best.values()), key=lambda name: (name != winner, names.index(name))):
+        won = [title_of(metric) for metric in others if best.get(metric) == name]
+        if won:
+            also = (
+                "it is also better" if name == winner else f"{name} is better" if len(names) == 2 else f"{name} is best"
+            )
+            clauses.append(f"{also} in {_list(won)}")
+    open_ones = [title_of(metric) for metric in others if metric not in best]
+    if len(open_ones) > MOST_NAMED:
+        clauses.append(f"{len(open_ones)} other scores are undecided")
+    elif open_ones:
+        clauses.append(f"{_list(open_ones)} {'is' if len(open_ones) == 1 else 'are'} undecided")
+    is_open = bool(open_ones) or winner is None
+    return "; ".join([*clauses, *_limits(facts, basis, is_open)]) + "."
+
+
+def _primary_clause(by_basis: ComparisonBasis, primary: str, names: Sequence[str]) -> str:
+    """Return the clause about the primary score, with the values."""
+    title, winner = title_of(primary), by_basis.get("best", {}).get(primary)
+    scores = {name: measured(row["scores"]).get(primary) for name, row in by_basis["entries"].items()}
+    values = {name: str(score) for name, score in scores.items() if score is not None}
+    if winner is not None:
+        rest = [value for name, value in values.items() if name != winner]
+        than = "" if len(names) == 2 else " than all others"
+        return f"{winner} is better{than} in {title} ({values[winner]} against {_list(rest)})"
+    decided = [
+        f"{name if one['verdict'] == 'better' else names[0]} is better than {names[0] if one['verdict'] == 'better' else name}"
+        for name, own in by_basis["differences"].items()
+        if (one := own.get(primary)) is not None and one["verdict"] != UNDECIDED
+    ]
+    if decided:
+        return f"{_list(decided)} in {title}, and which is the best is undecided"
+    each = _list([f"{name} {value}" for name, value in values.items()])
+    return f"{title} does not decide between them ({each})"
+
+
+def _limits(facts: Comparison, basis: str, is_open: bool) -> list[str]:
+    """Return what limits the answer: few seeds, or one seed."""
+    seeds = facts["training"]["seeds"]
+    if seeds == 1 and basis == RUNS:
+        return ["one seed each: other seeds of these recipes may differ"]
+    if seeds == 1:
+        return ["one seed decides nothing: use --seeds 3 or more"]
+    return [f"{seeds} seeds are too few for more"] if is_open and seeds < FEW_SEEDS else []
+
+
+def _metrics(by_basis: ComparisonBasis, primary: str) -> list[str]:
+    """Return the metrics that every contender has, the primary one first."""
+    each = [measured(row["scores"]) for row in by_basis["entries"].values()]
+    common = [m for m in METRICS if all(m in own and own[m].value is not None for own in each)]
+    return sorted(common, key=lambda metric: metric != primary)
+
+
+def _list(words: Sequence[str]) -> str:
+    """Join words as a list.
+
+    >>> _list(["a"]), _list(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

@@ -1,0 +1,118 @@
+"""`ganherd compare RUN RUN`: compare finished runs as they are, scored alike. Nothing is trained, and no run is changed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ganherd.compare.answer import RUNS, answer
+from ganherd.compare.compare_recipes import RESULT, judged, plain_json
+from ganherd.compare.comparison_record import Comparison, ComparisonRow
+from ganherd.compare.differences import primary_of
+from ganherd.compare.entry import names_of
+from ganherd.metrics.metric_registry import METRICS, known_metrics
+from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.score_entry import Scores
+from ganherd.util.errors import UserError
+from ganherd.util.files import atomic_write, read_json
+
+
+def are_runs(names: Sequence[str]) -> bool:
+    """Return whether all names are run folders. Raises a `UserError` if only some are."""
+    folders = [name for name in names if RunFolder(Path(name)).info_path.is_file()]
+    if folders and len(folders) < len(names):
+        other = next(name for name in names if name not in folders)
+        raise UserError(f"{folders[0]} is a run and {other} is not: compare either recipes or finished runs.")
+    return bool(folders)
+
+
+def compare_runs(
+    paths: Sequence[str],
+    folder: Path | None = None,
+    metrics: Sequence[str] | None = None,
+    samples: int | None = None,
+    network: str | None = None,
+    trust_code: bool = False,
+    log: Callable[[str], None] | None = None,
+) -> tuple[Comparison, Path]:
+    """Score the runs alike and compare them; return the content of compare.json and its folder.
+
+    Args:
+        folder: The folder of the comparison. None: one below comparisons/, with the names of the runs.
+    """
+    from ganherd.data.dataset import load
+    from ganherd.scoring import score_run
+
+    if len(paths) < 2 or len({Path(path).resolve() for path in paths}) < len(paths):
+        raise UserError("a comparison needs at least two different runs: name them one after the other.")
+    runs = dict(zip(names_of([Path(path).resolve().name for path in paths]), map(RunFolder.open, paths), strict=True))
+    for run in runs.values():
+        mixture_of(run.path)
+    folder = folder or Path("comparisons") / "-vs-".join(runs)
+    _check(folder)
+    wanted = None if metrics is None else known_metrics(metrics, "score")
+    if contests := [name for name in wanted or () if METRICS[name].contest]:
+        raise UserError(f"{contests[0]} compares runs by itself: use `ganherd score --metrics {contests[0]} RUN RUN`.")
+    data = {name: load(run.recipe.data) for name, run in runs.items()}
+    first, *others = runs
+    for name in others:
+        if data[name].digest != data[first].digest:
+            raise UserError(f"{first} and {name} were not trained on the same data: their scores cannot be compared.")
+    names = wanted or known_metrics(None, "score", data[first])
+    rows: dict[str, ComparisonRow] = {}
+    scores: dict[str, Scores] = {}
+    for name, run in runs.items():
+        if log:
+            log(f"scores of {name}")
+        scores[name] = score_run(run.path, names, samples, 0, trust_code, log, network=network, store=False)
+        rows[name] = {**_row(run), "scores": scores[name]}
+    seeds = min(run.recipe.herd.seeds for run in runs.values())
+    recipes = {name: run.recipe.model_dump() for name, run in runs.items()}
+    facts: Comparison = plain_json(
+        {
+            "state": "finished",
+            "training": {"recipes": recipes, "budget": "", "seeds": seeds},
+            "wall": {},
+            "scores": {},
+            "scoring": {"metrics": names, "samples": samples, "network": network},
+            "data": {"name": data[first].name, "rows": data[first].kind, "sha256": data[first].digest},
+            "primary": primary_of(names),
+            "bases": {RUNS: {"entries": rows, **judged(scores, names, over_samples=True)}},
+        }
+    )
+    facts["answer"] = answer(facts)
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / RESULT, json.dumps(facts, indent=1, allow_nan=False) + "\n")
+    return facts, folder
+
+
+def _check(folder: Path) -> None:
+    """Refuse a folder that holds anything but a comparison of finished runs."""
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return
+    try:
+        if RUNS in read_json(folder / RESULT)["bases"]:
+            return
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        pass
+    raise UserError(f"{folder} exists already and holds no comparison of runs; choose another -o.")
+
+
+def _row(run: RunFolder) -> ComparisonRow:
+    from ganherd.mixture import mixture_files  # here, because it imports torch
+
+    info = run.info
+    return {
+        "run": str(run.path.resolve()),
+        "members": len(mixture_files.read_facts(mixture_of(run.path)).label_of),
+        "parameters": None,
+        "generator_parameters": [],
+        "discriminator_parameters": None,
+        "steps": info.step or 0,
+        "first": 0,
+        "images": None,
+        "device": info.engine.device if info.engine else "unknown",
+        "device_seconds": info.seconds or 0.0,
+        "wall_seconds": None,
+    }

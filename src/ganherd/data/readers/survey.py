@@ -1,0 +1,121 @@
+"""Survey a folder of images by the headers of its files: sizes, colours and counts. No image is decoded."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from ganherd.data.readers import files_by_format
+from ganherd.data.readers.class_folders import FORMATS, TURNS, why_unreadable
+from ganherd.data.readers.image_tree import list_tree
+from ganherd.data.shards import shards
+from ganherd.util.errors import counted, few
+from ganherd.util.files import JsonObject
+
+_TURNED = [turn for turn in TURNS if turn >= 5]  # recorded orientations that exchange width and height
+_GREY = ("1", "L", "LA", "La", "I", "F")  # modes of Pillow, in addition to 16-bit ones
+
+
+@dataclass
+class ImageSurvey:
+    """What the headers of a folder's files say."""
+
+    classes: dict[str, int] = field(default_factory=dict)  # number of images by name; empty: no labels
+    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # number of images by width and height
+    kinds: Counter[str] = field(default_factory=Counter)  # number of images by what they are: grey, colour, CMYK, …
+    unreadable: list[tuple[str, str]] = field(default_factory=list)  # files without a header that can be read, and why
+
+    @property
+    def images(self) -> int:
+        """The number of files with a header that can be read."""
+        return sum(self.sizes.values())
+
+    @property
+    def is_varied(self) -> bool:
+        """Whether the images have different sizes."""
+        return len(self.sizes) > 1
+
+    @property
+    def side(self) -> int:
+        """The median of the shorter sides, in pixels: at least half of the images are this large."""
+        sides = sorted(min(size) for size in self.sizes.elements())
+        return sides[(len(sides) - 1) // 2]
+
+    def facts(self) -> JsonObject:
+        """Return what `ganherd data inspect --json` prints about the files."""
+        widths, heights = zip(*self.sizes, strict=True)
+        return {
+            "images": self.images,
+            "sizes": len(self.sizes),
+            "width": [min(widths), max(widths)],
+            "height": [min(heights), max(heights)],
+            "side": self.side,
+            "kinds": dict(self.kinds),
+            "classes": self.classes,
+            "unreadable": [{"file": file, "why": why} for file, why in self.unreadable],
+        }
+
+    def text(self, skipped: bool = True) -> str:
+        """Return the facts as lines of text; `skipped` adds a line about files that cannot be read."""
+        widths, heights = (_range(values) for values in zip(*self.sizes, strict=True))
+        sizes = f"{counted(len(self.sizes), 'sizes')}, {widths} wide and {heights} high" if self.is_varied else ""
+        kinds = ", ".join(f"{number:,} {kind}" for kind, number in self.kinds.most_common())
+        lines = [f"files: {self.images:,} images ({kinds}), {sizes or f'all {widths} × {heights} pixels'}"]
+        if self.is_varied:
+            lines.append(f"half of them have a shorter side of at least {self.side} pixels")
+        if self.unreadable and skipped:
+            bad = few([f"{file} ({why})" for file, why in self.unreadable], 5)
+            lines.append(f"no images: {counted(len(self.unreadable), 'files')}: {bad}")
+        return "\n".join(lines)
+
+
+def is_image_folder(path: Path) -> bool:
+    """Return whether a folder is to be read as a tree of images: not one of idx files, CIFAR's files or prepared shards."""
+    others = (shards.is_prepared, files_by_format.is_idx, files_by_format.is_cifar)
+    return path.is_dir() and not any(is_other(path) for is_other in others)
+
+
+def survey(root: Path) -> ImageSurvey:
+    """Read the headers of all files below a folder."""
+    tree = list_tree(root, allow_empty=True)
+    result = ImageSurvey({label: 0 for label in tree.labels})
+    result.unreadable += [(name, "it is next to the class folders") for name in tree.unclassified]
+    for group in tree.groups:
+        for name in group.files:
+            file = os.path.join(group.folder, name)
+            try:
+                size, kinds = _header(root / file)
+            except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
+                result.unreadable.append((file, why_unreadable(error)))
+                continue
+            result.sizes[size] += 1
+            result.kinds.update(kinds)
+            if group.label >= 0:
+                result.classes[tree.labels[group.label]] += 1
+    return result
+
+
+def _header(path: Path) -> tuple[tuple[int, int], list[str]]:
+    """Return width and height of an image, and what kind it is."""
+    from PIL import Image
+
+    if not path.is_file():  # a pipe would block
+        raise ValueError("it is no file")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.simplefilter("error", Image.DecompressionBombWarning)
+        with Image.open(path, formats=FORMATS) as file:
+            width, height = file.size
+            is_16_bit = file.mode == "I" or file.mode.startswith("I;16")
+            kinds = ["grey" if file.mode in _GREY or is_16_bit else "colour"]
+            kinds += ["16-bit"] * is_16_bit + ["CMYK"] * (file.mode == "CMYK")
+            kinds += ["with a palette"] * (file.mode == "P") + ["with transparency"] * file.has_transparency_data
+            is_turned = Image.Image.getexif(file).get(0x0112) in _TURNED  # that of a PNG would decode it
+    return ((height, width) if is_turned else (width, height)), kinds
+
+
+def _range(values: tuple[int, ...]) -> str:
+    return str(values[0]) if len(set(values)) == 1 else f"{min(values)} to {max(values)}"

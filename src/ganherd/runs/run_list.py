@@ -1,0 +1,190 @@
+"""List the runs in a folder with their recipe, state, step, FID, age and size, from files that may come from a stranger.
+
+Nothing of a run is executed, no link is followed, and the size of every file is checked before it is read. A run that cannot be
+read is listed with the reason.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import steps as saved_steps
+from ganherd.runs.json_lines import read_last
+from ganherd.runs.models import MetricsRecord, RunInfo
+from ganherd.runs.run_status import current_state
+from ganherd.util import files
+from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
+
+_MOST_BYTES = 4 << 20  # of run.json and scores.json
+_MOST_FILES = 20_000  # files of a run that are counted
+_NOT_OURS = ("tensorboard", "wandb")  # folders in which other programs write, with links
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """What the list shows about one run. A run that cannot be read has a `problem` and nothing else."""
+
+    name: str  # relative to the listed folder
+    path: str
+    age: float = 0.0  # seconds since run.json was written: at the start, a resume or the end
+    problem: str = ""
+    recipe: str | None = None
+    changes: tuple[str, ...] = ()
+    state: str = ""
+    step: int | None = None
+    steps: int | None = None
+    seconds: float | None = None  # of training, if it is finished
+    verdict: str | None = None
+    fid: float | None = None
+    samples: int | None = None  # with which the FID was measured
+    bytes: int = 0
+    checkpoint_bytes: int = 0
+
+    def as_json(self) -> JsonObject:
+        """Return what `ganherd runs --json` prints about the run."""
+        return asdict(self)
+
+
+def list_runs(folder: Path) -> list[RunSummary]:
+    """Return the runs in a folder and in its folders, the one that was active last at the end; `folder` may be a run itself."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}; `ganherd train` makes runs in the folder runs.")
+    now = time.time()
+    if _is_run(folder):
+        return [summarise(folder, folder.name or str(folder), now)]
+    runs = [summarise(path, str(path.relative_to(folder)), now) for path in _run_folders(folder, deeper=True)]
+    return sorted(runs, key=lambda run: (-run.age, run.name))
+
+
+def newest_run(folder: Path) -> Path | None:
+    """Return the run in a folder whose run.json was written last; None if there is no run."""
+    if not folder.is_dir():
+        return None
+    runs = [path for path in _run_folders(folder, deeper=True) if not path.is_symlink()]
+    return max(runs, key=lambda path: (os.lstat(path / "run.json").st_mtime, path.name), default=None)
+
+
+def summarise(path: Path, name: str, now: float) -> RunSummary:
+    """Return the summary of one run."""
+    age = 0.0
+    try:
+        age = max(0.0, now - os.lstat(path if path.is_symlink() else path / "run.json").st_mtime)
+        return _summarise(path, name, age)
+    except UserError as error:
+        problem = str(error)
+    except OSError as error:
+        problem = error.strerror or str(error)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        problem = f"its records are not what ganherd writes ({error})"
+    return RunSummary(name, str(path), age, problem)
+
+
+def verdict_of(scores: Mapping[str, Any]) -> str | None:
+    """Return the verdict that a scores.json records; None if it records none."""
+    verdict = scores.get("verdict")
+    word = verdict.get("word") if isinstance(verdict, dict) else None
+    return word if isinstance(word, str) else None
+
+
+def _summarise(path: Path, name: str, age: float) -> RunSummary:
+    if path.is_symlink():
+        raise UserError("a link, which is not followed")
+    total, checkpoints = _size(path)  # first, because it refuses links
+    folder = RunFolder(path)
+    info, scores = RunInfo.parse(_read(folder.info_path)), {}
+    if folder.scores_path.exists():
+        scores = _read(folder.scores_path)
+    state, step = info.state or "unknown", info.step
+    if state not in ("finished", "parts"):
+        last = read_last(folder.metrics_path, MetricsRecord, 1)
+        state, step = current_state(folder, state, last), max([0, *(one.step for one in last)])
+        step = max([step, *saved_steps(folder.checkpoints)])  # a stop between two records is saved, but not recorded
+    fid = (scores.get("scores") or {}).get("fid") or {}
+    value, samples = fid.get("value"), fid.get("samples")
+    return RunSummary(
+        name,
+        str(path),
+        age,
+        recipe=info.recipe,
+        changes=tuple(info.changes or ()),
+        state=state,
+        step=step,
+        steps=info.budget.steps if info.budget else None,
+        seconds=info.seconds if state == "finished" else None,
+        verdict=verdict_of(scores),
+        fid=float(value) if isinstance(value, int | float) else None,
+        samples=samples if type(samples) is int else None,
+        bytes=total,
+        checkpoint_bytes=checkpoints,
+    )
+
+
+def _is_run(folder: Path) -> bool:
+    return os.path.lexists(folder / "run.json")
+
+
+def _run_folders(folder: Path, deeper: bool) -> Iterator[Path]:
+    """Yield the runs in a folder, and those in its folders that are no runs, such as a comparison."""
+    with os.scandir(folder) as entries:
+        for entry in [one for one in entries if not one.name.startswith(".")]:
+            path = Path(entry.path)
+            if entry.is_symlink():
+                if deeper:
+                    yield path
+            elif entry.is_dir():
+                if _is_run(path):
+                    yield path
+                elif deeper:
+                    try:
+                        yield from _run_folders(path, deeper=False)
+                    except OSError:  # a folder that may not be read holds no runs of this user
+                        continue
+
+
+def _read(path: Path) -> JsonObject:
+    """Return the JSON object that a file holds."""
+    content = files.read_json(path, _MOST_BYTES)
+    if not isinstance(content, dict):
+        raise ValueError(f"{path.name} holds no JSON object")
+    return content
+
+
+def _size(run: Path) -> tuple[int, int]:
+    """Return the bytes of a run's files and those of its checkpoints; hard links count once.
+
+    Raises:
+        UserError: It holds a link, a pipe or a device, or more files than any run.
+    """
+    total = checkpoints = count = 0
+    seen: set[tuple[int, int]] = set()
+    folders = [run]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                count += 1
+                if count > _MOST_FILES:
+                    raise UserError(f"it holds more than {_MOST_FILES:,} files")
+                try:
+                    kind = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # a run that trains replaces its files
+                    continue
+                if stat.S_ISDIR(kind.st_mode):
+                    if folder != run or entry.name not in _NOT_OURS:
+                        folders.append(Path(entry.path))
+                elif not stat.S_ISREG(kind.st_mode):
+                    what = "a link" if stat.S_ISLNK(kind.st_mode) else "neither a file nor a folder"
+                    raise UserError(f"{Path(entry.path).relative_to(run)} is {what}, which a run may not hold")
+                elif (kind.st_dev, kind.st_ino) not in seen:
+                    seen.add((kind.st_dev, kind.st_ino))
+                    total += kind.st_size
+                    checkpoints += kind.st_size * ((run / "checkpoints") in Path(entry.path).parents)
+    return total, checkpoints

@@ -1,0 +1,64 @@
+"""Short names of runs on the command line: `@last`, and tags such as `@best`, which `runs/tags.json` holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from ganherd.runs.folder import RunFolder
+from ganherd.runs.run_list import newest_run
+from ganherd.util import files
+from ganherd.util.errors import UserError
+from ganherd.util.text import did_you_mean
+
+RUNS = Path("runs")  # the folder in which `ganherd train` makes runs
+LAST = "last"
+_TAG = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
+_MOST_BYTES = 1 << 20
+
+
+def named_run(word: str | Path) -> Path:
+    """Return the run folder that a word names: `@last`, `@TAG`, or a path, which is returned as it is."""
+    name = str(word)
+    if not name.startswith("@"):
+        return Path(word)
+    if name[1:] == LAST:
+        newest = newest_run(RUNS)
+        if newest is None:
+            raise UserError(f"@last is the newest run in {RUNS.absolute()}, and there is none; name a run folder.")
+        return newest
+    known = tags()
+    if name[1:] not in known:
+        hint = did_you_mean(name[1:], [LAST, *known], " ({})")
+        raise UserError(f"there is no tag {name}{hint}; `ganherd runs tag RUN {name[1:]}` makes it.")
+    return known[name[1:]]
+
+
+def tags() -> dict[str, Path]:
+    """Return the run folder of each tag; empty if there are no tags. What is not a tag of a run is left out."""
+    try:
+        content = files.read_json(RUNS / "tags.json", _MOST_BYTES)
+    except (OSError, ValueError):
+        return {}
+    pairs = content.items() if isinstance(content, dict) else ()
+    return {
+        name: RUNS / path for name, path in pairs if _TAG.fullmatch(name) and isinstance(path, str) and "\0" not in path
+    }
+
+
+def tag(run: Path, name: str) -> None:
+    """Give a run a tag; another run that had it loses it."""
+    if not _TAG.fullmatch(name) or name == LAST:
+        why = "is taken: it is the newest run" if name == LAST else "is no tag"
+        raise UserError(
+            f"{name!r} {why}. A tag begins with a letter and has letters, digits and - _ . only, e.g. best."
+        )
+    path = RunFolder.open(run).path.resolve()
+    home = RUNS.resolve()
+    known = {
+        one: str(where.relative_to(RUNS)) if where.is_relative_to(RUNS) else str(where) for one, where in tags().items()
+    }
+    known[name] = str(path.relative_to(home)) if path.is_relative_to(home) else str(path)
+    RUNS.mkdir(exist_ok=True)
+    files.atomic_write(RUNS / "tags.json", json.dumps(known, indent=1) + "\n")

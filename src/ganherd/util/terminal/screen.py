@@ -1,0 +1,93 @@
+"""Show tables and sentences on a terminal: words stay whole at any width, and every colour has a meaning.
+
+Colours are left out if the output is no terminal, or if `NO_COLOR` is set. Lines for a file or a pipe are not wrapped.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ganherd.util.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# What a colour says. "soft" and "strong" are about attention, the others about the matter.
+STYLES = {"good": "green", "warn": "yellow", "bad": "red", "soft": "dim", "strong": "bold"}
+UNWRAPPED = 10_000  # columns of a file or a pipe
+
+
+@dataclass(frozen=True)
+class Styled:
+    """A text with one of `STYLES`."""
+
+    text: str
+    style: str = ""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """A table: its head, its rows, and the columns that are aligned to the right."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str | Styled]]
+    right: Collection[int] = ()
+    whole: Collection[int] = ()  # columns whose cells stay on one line
+
+
+Block = str | Styled | Columns
+
+
+def show_screen(*blocks: Block) -> None:
+    """Print blocks on stdout, as wide as the terminal is."""
+    from rich.console import Console
+
+    console = Console(file=sys.stdout)
+    if not console.is_terminal:
+        console.width = UNWRAPPED
+    print(_rendered(console, blocks), end="", flush=True)
+
+
+def as_text(*blocks: Block, width: int = UNWRAPPED) -> str:
+    """Return blocks as text without colours.
+
+    >>> print(as_text("Two scores:", Columns(("score", "value"), [("FID", Styled("0.1", "good"))], right={1}), width=20))
+    Two scores:
+    score  value
+    FID      0.1
+    """
+    from rich.console import Console
+
+    return _rendered(Console(width=width, color_system=None), blocks).removesuffix("\n")
+
+
+def _rendered(console: Console, blocks: Iterable[Block]) -> str:
+    with console.capture() as capture:
+        for block in blocks:
+            console.print(_renderable(block), highlight=False, markup=False, emoji=False)
+    return "\n".join(line.rstrip() for line in capture.get().split("\n"))
+
+
+def _renderable(block: Block) -> Any:
+    from rich.table import Table
+    from rich.text import Text
+
+    if not isinstance(block, Columns):
+        return _text(block)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for i, title in enumerate(block.head):
+        justify: Any = "right" if i in block.right else "left"
+        table.add_column(Text(printable(title)), justify=justify, no_wrap=i in block.whole, overflow="fold")
+    for row in block.rows:
+        table.add_row(*(_text(cell) for cell in row))
+    return table
+
+
+def _text(part: str | Styled) -> Any:
+    from rich.text import Text
+
+    styled = part if isinstance(part, Styled) else Styled(part)
+    return Text(printable(styled.text), style=STYLES.get(styled.style, ""))

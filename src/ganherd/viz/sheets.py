@@ -1,0 +1,219 @@
+"""Draw sheets: grids of images below a title and a line of facts. All pictures of samples and data are drawn by this module."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from textwrap import fill
+from typing import TYPE_CHECKING
+
+import numpy as np
+from PIL import Image, ImageDraw, ImageFont
+
+from ganherd.viz.pictures import FRAME, INK, MOST_ROWS, SOFT, draw_points, draw_points_and_data, to_image
+
+if TYPE_CHECKING:
+    from PIL.ImageFont import FreeTypeFont
+
+    from ganherd.viz.pictures import Picture
+
+TILE = 56  # pixels to which small images are enlarged, about
+WIDEST = 1600  # pixels of a grid
+LONGEST = 24  # letters of a row's name
+MARGIN = 28  # pixels around a sheet
+_GAP = 5  # pixels between tiles, wide enough to keep the strokes of neighbours apart
+_BIG, _SMALL = 26, 15  # font sizes of the title and of the facts
+_MEMBER = "member "  # the name of a row of a member begins so
+_DOT = "  ·  "  # between two facts
+
+
+@dataclass(frozen=True)
+class Heading:
+    """What is written above a picture: a title, and facts in one line or more."""
+
+    title: str
+    facts: Sequence[str] = ()
+
+
+def draw_samples(
+    x: np.ndarray,
+    y: np.ndarray | None = None,
+    labels: Sequence[str] = (),
+    *,
+    member: np.ndarray | None = None,
+    data: np.ndarray | None = None,
+    heading: Heading | None = None,
+) -> Picture:
+    """Draw samples: images as a full grid, or points next to those of the data.
+
+    A row of the grid is one class, if there are equally many images of each. Otherwise the name of its class, or the number of
+    its member, is below each image.
+    """
+    if x.ndim == 2:
+        figure = draw_points(x) if data is None else draw_points_and_data(x, data)
+        if heading:
+            figure.set_figheight(figure.get_figheight() + 0.75)  # two lines
+            facts = fill(_DOT.join(heading.facts), int(12 * figure.get_figwidth()))
+            figure.suptitle(f"{heading.title}\n{facts}", x=0.01, ha="left", color=INK, fontsize=10)
+        return figure
+    rows = sample_rows(x, y, labels, member)
+    rows = _square(x) if len(rows) == 1 else rows
+    sizes = {len(images) for _, images in rows}
+    if not rows[0][0] or len(sizes) == 1:
+        return draw_sheet([images for _, images in rows], [name for name, _ in rows], heading)
+    are_members = all(name.startswith(_MEMBER) for name, _ in rows)
+    note = "Below each image: the number of its member." if are_members else ""
+    images = np.concatenate([own for _, own in rows])
+    names = [name.removeprefix(_MEMBER) if are_members else name for name, own in rows for _ in own]
+    across = max(1, math.ceil(math.sqrt(len(images))))
+    starts = range(0, len(images), across)
+    below = [names[i : i + across] for i in starts]
+    return draw_sheet([images[i : i + across] for i in starts], heading=heading, below=below, note=note)
+
+
+def sample_rows(
+    x: np.ndarray, y: np.ndarray | None, labels: Sequence[str], member: np.ndarray | None = None
+) -> list[tuple[str, np.ndarray]]:
+    """Return rows of images with their names: by class if known, otherwise by member, otherwise as a square."""
+    if y is not None and len(labels) and (y >= 0).any():
+        rows = [(str(labels[k]), x[y == k]) for k in np.unique(y) if k >= 0]
+    elif member is not None and len(np.unique(member)) > 1:
+        rows = [(f"{_MEMBER}{k}", x[member == k]) for k in np.unique(member)]
+    else:
+        rows = _square(x)
+    if len(rows) <= MOST_ROWS:
+        return rows
+    return [rows[i] for i in np.linspace(0, len(rows) - 1, MOST_ROWS).round().astype(int)]
+
+
+def _square(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """Return images as rows without names, about as many as each row has images."""
+    side = max(1, math.ceil(math.sqrt(len(x))))
+    return [("", x[i : i + side]) for i in range(0, len(x), side)]
+
+
+def draw_sheet(
+    rows: Sequence[np.ndarray],
+    names: Sequence[str] = (),
+    heading: Heading | None = None,
+    *,
+    below: Sequence[Sequence[str]] = (),
+    columns: int = 1,
+    largest: int | None = None,
+    note: str = "",
+) -> Image.Image:
+    """Draw a sheet: the heading, and rows of images [n, C, H, W] (uint8) with names at the left, in one column or more.
+
+    Args:
+        below: A text for each image of each row.
+        largest: Pixels of the longer side to which larger images are shrunk.
+        note: A line below the images.
+    """
+    each = -(-len(rows) // columns)
+    cuts = [slice(i, i + each) for i in range(0, len(rows), each)]
+    grids = [draw_grid(rows[cut], names[cut], below=below[cut], largest=largest) for cut in cuts]
+    if heading is None:
+        return grids[0]
+    big, small = font(_BIG, bold=True), font(_SMALL)
+    widths = [grid.width + MARGIN for grid in grids]
+    width = max(sum(widths) - MARGIN, math.ceil(big.getlength(heading.title)), 320)
+    lines = _wrapped(heading.facts, small, width)
+    top = MARGIN + _BIG + 12 + len(lines) * (_SMALL + 7) + 10
+    height = top + max(grid.height for grid in grids) + (2 * _SMALL if note else 0) + MARGIN
+    sheet = Image.new("RGB", (width + 2 * MARGIN, height), "white")
+    pen = ImageDraw.Draw(sheet)
+    pen.text((MARGIN, MARGIN + _BIG), heading.title, INK, big, anchor="ls")
+    for i, line in enumerate(lines):
+        pen.text((MARGIN, MARGIN + _BIG + 12 + i * (_SMALL + 7) + _SMALL), line, SOFT, small, anchor="ls")
+    for i, grid in enumerate(grids):
+        sheet.paste(grid, (MARGIN + sum(widths[:i]), top))
+    if note:
+        pen.text((MARGIN, height - MARGIN), note, SOFT, small, anchor="ls")
+    return sheet
+
+
+def _wrapped(facts: Sequence[str], drawn_with: FreeTypeFont, width: float) -> list[str]:
+    """Return the facts in as few lines as fit the width; no fact is broken."""
+    lines: list[str] = []
+    for fact in facts:
+        longer = f"{lines[-1]}{_DOT}{fact}" if lines else fact
+        if lines and drawn_with.getlength(longer) <= width:
+            lines[-1] = longer
+        else:
+            lines.append(fact)
+    return lines
+
+
+def draw_grid(
+    rows: Sequence[np.ndarray],
+    names: Sequence[str] = (),
+    *,
+    below: Sequence[Sequence[str]] = (),
+    background: str | None = "white",
+    margin: int = 1,
+    largest: int | None = None,
+) -> Image.Image:
+    """Draw rows of images [n, C, H, W] (uint8) below each other, enlarged without blur, with names at the left.
+
+    Args:
+        below: A text for each image of each row.
+        background: None for a transparent background.
+        largest: Pixels of the longer side to which larger images are shrunk.
+
+    >>> draw_grid([np.zeros((3, 1, 8, 8), np.uint8)], ["7"]).height
+    58
+    """
+    if not len(rows) or not any(len(row) for row in rows):
+        raise ValueError("a grid needs at least one image")
+    height, width = rows[0].shape[2:]
+    scale: float = max(1, round(TILE / max(height, width)))
+    if largest is not None:
+        scale = min(scale, largest / max(height, width))
+    tile_h, tile_w = max(1, round(height * scale)), max(1, round(width * scale))
+    blur = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
+    columns = min(max(len(row) for row in rows), max(1, WIDEST // (tile_w + _GAP)))
+    letters, tiny = font(min(18, max(11, tile_h // 4))), font(11)
+    short = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
+    left = math.ceil(max((letters.getlength(name) for name in short), default=0))
+    left += 12 if left else 0
+    step = tile_h + _GAP + (13 if below else 0)
+    size = (2 * margin + left + columns * (tile_w + _GAP) - _GAP, 2 * margin + len(rows) * step - _GAP)
+    sheet = Image.new("RGB", size, background) if background else Image.new("RGBA", size)
+    pen = ImageDraw.Draw(sheet)
+    for i, row in enumerate(rows):
+        top = margin + i * step
+        if i < len(short) and short[i]:
+            pen.text((margin + left - 12, top + tile_h / 2), short[i], INK, letters, anchor="rm")
+        for j, image in enumerate(row[:columns]):
+            tile = to_image(image).resize((tile_w, tile_h), blur)
+            x = margin + left + j * (tile_w + _GAP)
+            # a thin frame, so that bright images have an edge on a bright page
+            pen.rectangle((x - 1, top - 1, x + tile_w, top + tile_h), outline=FRAME)
+            sheet.paste(tile, (x, top))
+            if below:
+                pen.text(
+                    (x + tile_w / 2, top + tile_h + 2), _fitted(below[i][j], tiny, tile_w), SOFT, tiny, anchor="ma"
+                )
+    return sheet
+
+
+def _fitted(text: str, drawn_with: FreeTypeFont, width: float) -> str:
+    """Return the text, shortened to a width in pixels."""
+    if drawn_with.getlength(text) <= width:
+        return text
+    while text and drawn_with.getlength(f"{text}…") > width:
+        text = text[:-1]
+    return f"{text}…"
+
+
+@cache
+def font(size: int, bold: bool = False) -> FreeTypeFont:
+    """Return the font of all sheets, which comes with Matplotlib."""
+    spec = find_spec("matplotlib")
+    assert spec is not None and spec.origin is not None
+    name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"
+    return ImageFont.truetype(str(Path(spec.origin).parent / "mpl-data" / "fonts" / "ttf" / name), size)

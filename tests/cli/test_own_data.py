@@ -1,0 +1,176 @@
+"""`ganherd train pictures` and `data inspect`: folders as people have them, with images of many sizes and kinds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+from PIL import Image
+
+from ganherd import recommend
+from ganherd.data.readers.survey import is_image_folder, survey
+
+TINY = ["--set", "nets.generator.width=4", "--set", "nets.discriminator.width=4",
+        "--set", "engine={name: loop, threads: 1, chunk: 1}", "--budget", "2steps", "--quiet"]  # fmt: skip
+
+
+def noise(*shape: int) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(sum(shape)).integers(0, 256, shape, np.uint8))
+
+
+@pytest.fixture
+def pictures(cli) -> Path:
+    """Two classes of images of different sizes: colour, grey, transparent, 16-bit, CMYK, a copy, and three that are none."""
+    for name in ("cat", "dog"):
+        Path("pictures", name).mkdir(parents=True)
+    for k in range(20):
+        noise(40 + k, 50, 3).save(f"pictures/cat/{k:02d}.png")
+    noise(30, 41).save("pictures/dog/grey.png")
+    noise(30, 42, 4).save("pictures/dog/transparent.png")
+    Image.fromarray(np.full((33, 33), 40_000, np.uint16)).save("pictures/dog/sixteen.png")
+    noise(35, 44, 3).convert("CMYK").save("pictures/dog/cmyk.jpg")
+    noise(59, 50, 3).save("pictures/dog/copy.png")
+    Path("pictures/dog/broken.png").write_bytes(b"\x89PNG\r\n\x1a\nbroken")
+    Path("pictures/dog/notes.txt").write_text("no image")
+    cut = Path("pictures/cat/00.png").read_bytes()
+    Path("pictures/dog/cut.png").write_bytes(cut[: len(cut) // 2])  # its header is whole
+    return Path("pictures")
+
+
+def test_a_survey_describes_files_without_decoding_them(pictures: Path) -> None:
+    files = survey(pictures)
+    assert files.classes == {"cat": 20, "dog": 6} and files.images == 26
+    assert files.kinds == {"colour": 24, "grey": 2, "with transparency": 1, "16-bit": 1, "CMYK": 1}
+    assert files.is_varied and files.side == 47
+    assert {file: why for file, why in files.unreadable} == {
+        "dog/broken.png": "no known image format",
+        "dog/notes.txt": "no known image format",
+    }
+    assert files.facts()["width"] == [33, 50] and files.facts()["height"] == [30, 59]
+
+
+def test_only_trees_of_images_are_surveyed(pictures: Path) -> None:
+    assert is_image_folder(pictures)
+    assert not is_image_folder(pictures / "cat/00.png")
+    Path("idx").mkdir()
+    Path("idx/train-images-idx3-ubyte").write_bytes(b"")
+    assert not is_image_folder(Path("idx"))
+
+
+def test_inspect_describes_images_of_any_size_and_kind(cli, pictures: Path) -> None:
+    answer = cli("data", "inspect", pictures)
+    assert answer.code == 0
+    for line in (
+        "files: 26 images (24 colour, 2 grey, 1 CMYK, 1 16-bit, 1 with transparency), 24 sizes, 33 to 50 wide and 30 to 59 high",
+        "half of them have a shorter side of at least 47 pixels",
+        "pictures: 25 images of 3×32×32",
+        "note: 25 images cropped to the centre square and resized to 32 × 32",
+        "cannot be used as images: dog/broken.png",
+        "dog/cut.png",
+        "note: 1 image of 25 are exact copies of others",
+        "note: classes are unequal: cat has 16 images to train on, dog has 4",
+        "`ganherd train pictures` would train this:",
+        "recipe   folder-perclass-small (no GPU here",
+    ):
+        assert line in answer.out
+    facts = json.loads(cli("data", "inspect", pictures, "--json").out)
+    assert facts["files"]["side"] == 47 and facts["would_train"]["recipe"] == "folder-perclass-small"
+    assert Path("pictures-sheet.png").is_file()
+
+
+def test_inspect_describes_what_train_would_refuse(cli, pictures: Path) -> None:
+    Path("pictures/empty").mkdir()
+    answer = cli("data", "inspect", pictures)
+    assert answer.code == 0 and "files: 26 images" in answer.out
+    assert "`ganherd train` would refuse this folder: the class folder pictures/empty is empty" in answer.out
+    facts = json.loads(cli("data", "inspect", pictures, "--json").out)
+    assert facts["files"]["classes"] == {"cat": 20, "dog": 6, "empty": 0} and "is empty" in facts["refused"]
+    assert "is empty; add images or remove the folder" in cli("train", pictures, "--quiet").sentence
+
+
+def test_large_images_of_one_size_are_inspected_at_the_size_of_training(cli) -> None:
+    Path("photos").mkdir()
+    for k in range(4):
+        noise(300, 300, 3).rotate(90 * k).save(f"photos/{k}.png")
+    answer = cli("data", "inspect", "photos")
+    assert "all 300 × 300 pixels" in answer.out and "photos: 4 images of 3×32×32" in answer.out
+    assert "note: images of 300 pixels become 32 × 32" in answer.out and "more takes a GPU" in answer.out
+
+
+def test_a_folder_of_pictures_is_trained_at_once(cli, pictures: Path, brief) -> None:
+    assert cli("train", pictures, *TINY).code == 0
+    run = Path("runs/00001-pictures")
+    recipe, info = yaml.safe_load((run / "recipe.yaml").read_text()), json.loads((run / "run.json").read_text())
+    assert (info["recipe"], info["state"], info["members"]) == ("folder-perclass-small", "finished", 2)
+    assert recipe["data"]["source"] == str(pictures.absolute()) and recipe["data"]["size"] == 32
+    assert recipe["train"]["budget"] == "2steps" and "data.source=pictures" in info["changes"]
+
+
+def test_what_was_chosen_is_reported_before_training(cli, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ganherd.training.setup.dry_run.describe", lambda *given: pytest.skip.Exception)
+    monkeypatch.setattr("ganherd.training.setup.dry_run.measured", lambda *given: "measured")
+    answer = cli("train", pictures, "--dry-run", "--set", "data.size=48", "--budget", "3m")
+    assert answer.err.splitlines()[:4] == [
+        "recipe   folder-perclass-small (no GPU here: a small Wasserstein GAN for each class, on small images)",
+        "images   cropped to the centre square and resized to 48 × 48 pixels",
+        "length   3m; --budget sets another",
+        "same as  ganherd train folder-perclass-small --set data.source=pictures --set data.size=48 --set train.budget=3m",
+    ]
+
+
+@pytest.mark.parametrize("name", ["mine.npz", "mine.npy"])
+def test_a_file_of_images_is_trained_at_once(cli, brief, name: str) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (40, 8, 8), np.uint8)
+    np.save(name, x) if name.endswith("npy") else np.savez(name, x=x, y=np.repeat([0, 1], 20))
+    assert cli("train", name, *TINY).code == 0
+    info = json.loads(Path("runs/00001-mine/run.json").read_text())
+    assert (info["recipe"], info["members"]) == ("digits-wcgan", 2 if name.endswith("npz") else 1)
+
+
+def test_a_recipe_can_be_named_for_own_data(cli, pictures: Path, brief) -> None:
+    assert cli("train", pictures, "--recipe", "digits-nonsat", *TINY).code == 0
+    run = Path("runs/00001-pictures")
+    assert json.loads((run / "run.json").read_text())["recipe"] == "digits-nonsat"
+    data = yaml.safe_load((run / "recipe.yaml").read_text())["data"]
+    assert (data["size"], data["bad_images"]) == (47, "skip")  # half of the images have at least 47 pixels
+    assert "leave one of them out" in cli("train", "digits-wcgan", "--recipe", "digits-nonsat").sentence
+    assert "--resume uses the data of the run" in cli("train", pictures, "--resume", run).sentence
+
+
+def test_a_name_that_is_a_folder_and_a_recipe_is_refused_with_both_spellings(cli, pictures: Path, brief) -> None:
+    pictures.rename("digits-wcgan")
+    told = cli("train", "digits-wcgan").sentence
+    assert "`ganherd train --recipe digits-wcgan` for the recipe" in told
+    assert "`ganherd train ./digits-wcgan` for the folder" in told
+    assert cli("train", "./digits-wcgan", *TINY).code == 0
+    assert json.loads(Path("runs/00001-digits-wcgan/run.json").read_text())["recipe"] == "folder-perclass-small"
+    assert cli("train", "--recipe", "digits-wcgan", *TINY).code == 0
+    assert json.loads(Path("runs/00002-digits-wcgan/run.json").read_text())["recipe"] == "digits-wcgan"
+
+
+def test_folders_that_hold_no_data_are_refused(cli, run: Path) -> None:
+    Path("empty").mkdir()
+    assert "empty is a folder, not a recipe, and holds no images" in cli("train", "empty").sentence
+    Path("texts").mkdir()
+    Path("texts/a.txt").write_text("no image")
+    assert "texts is a folder, not a recipe, and holds no images" in cli("train", "texts").sentence
+    assert "holds runs, not images" in cli("train", run.parent).sentence
+    assert f"did you mean {run / 'recipe.yaml'}?" in cli("train", run).sentence
+
+
+def test_on_a_gpu_few_images_get_two_phases(cli, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("torch.cuda.is_available", lambda: True)
+        choice = recommend.choose_for("pictures")
+    assert choice.recipe == "folder-perclass" and choice.wanted.data.size == 32
+    assert choice.wanted.herd.first is not None and choice.wanted.herd.first.recipe == "folder-all"
+    from ganherd.training.variants import phases
+
+    settings = ["nets.generator.width=4", "nets.discriminator.width=4", "train.precision=float32"]
+    wanted = recommend.recipe_file.load(choice.recipe, [*choice.sets, *settings])
+    first = phases.before(wanted)
+    assert (first.data.partition, first.herd.members, first.train.budget) == ("all", 1, "600s")
+    assert phases.foreseen(phases.after(wanted), first).members == 2  # the nets of both phases fit

@@ -1,0 +1,222 @@
+"""Runs by name and tag, longer ones, samples of unfinished ones, and the removal of checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import recipes
+import run_files
+import tiny_runs
+import yaml
+
+import ganherd
+from ganherd.runs import run_names
+from ganherd.scoring import one_run
+from ganherd.util.errors import UserError
+
+
+@pytest.fixture
+def little(cli, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A finished run, runs/00001-little, of 30 steps in the folder at hand."""
+    tiny_runs.skip_products(monkeypatch)
+    recipes.write_recipe(Path.cwd(), net="tiny")
+    assert cli("train", "little.yaml", "--quiet").code == 0
+    return Path("runs/00001-little")
+
+
+def unfinished(run: Path, to: str) -> Path:
+    """Copy a run as it was before its mixture was made."""
+    copy = Path(shutil.copytree(run, to))
+    shutil.rmtree(copy / "mixture")
+    info = json.loads((copy / "run.json").read_text())
+    (copy / "run.json").write_text(json.dumps(info | {"state": "interrupted", "budget": {"steps": 900}}))
+    return copy
+
+
+def test_last_and_tags_name_runs_in_every_command(cli, little: Path) -> None:
+    other = Path(shutil.copytree(little, "runs/00002-other"))
+    os.utime(little / "run.json", (1e9, 1e9))
+    assert "@last is runs/00002-other" in cli("status", "@last").err
+    assert cli("runs", "tag", "@last", "best").out == "@best is runs/00002-other\n"
+    assert cli("runs", "tag", little, "@first").code == 0
+    assert json.loads(Path("runs/tags.json").read_text()) == {"best": "00002-other", "first": "00001-little"}
+    assert cli("status", "@first").out.startswith("runs/00001-little: finished")
+    assert cli("sample", "@best", "-n", 2, "-o", "x.npz").code == 0
+    assert "runs/00001-little has made all of its 30 steps" in cli("train", "--resume", "@first").err
+    assert "there is no mixture" not in cli("score", "@first", "-n", 50, "--quiet").err
+    assert "00002-other @best" in cli("runs").out
+    assert cli("runs", "tag", little, "best").code == 0  # the tag moves
+    assert run_names.named_run("@best") == little
+    shutil.rmtree(other)
+    assert "@last is runs/00001-little" in cli("status", "@last").err
+
+
+def test_unknown_names_are_sentences(cli) -> None:
+    assert "there is none" in cli("status", "@last").sentence
+    assert "there is no tag @best; `ganherd runs tag RUN best` makes it" in cli("status", "@best").sentence
+    assert "there is no run folder nowhere" in cli("runs", "tag", "nowhere", "best").sentence
+
+
+@pytest.mark.parametrize("name", ["last", "a/b", "../x", "", "-x", "a b", "x" * 41])
+def test_odd_tags_are_refused(cli, little: Path, name: str) -> None:
+    with pytest.raises(UserError, match="A tag begins with a letter"):
+        run_names.tag(little, name)
+    assert not Path("runs/tags.json").exists()
+
+
+def test_damaged_tags_are_no_tags(cli, little: Path) -> None:
+    for text in ("[]", "{", '{"a/b": "x", "good": 3}', '{"x": "a\\u0000b"}'):
+        Path("runs/tags.json").write_text(text)
+        assert run_names.tags() == {}
+    assert cli("runs").code == 0
+
+
+def test_a_run_outside_of_runs_can_be_tagged(cli, little: Path) -> None:
+    elsewhere = Path(shutil.move(little, "elsewhere"))
+    assert cli("runs", "tag", elsewhere, "far").code == 0
+    assert run_names.named_run("@far") == elsewhere.resolve()
+
+
+def test_an_unfinished_run_is_sampled_from_its_newest_checkpoint(cli, little: Path) -> None:
+    stopped = unfinished(little, "runs/00002-stopped")
+    before = {path: path.stat().st_mtime_ns for path in stopped.rglob("*")}
+    answer = cli("sample", stopped, "-n", 9, "-o", "stopped.npz", "--json")
+    assert json.loads(answer.out)["step"] == 30
+    assert f"note: {stopped} is not finished" in answer.err and "step 30" in answer.err
+    assert {path: path.stat().st_mtime_ns for path in stopped.rglob("*")} == before  # nothing is written
+    assert cli("sample", little, "-n", 9, "-o", "finished.npz").code == 0
+    ours, theirs = np.load("stopped.npz"), np.load("finished.npz")
+    assert all((ours[name] == theirs[name]).all() for name in ("x", "y", "member"))
+    (run_files.last_checkpoint(stopped) / "state.json").write_text("{}")
+    assert "step 28" in cli("sample", stopped, "-n", 9, "-o", "x.npz").err  # the one before it
+
+
+def test_an_unfinished_run_without_a_checkpoint_or_with_other_data_is_refused(cli, little: Path) -> None:
+    stopped = unfinished(little, "runs/00002-stopped")
+    info = json.loads((stopped / "run.json").read_text())
+    (stopped / "run.json").write_text(json.dumps(info | {"data": "0" * 64}))
+    assert "has changed since it was started" in cli("sample", stopped, "-o", "x.npz").sentence
+    shutil.rmtree(stopped / "checkpoints")
+    assert "there is no mixture in" in cli("sample", stopped, "-o", "x.npz").sentence
+
+
+def test_code_of_an_unfinished_run_is_not_executed(cli, little: Path) -> None:
+    stopped = unfinished(little, "runs/00002-stopped")
+    Path("evil.py").write_text("open('executed', 'w')\n")
+    recipe = yaml.safe_load((stopped / "recipe.yaml").read_text())
+    recipe["nets"]["generator"] = {"name": "evil:Generator", "settings": {}}
+    recipe["code"] = [str(Path.cwd())]
+    (stopped / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    assert "--trust-code" in cli("sample", stopped, "-o", "x.npz").sentence
+    assert not Path("executed").exists()
+
+
+def test_a_relative_budget_counts_from_the_newest_checkpoint(cli, little: Path) -> None:
+    assert cli("train", "--resume", little, "--budget", "+5steps", "--quiet").code == 0
+    assert run_files.steps(little)[-1] == 35
+    info = json.loads((little / "run.json").read_text())
+    assert (info["step"], info["changes"]) == (35, ["train.budget=35steps"])
+    assert cli("train", "--resume", little, "--budget", "4epochs", "--quiet").sentence.startswith("the run has done 35")
+
+
+def test_a_relative_budget_in_epochs_or_time(cli, little: Path) -> None:
+    from ganherd.runs.longer_budget import longer_budget
+
+    stopped = unfinished(little, "runs/00002-stopped")
+    seconds = json.loads((run_files.last_checkpoint(stopped) / "state.json").read_text())["seconds"]
+    assert longer_budget(stopped, "+2m") == f"{seconds + 120:.10g}s"
+    (stopped / "metrics.jsonl").write_text('{"step": 28, "epoch": 7.0}\n')
+    assert longer_budget(stopped, "+5epochs") == "50steps"  # an epoch has four steps
+    (stopped / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match=r"no epochs yet; add steps, e\.g\. \+200steps"):
+        longer_budget(stopped, "+5epochs")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--budget", "+5steps"], "name it with --resume"),
+        (["--resume", "runs/00001-little", "--budget", "+5apples"], "must be steps, epochs or time"),
+        (["--resume", "runs/00001-little", "--retrain", "0", "--budget", "+5steps"], "leave the + of --budget out"),
+    ],
+)
+def test_a_relative_budget_that_makes_no_sense_is_refused(cli, little: Path, words: list[str], said: str) -> None:
+    assert said in cli("train", *words).sentence
+
+
+def test_a_relative_budget_is_refused_in_a_job_that_may_restart(cli, little: Path, monkeypatch) -> None:
+    monkeypatch.setattr("ganherd.comm.backends.detect.detect", lambda environment: "torch")
+    said = cli("train", "--resume", little, "--budget", "+5steps").sentence
+    assert "would grow whenever the job restarts" in said
+
+
+def test_clean_keeps_the_mixture_and_what_was_recorded(cli, little: Path) -> None:
+    stopped = unfinished(little, "runs/00002-stopped")
+    kept = {path.relative_to(little) for path in little.rglob("*") if "checkpoints" not in path.parts}
+    assert "add --yes" in cli("runs", "clean").err  # nobody can be asked
+    assert run_files.steps(little)
+    facts = json.loads(cli("runs", "clean", "--yes", "--json").out)
+    assert facts["runs"] == [str(little)] and facts["bytes"] > 0
+    assert run_files.steps(little) == [] and list((little / "checkpoints").iterdir()) == []
+    assert kept <= {path.relative_to(little) for path in little.rglob("*")}
+    assert run_files.steps(stopped)  # not finished
+    assert cli("sample", little, "-n", 3, "-o", "x.npz").code == 0
+    assert "were removed, so it cannot be trained further" in cli("train", "--resume", little).sentence
+    assert (little / "mixture/mixture.json").is_file()
+    assert "No finished run has checkpoints" in cli("runs", "clean").out
+    assert "its checkpoints are all that it has" in cli("runs", "clean", stopped, "--yes").sentence
+
+
+def test_clean_can_keep_the_newest_checkpoint(cli, little: Path) -> None:
+    assert cli("runs", "clean", little, "--keep-last", "--yes").code == 0
+    assert run_files.steps(little)[-1] == 30
+    ganherd.resume(little, ["train.budget=33steps"], quiet=True, finishers=())
+    assert run_files.steps(little)[-1] == 33
+
+
+@pytest.mark.parametrize(("answer", "left"), [(True, False), (False, True)])
+def test_clean_asks_first(cli, little: Path, monkeypatch: pytest.MonkeyPatch, answer: bool, left: bool) -> None:
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("typer.confirm", lambda question, err: answer)
+    assert cli("runs", "clean").code == 0
+    assert bool(run_files.steps(little)) == left
+
+
+def test_clean_leaves_a_run_alone_that_is_being_trained(cli, little: Path) -> None:
+    from ganherd.runs.folder import RunFolder
+
+    with RunFolder(little).lock():
+        assert "another process is training" in cli("runs", "clean", "--yes").err
+    assert run_files.steps(little)
+
+
+def test_scores_of_fewer_samples_replace_none_of_more(cli, little: Path, capsys) -> None:
+    def recorded() -> dict[str, tuple[float, int]]:
+        scores = json.loads((little / "scores.json").read_text())["scores"]
+        return {name: (entry["value"], entry["samples"]) for name, entry in scores.items() if name != "skipped"}
+
+    def keep(**values: tuple[float, int, str]) -> str:
+        capsys.readouterr()
+        entries = {k: {"value": v, "samples": n, "network": network} for k, (v, n, network) in values.items()}
+        one_run.keep(little, {**entries, "skipped": {}}, list(values))
+        return capsys.readouterr().err
+
+    keep(fid=(2.0, 1000, "a"), kid=(0.1, 100, "a"))
+    said = keep(fid=(3.0, 300, "a"), kid=(0.2, 300, "a"))
+    assert recorded() == {"fid": (2.0, 1000), "kid": (0.2, 300)}
+    assert "keeps the recorded values of fid, which have more samples" in said
+    assert keep(fid=(4.0, 1000, "a")) == "" and recorded()["fid"] == (4.0, 1000)
+    assert keep(fid=(9.0, 300, "b")) == "" and recorded()["fid"] == (9.0, 300)  # another network is another score
+
+
+def test_what_a_recorded_score_lacks_is_added_to_it(cli, little: Path) -> None:
+    one_run.keep(little, {"fid": {"value": 2.0, "samples": 1000, "network": "a"}}, ["fid"])
+    per = {"per_member": {"0": 5.0}, "per_member_samples": {"0": 300}}
+    one_run.keep(little, {"fid": {"value": 3.0, "samples": 300, "network": "a", **per}}, ["fid"])
+    fid = json.loads((little / "scores.json").read_text())["scores"]["fid"]
+    assert fid == {"value": 2.0, "samples": 1000, "network": "a", **per}
