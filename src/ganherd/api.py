@@ -15,7 +15,7 @@ from ganherd.mixture.sampling import heading
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.records import plain
-from ganherd.runs.verdict_record import VERDICT
+from ganherd.runs.results.verdict_record import VERDICT
 from ganherd.training import session
 from ganherd.training.finish import Finisher, Product, Run
 from ganherd.util.errors import Interrupted, UserError

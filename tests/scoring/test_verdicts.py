@@ -16,7 +16,7 @@ import verdict_data
 from ganherd.features.material import ScoringContext
 from ganherd.features.real_features import RealFeatures
 from ganherd.runs.models import EventRecord
-from ganherd.runs.verdict_record import MemberVerdict, VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, read_verdict
 from ganherd.scoring.one_run import keep
 from ganherd.scoring.verdicts.course import courses
 from ganherd.scoring.verdicts.evidence import Evidence
@@ -265,7 +265,7 @@ def test_scoring_a_run_prints_its_verdict_below_the_table(run: Path, tmp_path: P
     folder = _copy(run, tmp_path)
     assert "\nverdict  undertrained: " in cli("score", folder).out
     assert json.loads(cli("score", folder, "--json").out)["verdict"]["word"] == "undertrained"
-    assert "verdict" not in cli("score", folder, "--metrics", "fid").out
+    assert "\nverdict  " not in cli("score", folder, "--metrics", "fid").out
 
 
 def test_a_record_from_a_stranger_may_have_unknown_keys_but_no_unknown_word() -> None:

@@ -17,7 +17,7 @@ from ganherd.util.terminal.screen import Block, show_screen
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
-    from ganherd.runs.verdict_record import VerdictRecord
+    from ganherd.runs.results.verdict_record import VerdictRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result on stdout as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]

@@ -13,7 +13,7 @@ from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.runs import run_status
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
-from ganherd.runs.verdict_record import MemberVerdict, VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, read_verdict
 from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files

@@ -17,7 +17,7 @@ from ganherd.runs.folder import RunFolder, unfinished
 from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.models import BudgetRecord, EngineRecord, EventRecord, MetricsRecord
-from ganherd.runs.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, is_locked
 

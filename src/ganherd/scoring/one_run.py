@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.features.material import Annealing, MetricSkipped
+from ganherd.runs.results.verdict_record import VERDICT, VerdictRecord, read_verdict
 from ganherd.runs.score_entry import Scores
-from ganherd.runs.verdict_record import VERDICT, VerdictRecord, read_verdict
 from ganherd.scoring.result import SKIPPED
 from ganherd.util import files, text
 from ganherd.util.errors import few

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.results.verdict_record import VERDICT, VerdictRecord, read_verdict
 from ganherd.runs.score_entry import Scores
-from ganherd.runs.verdict_record import VERDICT, VerdictRecord, read_verdict
 from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import brief, full, side_by_side
 from ganherd.util.errors import UserError

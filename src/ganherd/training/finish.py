@@ -25,8 +25,8 @@ from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.recipe.trust import covers
 from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
 from ganherd.runs.score_entry import Scores
-from ganherd.runs.verdict_record import VerdictRecord, read_verdict
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 

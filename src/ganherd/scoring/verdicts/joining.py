@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from ganherd.runs.verdict_record import MemberVerdict, VerdictRecord, Word
+from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, Word
 from ganherd.scoring.verdicts.evidence import Evidence
 from ganherd.scoring.verdicts.judgement import LIMITS, Course, Judged, VerdictLimits, judge
 from ganherd.scoring.verdicts.measurement import Part

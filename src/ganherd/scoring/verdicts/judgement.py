@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ganherd.runs.verdict_record import Word
+from ganherd.runs.results.verdict_record import Word
 from ganherd.scoring.verdicts.evidence import Evidence
 from ganherd.training.health.alarms import LIMITS as ALARM_LIMITS
 from ganherd.training.health.alarms import TRY, WHY

@@ -9,7 +9,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.features.networks import cheap
 from ganherd.features.real_features import RealFeatures
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
 from ganherd.scoring.verdicts.course import courses
 from ganherd.scoring.verdicts.joining import join_replicas, judge_herd
 from ganherd.scoring.verdicts.judgement import Course
