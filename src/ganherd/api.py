@@ -15,6 +15,7 @@ from ganherd.mixture.sampling import heading
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.records import plain
+from ganherd.runs.results.verdict_record import VERDICT
 from ganherd.training import session
 from ganherd.training.finish import Finisher, Product, Run
 from ganherd.util.errors import Interrupted, UserError
@@ -60,20 +61,28 @@ class PictureFinisher(Finisher):
 
 
 class ScoreFinisher(Finisher):
-    """Write scores.json if the recipe asks for scores. A mixture that cannot be scored still finishes its run."""
+    """Write scores and the verdict to scores.json if the recipe asks for scores.
+
+    A mixture that cannot be scored still finishes its run.
+    """
 
     def on_mixture(self, product: Product) -> None:
         if not product.recipe.run.scores:
             product.folder.scores_path.unlink(missing_ok=True)  # scores of an earlier step
             return
         from ganherd import scoring  # after the training: neither its first step nor its mixture needs them
+        from ganherd.scoring.verdicts.run_verdict import judge_contexts
 
+        contexts = scoring.contexts(product.mixture, product.dataset, progress=product.log)
         try:
-            product.scores = scoring.score_seeds(product.mixture, product.dataset, progress=product.log)
+            names = scoring.known_metrics(None, dataset=product.dataset)
+            product.scores = scoring.score_contexts(contexts, names)
         except UserError as error:  # for example, a member was left NaN by policy
             product.log(f"not scored: {error}")
             product.scores = {"skipped": dict.fromkeys(scoring.known_metrics(None), str(error).rstrip("."))}
-        atomic_write(product.folder.scores_path, json.dumps(plain({"scores": product.scores}), indent=1) + "\n")
+        verdict = judge_contexts(contexts, product.folder).as_json()
+        content = plain({"scores": product.scores, VERDICT: verdict})
+        atomic_write(product.folder.scores_path, json.dumps(content, indent=1) + "\n")
 
 
 class ReportFinisher(Finisher):

@@ -20,7 +20,7 @@ from ganherd.cli.commands.recipes import recipes
 from ganherd.cli.commands.report import report
 from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
-from ganherd.cli.commands.status import status
+from ganherd.cli.commands.status import check, status
 from ganherd.cli.commands.train import train
 from ganherd.cli.groups.bench import bench_app
 from ganherd.cli.groups.data import data_app
@@ -81,6 +81,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     (_TRAIN, compare, ("ganherd compare digits-wcgan digits-nonsat --budget 60s",)),
     (_RESULTS, sample, ("ganherd sample @last -n 64 -o grid.png", "ganherd sample @last --per-class 100 -o made/")),
     (_RESULTS, score, ("ganherd score @last", "ganherd score --real pictures --fake made")),
+    (_RESULTS, check, ("ganherd check @last", "ganherd check @last --json")),
     (_RESULTS, report, ("ganherd report @last",)),
     (_RESULTS, figures, ("ganherd figures runs/a runs/b -o figures",)),
     (_RESULTS, ensemble, ("ganherd ensemble @last --size 3",)),

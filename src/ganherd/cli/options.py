@@ -7,7 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,9 @@ from ganherd.cli.completion import complete_run, complete_setting
 from ganherd.util.errors import UserError
 from ganherd.util.terminal.screen import Block, show_screen
 from ganherd.util.text import say, show
+
+if TYPE_CHECKING:
+    from ganherd.runs.results.verdict_record import VerdictRecord
 
 Json = Annotated[bool, typer.Option("--json", help="Print the result on stdout as one JSON object.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
@@ -155,6 +158,12 @@ def print_screen(as_json: bool, facts: Mapping[str, Any], *blocks: Block) -> Non
         print_json(facts)
     else:
         show_screen(*blocks)
+
+
+def show_verdict(verdict: VerdictRecord | None) -> None:
+    """Print the verdict on a run in one line: the word, the reason and what to try; nothing if there is none."""
+    if verdict is not None:
+        show(f"\nverdict  {verdict.sentence}")
 
 
 def named_files(files: Mapping[str, Path]) -> str:

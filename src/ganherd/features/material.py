@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ganherd.util.errors import UserError
+from ganherd.util.errors import NotFinite, UserError
 from ganherd.util.meter import Progress, TimeLeft
 
 if TYPE_CHECKING:
@@ -213,7 +213,7 @@ class ScoringContext:
             bad = ~np.isfinite(x.reshape(len(x), -1)).all(axis=1)
             if bad.any():
                 names = ", ".join(str(m) for m in np.unique(member[bad]))
-                raise UserError(
+                raise NotFinite(
                     f"member {names} of the mixture makes samples that are not numbers (NaN): "
                     "resume the run from an earlier checkpoint, or leave that member out"
                 )

@@ -27,7 +27,7 @@ from ganherd.mixture.generators import Generators, breeds_of, check_declared, te
 from ganherd.mixture.mixture_files import BestMember, Neighbourhoods
 from ganherd.recipe.net_config import BreedConfig
 from ganherd.runs.folder import code_of, mixture_of
-from ganherd.util.errors import UserError
+from ganherd.util.errors import NotFinite, UserError
 from ganherd.util.user_code import importable_from
 
 _BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
@@ -234,7 +234,7 @@ class Mixture:
             if next_call is not None:
                 noise = self._noise(member, base, next_call)  # while a GPU generates the current batch
             if not finite:
-                raise UserError(
+                raise NotFinite(
                     f"member {member} of the mixture generates numbers that are not finite: train it again."
                 )
             yield x.cpu().numpy()[: count - number * batch]

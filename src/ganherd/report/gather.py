@@ -13,6 +13,7 @@ from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.runs import run_status
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
+from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, read_verdict
 from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
@@ -46,7 +47,8 @@ class MemberStory:
     troubles: int  # number of NaN, diverged, alarm and repair events
     winner: bool = False  # the best of its run by GAM-II
     generator: str = ""  # its net, if the herd has several breeds
-    alarms_now: tuple[str, ...] = ()  # names of active alarms
+    alarms_now: tuple[str, ...] = ()  # names of active alarms; empty if there is a verdict, which supersedes them
+    verdict: MemberVerdict | None = None
     steps: int | None = None  # its own steps, if members have a pace
 
 
@@ -74,6 +76,7 @@ class RunStory:
     mixture_step: int | None = None
     replicas: int = 1
     grid: Neighbourhoods | None = None  # the mixtures of a grid's cells
+    verdict: VerdictRecord | None = None  # on the mixture; None if it was not judged
     pictures: list[GalleryPicture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -127,6 +130,8 @@ def gather(
         story.real, story.real_y = _some_rows(dataset)
         story.data_name, story.data_notes = dataset.name, tuple(dataset.notes)
     story.scores = _scores(story, folder)
+    verdict = read_verdict(folder / "scores.json")
+    story.verdict = verdict if verdict is not None and verdict.step in (story.mixture_step, None) else None
     story.members = story.attempt("the members", lambda: _members(story, mixture)) or []
     return story
 
@@ -199,7 +204,9 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
     speeds = paces(settings_of(recipe).paces)
     step = metrics[-1].step if metrics else 0
-    now = [(event.member, words(event.alarm)) for event in run_status.active_alarms(story.events)]
+    judged = story.verdict
+    active = [] if judged else run_status.active_alarms(story.events)
+    now = [(event.member, words(event.alarm)) for event in active]
     out = []
     for i in range(total):
         replica, number = divmod(i, each)
@@ -221,6 +228,7 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
                 steps=int(step * speeds[number]) if number < len(speeds) else None,
                 winner=best is not None and (best.member, best.replica) == (number, replica),
                 alarms_now=tuple(what for member, what in now if member == i),
+                verdict=judged.of_member(number, replica) if judged else None,
                 troubles=sum(event.member == i and event.kind in TROUBLES for event in story.events),
             )
         )

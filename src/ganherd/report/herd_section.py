@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.score_section import per_class
-from ganherd.report.templating import Cell, count, number, percent, plain, render, svg
+from ganherd.report.templating import WORDS, Cell, count, number, percent, plain, render, svg
 from ganherd.training.health.look_labels import LOOK_LABELS, explained
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
@@ -150,11 +150,12 @@ def members(story: RunStory) -> Markup:
         ("recognised", bool(accuracy), lambda m: percent(None if m.replica else accuracy.get(m.label))),
         ("diversity", bool(diversity), lambda m: number(None if m.replica else diversity.get(m.label))),
         ("troubles", True, _troubles),
+        ("verdict", any(m.verdict for m in story.members), _verdict),
     ]
     shown = [(name, cell) for name, is_shown, cell in columns if is_shown]
     head = [name for name, _ in shown]
     rows = [[cell(m) for _, cell in shown] for m in story.members[:_MOST_LINES]]
-    right = tuple(i for i, name in enumerate(head) if name not in ("label", "generator"))
+    right = tuple(i for i, name in enumerate(head) if name not in ("label", "generator", "verdict"))
     return render("members", head=head, rows=rows, right=right, more=len(story.members) - len(rows))
 
 
@@ -166,6 +167,13 @@ def _number_and_prize(member: MemberStory) -> Any:
 def _loss(member: MemberStory, value: float | None) -> str:
     """Return the last loss of a member as text; a dash if the member was not training then."""
     return "–" if value is not None and math.isnan(value) and not member.troubles else number(value)
+
+
+def _verdict(member: MemberStory) -> Any:
+    """Return the verdict on a member, with its reason when the mouse is over it."""
+    if member.verdict is None:
+        return "–"
+    return Cell(member.verdict.word, f"pill {WORDS.get(member.verdict.word, 'bad')}", title=member.verdict.reason)
 
 
 def _troubles(member: MemberStory) -> Any:

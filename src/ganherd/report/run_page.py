@@ -17,7 +17,7 @@ from ganherd.report.grid_section import cells
 from ganherd.report.herd_section import events, meetings, members
 from ganherd.report.sample_section import maps, samples
 from ganherd.report.score_section import classes, losses, scores
-from ganherd.report.templating import Cell, count, duration, number, percent, plain
+from ganherd.report.templating import WORDS, Cell, count, duration, number, plain
 
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
 
@@ -43,6 +43,7 @@ def _header(story: RunStory) -> Markup:
     """Return the head of the page: name, state, a summary and a few numbers."""
     state = story.info.state or "unknown"
     last = story.metrics[-1] if story.metrics else {}
+    judged = story.verdict if state == "finished" else None  # a verdict says more than that a run has ended
     facts = [
         ("members", number(len(story.members)) if story.members else "–"),
         ("steps", number(last.get("step"))),
@@ -55,8 +56,9 @@ def _header(story: RunStory) -> Markup:
     return templating.render(
         "header",
         name=story.name,
-        state=state,
-        kind=_STATES.get(state, ""),
+        state=state if judged is None else judged.word,
+        kind=_STATES.get(state, "") if judged is None else WORDS.get(judged.word, "bad"),
+        verdict=None if judged is None else judged.sentence,
         summary=summary(story),
         about=str(story.recipe.get("about") or ""),
         facts=facts,
@@ -90,12 +92,6 @@ def summary(story: RunStory) -> str:
         text += f" for {number(last.get('step'))} steps in {duration(last.get('seconds'))}"
     else:
         text += f" up to step {number(last.get('step', 0))}" + (f" of a budget of {_spaced(budget)}" if budget else "")
-    accuracy = story.scores.get("label_accuracy")
-    if isinstance(accuracy, Mapping) and isinstance(accuracy.get("value"), (int, float)):
-        text += (
-            f"; a classifier of the real data recognises {percent(accuracy['value'])} of "
-            f"{number(accuracy.get('samples'))} samples as the label that was asked for"
-        )
     return text + "."
 
 

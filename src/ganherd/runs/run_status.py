@@ -17,6 +17,7 @@ from ganherd.runs.folder import RunFolder, unfinished
 from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.models import BudgetRecord, EngineRecord, EventRecord, MetricsRecord
+from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, is_locked
 
@@ -67,6 +68,7 @@ class RunStatus:
     alarms: list[EventRecord]  # the last ones
     alarms_before: int  # how many there were before these
     active_alarms: list[EventRecord]  # the alarms that are not over
+    verdict: VerdictRecord | None = None  # on the mixture of a finished run
 
     def as_json(self) -> JsonObject:
         """Return what `ganherd status --json` prints."""
@@ -75,6 +77,7 @@ class RunStatus:
             "engine": self.engine.as_json(),
             "alarms": [dict(event) for event in self.alarms],
             "ill": [dict(event) for event in self.active_alarms],
+            "verdict": None if self.verdict is None else self.verdict.as_json(),
         }
 
 
@@ -131,7 +134,14 @@ def _describe(folder: RunFolder) -> RunStatus:
         alarms=list(health.alarms),
         alarms_before=health.earlier,
         active_alarms=health.active_alarms,
+        verdict=_verdict(folder, info.step) if state == "finished" else None,
     )
+
+
+def _verdict(folder: RunFolder, step: int | None) -> VerdictRecord | None:
+    """Return the verdict on the mixture of this step; None if there is none, or only one on another step."""
+    verdict = read_verdict(folder.scores_path)
+    return verdict if verdict is not None and verdict.step in (step, None) else None
 
 
 class _Health:

@@ -30,9 +30,11 @@ __all__ = [
     "ScoredNeighbourhood",
     "ScoredRun",
     "brief",
+    "contexts",
     "full",
     "known_metrics",
     "score",
+    "score_contexts",
     "score_run",
     "score_runs",
     "score_seeds",
@@ -71,13 +73,36 @@ def score(
         annealing: Settings of AIS.
     """
     names = known_metrics(metrics, "train", dataset)
-    mixture = _on_best_device(mixture)
+    context = _context(
+        _on_best_device(mixture), dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing
+    )
+    return _measured(context, names)
+
+
+def _context(
+    mixture: Mixture,
+    dataset: Dataset,
+    samples: int,
+    seed: int,
+    replica: int,
+    progress: Progress | None,
+    reference: RealFeatures | None,
+    per: str | None,
+    neighbourhoods: Sequence[ScoredNeighbourhood] | None,
+    annealing: Annealing,
+) -> ScoringContext:
+    """Return what metrics of one replica are computed from; see `score` for the arguments."""
     if per == "neighbourhood":
         neighbourhoods = neighbourhoods or of_grid(mixture, replica)
-    material = ScoringContext(
+    context = ScoringContext(
         mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing
     )
-    refuse_impossible(per, material)
+    refuse_impossible(per, context)
+    return context
+
+
+def _measured(material: ScoringContext, names: Sequence[str]) -> Scores:
+    """Return the scores of one replica, and under `skipped` why metrics were left out."""
     out: Scores = {}
     skipped: dict[str, str] = {}
     for name in names:
@@ -93,8 +118,8 @@ def score(
             "value": entry.pop("value"),
             "samples": entry.pop("samples"),
             "network": entry.pop("network"),
-            "seed": seed,
-            "replica": replica,
+            "seed": material.seed,
+            "replica": material.replica,
             "resizing": "none",  # the metric may replace it
         }
         out[name] = first | entry
@@ -118,23 +143,53 @@ def score_seeds(
 
     The arguments are those of `score`.
     """
+    each = contexts(mixture, dataset, samples, seed, progress, reference=reference, **settings)
+    return score_contexts(each, known_metrics(metrics, "train", dataset))
+
+
+def contexts(
+    mixture: Mixture,
+    dataset: Dataset,
+    samples: int = 1000,
+    seed: int = 0,
+    progress: Progress | None = None,
+    *,
+    reference: RealFeatures | None = None,
+    per: str | None = None,
+    neighbourhoods: Sequence[ScoredNeighbourhood] | None = None,
+    annealing: Annealing = Annealing(),
+) -> list[ScoringContext]:
+    """Return what scores and verdicts of each replica are computed from. The arguments are those of `score`."""
     from ganherd.features.real_features import RealFeatures
 
-    settings["reference"] = reference or RealFeatures(dataset, progress=progress)  # one for all replicas
+    reference = reference or RealFeatures(dataset, progress=progress)  # one for all replicas
     mixture = _on_best_device(mixture)
-    each = []
-    for r in range(mixture.replicas):
-        if progress and mixture.replicas > 1:
-            progress(f"seed {r + 1} of {mixture.replicas}")
-        each.append(score(mixture, dataset, metrics, samples, seed, r, progress, **settings))
-    if len(each) == 1:
-        return each[0]
-    names = dict.fromkeys(name for one in each for name in measured(one))
+    return [
+        _context(mixture, dataset, samples, seed, r, progress, reference, per, neighbourhoods, annealing)
+        for r in range(mixture.replicas)
+    ]
+
+
+def score_contexts(each: Sequence[ScoringContext], names: Sequence[str]) -> Scores:
+    """Return the scores of all replicas, as `score_seeds` does.
+
+    Args:
+        each: What the scores of each replica are computed from.
+        names: Names of metrics as `known_metrics` returns them.
+    """
+    scores = []
+    for number, context in enumerate(each):
+        if context.progress and len(each) > 1:
+            context.progress(f"seed {number + 1} of {len(each)}")
+        scores.append(_measured(context, names))
+    if len(scores) == 1:
+        return scores[0]
+    seeds = each[0].mixture.seeds
+    known = dict.fromkeys(name for one in scores for name in measured(one))
     out: Scores = {
-        name: together([one[name] for one in each if name in one], mixture.seeds, METRICS[name].bounds)
-        for name in names
+        name: together([one[name] for one in scores if name in one], seeds, METRICS[name].bounds) for name in known
     }
-    skipped = {name: why for one in each for name, why in one.get(SKIPPED, {}).items()}
+    skipped = {name: why for one in scores for name, why in one.get(SKIPPED, {}).items()}
     return out | ({SKIPPED: skipped} if skipped else {})
 
 

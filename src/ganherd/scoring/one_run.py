@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.features.material import Annealing, MetricSkipped
+from ganherd.runs.results.verdict_record import VERDICT, VerdictRecord, read_verdict
 from ganherd.runs.score_entry import Scores
 from ganherd.scoring.result import SKIPPED
 from ganherd.util import files, text
@@ -53,7 +54,7 @@ def score_run(
     """
     from ganherd.data.dataset import load
     from ganherd.runs.folder import RunFolder
-    from ganherd.scoring import known_metrics, score_seeds
+    from ganherd.scoring import contexts, known_metrics, score_contexts
 
     known_metrics(metrics, "score")  # reports a misspelt name before anything is loaded
     folder = RunFolder.open(run)
@@ -67,12 +68,16 @@ def score_run(
     default = None if head else recorded_network(folder.scores_path, data)
     samples = samples or default_samples(data, network or default)
     reference = reference_for(data, network, samples, head, trust_code, progress, default)
-    scores = score_seeds(
-        loaded, data, names, samples, seed, progress, reference=reference, per=per, annealing=annealing
-    )
+    each = contexts(loaded, data, samples, seed, progress, reference=reference, per=per, annealing=annealing)
+    scores = score_contexts(each, names)
     if not store:
         return scores
-    keep(run, scores, names)
+    if metrics is None:
+        from ganherd.scoring.verdicts.run_verdict import judge_contexts
+
+        keep(run, scores, names, judge_contexts(each, folder))
+    else:
+        keep(run, scores, names)
     if metrics is None:  # the usual metrics come with the pictures
         from ganherd.scoring import gallery
 
@@ -80,8 +85,8 @@ def score_run(
     return scores
 
 
-def keep(run: str | Path, scores: Scores, names: Sequence[str] = ()) -> None:
-    """Write scores into the scores.json of a run, in place of those of the same names; others stay.
+def keep(run: str | Path, scores: Scores, names: Sequence[str] = (), verdict: VerdictRecord | None = None) -> None:
+    """Write scores into the scores.json of a run, in place of those of the same names; others stay, and so does the verdict.
 
     A score that is recorded with more samples by the same network stays too, and a message names it; it gets only what it lacks,
     such as the values of members.
@@ -99,8 +104,10 @@ def keep(run: str | Path, scores: Scores, names: Sequence[str] = ()) -> None:
     before = reasons if isinstance(reasons := old.get(SKIPPED), dict) else {}
     skipped = {n: why for n, why in before.items() if n not in (*names, *scores)} | scores.get(SKIPPED, {})
     out = {**others, **{n: e for n, e in scores.items() if n != SKIPPED}} | ({SKIPPED: skipped} if skipped else {})
+    verdict = verdict or read_verdict(path)
+    judged = {} if verdict is None else {VERDICT: verdict.as_json()}
     try:
-        atomic_write(path, json.dumps(plain({"scores": out}), indent=1, allow_nan=False) + "\n")
+        atomic_write(path, json.dumps(plain({"scores": out, **judged}), indent=1, allow_nan=False) + "\n")
     except OSError as error:  # a run on a read-only disk can be scored too
         text.say(f"note: {path} cannot be written ({error.strerror}), so these scores are not kept")
 

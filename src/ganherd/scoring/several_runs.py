@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.metrics.metric_registry import METRICS, known_metrics
+from ganherd.runs.folder import RunFolder
+from ganherd.runs.results.verdict_record import VERDICT, VerdictRecord, read_verdict
 from ganherd.runs.score_entry import Scores
 from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import brief, full, side_by_side
@@ -31,6 +33,7 @@ class ScoredRun:
     contest: str = ""  # the table of GAM-II
     contested: Sequence[GamRow] = ()  # its rows, by kind and run
     per: str | None = None  # the groups that have scores, too: class, member or neighbourhood
+    verdicts: Sequence[VerdictRecord] = ()  # on each run, if all usual metrics were measured
 
     def __str__(self) -> str:
         return as_text(*self.screen(verbose=True))
@@ -47,9 +50,9 @@ class ScoredRun:
     def facts(self) -> JsonObject:
         """Return what `--json` prints: `scores`, or `runs` with the scores of each; and `gam2`, the table of GAM-II."""
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
-        if len(self.runs) == 1:
-            return {"scores": next(iter(self.runs.values())), **held}
-        return {"runs": {run: {"scores": scores} for run, scores in self.runs.items()}, **held}
+        verdicts = [{VERDICT: verdict.as_json()} for verdict in self.verdicts] or [{}] * len(self.runs)
+        each = [{"scores": scores, **own} for scores, own in zip(self.runs.values(), verdicts, strict=True)]
+        return (each[0] if len(each) == 1 else {"runs": dict(zip(self.runs, each, strict=True))}) | held
 
     def write(self, path: Path) -> None:
         """Write `facts` to a file as JSON; for a set of samples, with the names of the real data and of the set."""
@@ -89,7 +92,8 @@ def score_runs(
             # The number is that of the contest, not that of the images of AIS
             own = None if contests and others == ["ais"] else samples
             scores[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
-    result = ScoredRun(scores, per=settings.get("per"))
+    judged = [read_verdict(RunFolder(run).scores_path) for run in runs] if names is None else []
+    result = ScoredRun(scores, per=settings.get("per"), verdicts=[one for one in judged if one is not None])
     if not contests:
         return result
     if "gam" in contests and len(runs) < 2:

@@ -25,6 +25,7 @@ from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.recipe.trust import covers
 from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
 from ganherd.runs.score_entry import Scores
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
@@ -49,6 +50,11 @@ class Run:
     @property
     def folder(self) -> RunFolder:
         return RunFolder(self.path)
+
+    @property
+    def verdict(self) -> VerdictRecord | None:
+        """Read the verdict; None if the run was not scored."""
+        return read_verdict(self.folder.scores_path)
 
 
 @dataclass

@@ -13,6 +13,10 @@ class UserError(Exception):
     """Bad input. The message is one sentence with what to do; the command exits with code 2."""
 
 
+class NotFinite(UserError):
+    """A generator returns numbers that are not finite."""
+
+
 class Interrupted(Exception):
     """The run stopped before its end and can be resumed. The message names the command; exit code 75."""
 

@@ -19,6 +19,7 @@ from ganherd.cli.options import (
     named_runs,
     names,
     print_screen,
+    show_verdict,
 )
 from ganherd.util.errors import UserError
 
@@ -123,3 +124,6 @@ def score(
     if output:
         scored.write(output)
     print_screen(as_json, scored.facts(), *scored.screen(verbose))
+    if not as_json and wanted is None:
+        for verdict in scored.verdicts:
+            show_verdict(verdict)

@@ -1,8 +1,13 @@
-"""`ganherd status`: show the state of a run."""
+"""`ganherd status` and `ganherd check`: show the state of a run, and give the verdict on it."""
 
 from __future__ import annotations
 
-from ganherd.cli.options import Json, RunFolderArgument, print_result
+from typing import Annotated
+
+import typer
+
+from ganherd.cli.options import Json, Quiet, RunFolderArgument, Seed, Trust, log_unless, print_json, print_result
+from ganherd.util.text import show, text_table
 
 
 def status(run: RunFolderArgument, as_json: Json = False) -> None:
@@ -11,3 +16,27 @@ def status(run: RunFolderArgument, as_json: Json = False) -> None:
 
     standing = run_status.describe(run)
     print_result(as_json, standing.as_json(), status_text.text(standing))
+
+
+def check(
+    run: RunFolderArgument,
+    samples: Annotated[int, typer.Option("-n", min=1, help="Samples of each seed that are judged.")] = 1000,
+    seed: Seed = 0,
+    again: Annotated[bool, typer.Option("--again", help="Judge the run even if it has a verdict.")] = False,
+    trust_code: Trust = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Give the verdict on a run and each member. Exit code: 0 good, 1 not good, 2 it cannot be judged."""
+    from ganherd.scoring.verdicts.run_verdict import check_run
+
+    verdict = check_run(
+        run, samples, seed, trust_code, log_unless(quiet or as_json), again or samples != 1000 or seed != 0
+    )
+    if as_json:
+        print_json({"run": str(run), **verdict.as_json(), "exit_code": verdict.exit_code})
+    else:
+        show(verdict.sentence)
+        if len(verdict.members) > 1:
+            show("\n" + "\n".join(text_table([(one.name, one.word, one.reason) for one in verdict.members])))
+    raise typer.Exit(verdict.exit_code)

@@ -26,6 +26,7 @@ from ganherd.cli.options import (
     print_result,
     recipe_overrides,
     refuse,
+    show_verdict,
     with_unit,
 )
 from ganherd.util.errors import UserError
@@ -409,7 +410,8 @@ def _without_ranks(words: list[str]) -> list[str]:
 def _show_trained(run: Run, command: TrainCommand) -> None:
     path, info = from_here(run.path), run.folder.info
     if command.as_json:
-        print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores})
+        judged = {} if run.verdict is None else {"verdict": run.verdict.as_json()}
+        print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores, **judged})
         return
     if info.part is not None:
         show(f"{path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
@@ -426,4 +428,5 @@ def _show_trained(run: Run, command: TrainCommand) -> None:
         from ganherd import scoring
 
         show_screen("", *(scoring.full if command.verbose else scoring.brief)(run.scores))
+    show_verdict(run.verdict)
     show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")

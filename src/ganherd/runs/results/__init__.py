@@ -1,0 +1,1 @@
+"""Records of what a finished run has produced."""

@@ -1,0 +1,143 @@
+"""Join the verdicts on a mixture and on its members to one verdict on the herd, which names the members that are not good."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, Word
+from ganherd.scoring.verdicts.evidence import Evidence
+from ganherd.scoring.verdicts.judgement import LIMITS, Course, Judged, VerdictLimits, judge
+from ganherd.scoring.verdicts.measurement import Part
+from ganherd.util.errors import few
+
+_SMALL = 0.05  # share of an average member below which a member does not count: the mixture hardly uses it
+_FINE: tuple[Word, ...] = ("good", "cannot be judged")
+
+
+def judge_herd(
+    herd: Evidence,
+    parts: Sequence[Part],
+    courses: Sequence[Course] = (),
+    *,
+    steps: int | None = None,
+    network: str = "",
+    replica: int = 0,
+    limits: VerdictLimits = LIMITS,
+) -> VerdictRecord:
+    """Return the verdict on a herd and on each of its parts.
+
+    Args:
+        herd: The evidence about the mixture.
+        parts: The evidence about the members, and about the classes if generators take the label.
+        courses: What the records say about each member of this replica; empty if there are none.
+        steps: The step of the mixture.
+        network: The name of the network of the features.
+    """
+    whole = Course(steps).joined(courses)
+    members = []
+    for part in parts:
+        course = courses[part.member] if part.member is not None and part.member < len(courses) else whole
+        one = judge(part.evidence, course, limits, shares_data=part.shares_data)
+        members.append(
+            MemberVerdict(
+                name=part.name,
+                member=part.member,
+                replica=replica,
+                weight=part.weight,
+                word=one.word,
+                reason=one.reason,
+                try_next=one.try_next,
+                evidence=known(part.evidence),
+            )
+        )
+    used = _used(members)
+    joined = _joined(judge(herd, whole, limits), used, any(part.shares_data for part in parts))
+    return VerdictRecord(
+        word=joined.word,
+        reason=joined.reason,
+        try_next=joined.try_next,
+        step=steps,
+        network=network,
+        evidence=known(herd),
+        members=members,
+    )
+
+
+def _used(members: Sequence[MemberVerdict]) -> list[MemberVerdict]:
+    """Return the members that the mixture uses, and all classes."""
+    count = sum(one.member is not None for one in members)
+    return [one for one in members if one.weight is None or one.weight * count >= _SMALL]
+
+
+def _joined(herd: Judged, members: Sequence[MemberVerdict], share_data: bool) -> Judged:
+    """Return the verdict on the herd: that on its mixture, unless members are not good.
+
+    The word of the members that are not good says more than that of the mixture, which mixes them with the others. If all
+    members are not good and share the data, they are no better compared than their mixture.
+    """
+    bad = [one for one in members if one.word not in _FINE]
+    if not bad:
+        return _with_unknown(herd, members)
+    word, _ = Counter(one.word for one in bad).most_common(1)[0]
+    if herd.word not in _FINE and (herd.word == word or (share_data and len(bad) == len(members))):
+        return herd if len(members) == 1 else Judged(herd.word, f"{herd.reason}; {_named(bad, members)}", herd.try_next)
+    first = next(one for one in bad if one.word == word)
+    if len(members) == 1:
+        return Judged(first.word, first.reason, first.try_next)
+    return Judged(word, f"{_named(bad, members)}; of {first.name}: {first.reason}", first.try_next)
+
+
+def _named(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict]) -> str:
+    """Return which members are not good, in words.
+
+    >>> one = MemberVerdict(name="member 3 (cat)", member=3, word="collapsed", reason="")
+    >>> _named([one], [one] * 10)
+    '1 of 10 members is not good: member 3 (cat) collapsed'
+    """
+    by_word: dict[str, list[str]] = {}
+    for one in bad:
+        by_word.setdefault(one.word, []).append(one.name)
+    each = [f"{few(names, 3)} {word}" for word, names in by_word.items()]
+    what = "members" if all(one.member is not None for one in members) else "members and classes"
+    return f"{len(bad)} of {len(members)} {what} {'is' if len(bad) == 1 else 'are'} not good: {', '.join(each)}"
+
+
+def _with_unknown(herd: Judged, members: Sequence[MemberVerdict]) -> Judged:
+    """Add to the verdict on a mixture how many of its members could not be judged."""
+    unknown = sum(one.word == "cannot be judged" for one in members)
+    if herd.word != "good" or not unknown:
+        return herd
+    return Judged("good", f"{herd.reason}; {unknown} of {len(members)} members cannot be judged one by one")
+
+
+def known(evidence: Evidence) -> dict[str, float]:
+    """Return the evidence as JSON, rounded, without what could not be measured."""
+    values = {name: value for name, value in asdict(evidence).items() if value is not None}
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def join_replicas(records: Sequence[VerdictRecord], seeds: Sequence[int]) -> VerdictRecord:
+    """Return one verdict on all replicas of a herd: good only if all are; it names the seeds that are not."""
+    if len(records) == 1:
+        return records[0]
+    first = records[0]
+    members = [one for record in records for one in record.members]
+    bad = [(seed, record) for seed, record in zip(seeds, records, strict=True) if record.word not in _FINE]
+    if not bad:
+        word: Word = "good" if all(record.word == "good" for record in records) else "cannot be judged"
+        chosen = next(record for record in records if record.word == word)
+        reason = (
+            f"all {len(records)} seeds are good; of seed {seeds[0]}: {chosen.reason}"
+            if word == "good"
+            else chosen.reason
+        )
+        return first.model_copy(
+            update={"word": word, "reason": reason, "try_next": chosen.try_next, "members": members}
+        )
+    word, _ = Counter(record.word for _, record in bad).most_common(1)[0]
+    seed, chosen = next((seed, record) for seed, record in bad if record.word == word)
+    named = few([f"{seed} ({record.word})" for seed, record in bad], 5)
+    reason = f"{len(bad)} of {len(records)} seeds are not good: {named}; of seed {seed}: {chosen.reason}"
+    return chosen.model_copy(update={"word": word, "reason": reason, "members": members})

@@ -1,0 +1,122 @@
+"""Measure the evidence about a mixture and each of its members, from the samples that the scores draw anyway."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ganherd.data.keyed import shuffle
+from ganherd.features.extract import extract
+from ganherd.features.material import DrawnSamples, ScoringContext
+from ganherd.features.real_features import RealFeatures
+from ganherd.scoring.verdicts.evidence import MOST, MOST_TRAINING, Evidence, RealRows, compare
+from ganherd.util.errors import NotFinite
+
+EACH = 128  # samples of each member
+MOST_DRAWN = 4096  # samples of all members that are drawn for them alone
+MOST_HELD_OUT = 1000
+
+
+@dataclass(frozen=True)
+class Part:
+    """A member of the herd, or a class of a herd whose generators take the label, with its evidence."""
+
+    name: str
+    evidence: Evidence
+    member: int | None = None
+    weight: float | None = None
+    shares_data: bool = (
+        False  # other members are trained on the same data, so that the mixture may cover what it misses
+    )
+
+
+class EvidenceCollector:
+    """Compare the samples of mixtures with one data set; what is known of the data is computed once."""
+
+    def __init__(self, reference: RealFeatures) -> None:
+        """Take the features of the network that is cheap everywhere: the limits were tuned on it."""
+        self.reference, self.data = reference, reference.dataset
+        self._real: dict[int, RealRows] = {}
+
+    def herd(self, material: ScoringContext) -> Evidence:
+        """Return the evidence about the whole mixture."""
+        try:
+            drawn = material.drawn
+        except NotFinite:
+            return Evidence(samples=0, real=len(self.data.x), finite=False)
+        return self._evidence(drawn, -1)
+
+    def parts(self, material: ScoringContext) -> Iterator[Part]:
+        """Yield the evidence about each member, then about each class if generators take the label."""
+        labels, label_of = self.data.labels, np.asarray(material.mixture.label_of)
+        weights = material.weights
+        if len(label_of) > 1 or label_of[0] >= 0:
+            for member, label in enumerate(label_of.tolist()):
+                name = f"member {member}" + (f" ({labels[label]})" if 0 <= label < len(labels) else "")
+                evidence = self._member(material, member, label)
+                yield Part(name, evidence, member, float(weights[member]), (label_of == label).sum() > 1)
+        if getattr(material.mixture, "takes_label", False):
+            drawn = material.by_label
+            for k, label in enumerate(labels):
+                rows = np.flatnonzero(drawn.y == k)
+                own = DrawnSamples(drawn.x[rows], drawn.y[rows], drawn.member[rows])
+                yield Part(f"class {label}", self._evidence(own, k))
+
+    def _member(self, material: ScoringContext, member: int, label: int) -> Evidence:
+        """Return the evidence about a member, which is compared with its class, or with all data if it has none."""
+        try:
+            drawn = _samples_of(material, member)
+        except NotFinite:
+            return Evidence(samples=0, real=len(self.data.x), finite=False)
+        return self._evidence(drawn, label)
+
+    def _evidence(self, drawn: DrawnSamples, label: int) -> Evidence:
+        """Return the evidence about samples against a class of the data; -1: against all of it."""
+        rows = _some(np.arange(len(drawn.x)), MOST, "samples of a verdict")
+        own = DrawnSamples(drawn.x[rows], drawn.y[rows], drawn.member[rows])
+        if not len(rows):
+            return Evidence(samples=0, real=len(self._rows(label).x))
+        network = self.reference.network
+        features, logits = extract(network, own.x)
+        evidence = compare(features, own.x, self._rows(label), key=label + 1)
+        if label < 0 or logits is None or (accuracy := network.held_out_accuracy) is None:
+            return evidence
+        seen = float((logits.argmax(1).cpu().numpy() == label).mean())
+        return dataclasses.replace(evidence, recognised=seen, recognised_real=accuracy)
+
+    def _rows(self, label: int) -> RealRows:
+        """Return the real rows of a class; -1: all."""
+        if label not in self._real:
+            real, data = self.reference.real, self.data
+            rows = np.arange(len(real.y)) if label < 0 else np.flatnonzero(real.y == label)
+            rows = _some(rows, MOST_TRAINING, "training rows of a verdict")
+            held = np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label)
+            held = _some(held, MOST_HELD_OUT, "held-out rows of a verdict")
+            features = real.rows(rows).x
+            self._real[label] = RealRows(features, data.x[self.reference.rows[rows]], data.x_test[held])
+        return self._real[label]
+
+
+def _some(rows: np.ndarray, most: int, purpose: str) -> np.ndarray:
+    """Return at most this many of the rows, always the same."""
+    return rows if len(rows) <= most else np.sort(rows[shuffle(len(rows), purpose)[:most]])
+
+
+def _samples_of(material: ScoringContext, member: int) -> DrawnSamples:
+    """Return samples of one member: those that were drawn of the mixture, or more if these are few."""
+    members = len(material.mixture.label_of)
+    each = min(EACH, MOST_DRAWN // members)
+    try:
+        drawn = material.drawn
+        rows = np.flatnonzero(drawn.member == member)
+        if len(rows) >= each:
+            return DrawnSamples(drawn.x[rows], drawn.y[rows], drawn.member[rows])
+    except NotFinite:
+        pass  # another member generates NaN
+    if not each:
+        return DrawnSamples(material.dataset.x[:0], np.zeros(0, np.int64), np.zeros(0, np.int64))
+    alone = dataclasses.replace(material.mixture, weights=np.eye(members)[member])
+    return dataclasses.replace(material, mixture=alone, samples=each, progress=None).drawn
