@@ -98,7 +98,7 @@ def test_the_inception_score_of_a_run_from_the_command_line(
     assert (score["samples"], score["classes"], score["dimension"], score["seed"]) == (60, 5, WIDTH, 4)
     assert score["interval"]["low"] < score["value"] < score["interval"]["high"] and "head" not in found["fid"]
     assert score["value"] == pytest.approx(by_hand(run, net, head), rel=1e-4)
-    text = cli("score", run, *words, "-q").out
+    text = cli("score", run, *words, "-q", "--verbose").out
     assert "inception score" in text and "classifier head head.npz" in text and "small.pt" in text
 
 

@@ -17,7 +17,8 @@ from ganherd.metrics.histogram import total_variation
 from ganherd.metrics.modes import Modes, coverage, entry
 from ganherd.metrics.statistics import intervals
 from ganherd.metrics.statistics.seeds import together
-from ganherd.scoring import score, table
+from ganherd.scoring import full, score
+from ganherd.util.terminal.screen import as_text
 
 _FILE = Path(__file__).parents[2] / "benchmarks" / "interval_coverage.py"
 _SPEC = importlib.util.spec_from_file_location("interval_coverage", _FILE)
@@ -27,6 +28,12 @@ _SPEC.loader.exec_module(interval_coverage)
 
 Replay = Callable[..., Any]
 HELD = 0.95
+
+
+def line_of(scores: Any, start: str) -> str:
+    """The line of the score table with all details that begins so."""
+    (line,) = (line for line in as_text(*full(scores)).splitlines() if line.startswith(start))
+    return line
 
 
 def holds(span: dict[str, Any], truth: float) -> bool:
@@ -106,12 +113,13 @@ def test_every_usual_score_has_an_interval_and_the_same_one_for_the_same_seed(di
     for name, found in one.items():
         assert found["interval"]["low"] <= found["value"] <= found["interval"]["high"], name
         assert found["interval"]["level"] == HELD and found["interval"]["how"], name
-    assert "95 % " in next(line for line in table(one).splitlines() if line.startswith("diversity"))
+    ends = one["diversity"]["interval"]
+    assert f"{ends['low']:.3f} to {ends['high']:.3f}" in line_of(one, "diversity  ")
 
 
 def test_the_interval_of_kid_is_said_to_come_from_the_samples(digits: Any, replay: Replay) -> None:
     found = score(replay(digits), digits, samples=200, metrics=["kid"])
-    (line,) = (line for line in table(found).splitlines() if line.startswith("kid"))
+    line = line_of(found, "KID:")
     assert "(influence of each sample)" in line and "subsets" not in line
 
 
@@ -124,13 +132,13 @@ def test_none_of_the_samples_is_no_proof_of_none(digits: Any, replay: Replay) ->
     for name, high in (("precision", 0.05), ("coverage", 0.1)):
         assert found[name]["value"] == found[name]["interval"]["low"] == 0 < found[name]["interval"]["high"] < high
     assert found["density"]["value"] == 0 and "interval" not in found["density"]
-    assert "0.000 to 0.000" not in table(found)
+    assert "0.000 to 0.000" not in as_text(*full(found))
 
 
 def test_one_image_has_no_interval_of_its_distance(digits: Any, replay: Replay) -> None:
     one = dataclasses.replace(digits, x=digits.x[:1], y=digits.y[:1])
     found = score(replay(digits), one, ["fid"], samples=100, reference=RealFeatures(one, "pixels"))
-    assert "interval" not in found["fid"] and "nan" not in table(found)
+    assert "interval" not in found["fid"] and "nan" not in as_text(*full(found))
 
 
 @pytest.mark.parametrize("setting", ["shifted, 8 features", "narrow, 2 features"])
@@ -169,8 +177,8 @@ def test_too_few_samples_of_a_class_have_no_interval(digits: Any, replay: Replay
 def test_points_and_their_modes(ring: Any, replay: Replay) -> None:
     found = score(replay(ring), ring, ["modes", "diversity"], samples=400)
     assert holds(found["modes"]["interval"], 8) and holds(found["diversity"]["interval"], found["diversity"]["value"])
-    line = next(line for line in table(found).splitlines() if line.startswith("modes"))
-    assert "8 of 8" in line and "95 % 8 to 8" in line and " % to " in line
+    line = line_of(found, "modes  ")
+    assert "8 of 8" in line and "8 to 8" in line and " % to " in line_of(found, "modes:")
 
 
 def test_an_interval_of_one_replica_is_none_of_their_mean() -> None:

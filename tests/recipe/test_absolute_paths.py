@@ -253,7 +253,9 @@ def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | 
 def _train(recipe: Path | None, resume: Path | None = None) -> Run:
     """Train quietly in the folder `run`, as a rank of a job."""
     given = str(recipe) if recipe else None
-    command = train.TrainCommand(given, Path("run"), resume, [], trust_code=False, as_json=False, quiet=True)
+    command = train.TrainCommand(
+        given, Path("run"), resume, [], trust_code=False, as_json=False, verbose=False, quiet=True
+    )
     return train._train(command, Local())
 
 

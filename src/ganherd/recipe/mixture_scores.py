@@ -16,7 +16,7 @@ GOALS = {  # all scores by the goal of their metric
 BY = tuple(name for names in GOALS.values() for name in names)
 FIELDS = ("fid", "tvd", "kid")  # mixture.json has a field for each of these; any other score is `value`
 LISTED = f"{', '.join(BY)} or a function of your own, package.module:function"
-_ALSO = {"histogram": "tvd"}
+_ALSO = {"histogram": "tvd", "class_histogram": "tvd"}
 _NOT = {  # metrics of `ganherd score` that cannot choose weights, with the reason
     "recall": "its radii depend on all samples, so they change with every weight",
     "prdc": "it is a group of four scores",
