@@ -39,7 +39,7 @@ def full(scores: Scores) -> list[Block]:
     >>> from ganherd.util.terminal.screen import as_text
     >>> entry = {"value": 0.9, "samples": 1000, "network": "pixels", "seed": 0, "mean": 0.95}
     >>> print(as_text(*full({"diversity": entry})))
-    score      value  95 % interval  real data has  verdict
+    score      value  95 % interval  real data has  compared
     diversity  0.900  –                          1  no interval
     <BLANKLINE>
     diversity: 1,000 samples, network pixels, seed 0; mean over the classes 0.950
@@ -55,7 +55,7 @@ def _compared(known: Sequence[Score]) -> list[Block]:
     if not known:
         return []
     rows = [(s.title, str(s), s.span or "–", real_text(s), standing(s)) for s in known]
-    head = ("score", "value", "95 % interval", "real data has", "verdict")
+    head = ("score", "value", "95 % interval", "real data has", "compared")
     return [Columns(head, rows, right={1, 3}, whole=range(4))]
 
 
