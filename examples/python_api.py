@@ -3,7 +3,7 @@
 import sys
 
 import ganherd
-from ganherd.scoring import score_run, table
+from ganherd.scoring import score_run
 
 steps = sys.argv[1] if len(sys.argv) > 1 else "300"
 
@@ -21,5 +21,8 @@ print(f"{len(sevens)} sevens of shape {sevens.x.shape[1:]}, mean brightness {sev
 anything = mixture.sample(1000)  # labels as frequent as in the data
 print(f"of 1,000 samples {int((anything.y == 7).sum())} are sevens")
 
-print(table(run.scores))  # measured when training ended
-print(table(score_run(run.path, ["diversity"], samples=500, seed=1)))  # and again, with other samples
+for name, score in run.scores.items():  # measured when training ended
+    print(f"{name.replace('_', ' ')} {score['value']:.3f} of {score['samples']:,} samples")
+again = score_run(run.path, ["diversity"], samples=500, seed=1)  # with other samples
+print(f"diversity {again['diversity']['value']:.3f} of {again['diversity']['samples']:,} samples")
+print(run.verdict.sentence)  # is it good, and if not, why, and what to try

@@ -261,11 +261,12 @@ def test_started_ranks_stop_with_a_checkpoint_and_resume(plain_images: Path, tmp
         timeout=240,
     )
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) | {"scores": None} == {
+    assert json.loads(done.stdout) | {"scores": None, "verdict": None} == {
         "run": str(run),
         "state": "finished",
         "step": step + 3,
         "scores": None,
+        "verdict": None,
     }
 
 

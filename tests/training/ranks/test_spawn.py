@@ -35,7 +35,7 @@ def work(**_):
         time.sleep(0.01)
     time.sleep(0.2)
 
-main.app = work
+main.command_group = lambda: work
 sys.exit(spawn(main.main, 2, sys.argv[2:]))
 """
 
@@ -146,7 +146,7 @@ def test_an_interrupt_that_python_wraps_is_one_too(
     def app(**_: object) -> None:
         raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
 
-    monkeypatch.setattr(main, "app", app)
+    monkeypatch.setattr(main, "command_group", lambda: app)
     with pytest.raises(SystemExit) as end:
         main.main()
     assert end.value.code == 130 and capsys.readouterr().err == "ganherd: interrupted.\n"

@@ -190,8 +190,6 @@ def key_sections(section: type[Section] = Recipe, prefix: str = "") -> Iterator[
 def find_keys(word: str = "") -> list[KeySection]:
     """Return the sections with the keys whose name, values or meaning contain a word; all keys if it is empty.
 
-    >>> [key.key for section in find_keys("critic up") for key in section.keys]
-    []
     >>> [key.key for section in find_keys("learning_rate") for key in section.keys][:2]
     ['optim.lr_g', 'optim.lr_d']
     """

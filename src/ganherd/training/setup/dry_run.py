@@ -182,7 +182,7 @@ def _line(whole: Mapping[str, Any]) -> str:
     """Describe a command from its start to its mixture.
 
     >>> _line({"start_seconds": 3.1, "steps": 1234, "seconds": 60.0})
-    'first step after 3 s, mixture of 1,234 steps after 60 s'
+    'first step after 3 s, mixture of 1,234 steps after 1 min'
     """
     start, end = duration(whole["start_seconds"]), duration(whole["seconds"])
     return f"first step after {start}, mixture of {whole['steps']:,} steps after {end}"
