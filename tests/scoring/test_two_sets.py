@@ -296,7 +296,7 @@ def test_the_short_table_fits_80_columns_and_names_samples_networks_and_warnings
     }
     lines = as_text(*brief(scores), width=80).splitlines()
     assert max(map(len, lines)) <= 80
-    assert lines[0].split("  ")[0] == "score" and lines[0].endswith("verdict") and lines[1].endswith("like real data")
+    assert lines[0].split("  ")[0] == "score" and lines[0].endswith("compared") and lines[1].endswith("like real data")
     text = " ".join(lines)
     assert "2,500 (label accuracy, KID, classifier score), 20 (recall), seed 3. Network: somebody." in text
     assert text.count("too few samples") == 1 and "classifier score, recall: there are" in text
