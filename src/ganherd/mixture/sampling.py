@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -165,8 +165,10 @@ def write(samples: Samples, target: str, data: np.ndarray | None = None, heading
             else:
                 from ganherd.viz import pictures, sheets
 
-                own: Any = {"member": samples.member, "data": data, "heading": heading}
-                pictures.save(sheets.draw_samples(samples.x, samples.y, samples.labels, **own), aside)
+                sheet = sheets.draw_samples(
+                    samples.x, samples.y, samples.labels, member=samples.member, data=data, heading=heading
+                )
+                pictures.save(sheet, aside)
     return path
 
 

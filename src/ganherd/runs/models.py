@@ -39,9 +39,8 @@ Number = Annotated[AnyFloat, BeforeValidator(_named_float)]  # may be NaN or inf
 Count = Annotated[int, Field(ge=0, le=LARGEST)]
 Members = Annotated[int, Field(ge=1, le=1 << 24)]
 Seconds = Annotated[float, Field(ge=0, le=1e12)]
-Deadline = Annotated[
-    float, Field(ge=-1e12, le=1e12)
-]  # seconds of training; below 0 if the start took longer than the budget
+# Seconds of training; below 0 if the start took longer than the budget.
+Deadline = Annotated[float, Field(ge=-1e12, le=1e12)]
 Text = Annotated[str, Field(max_length=1 << 16)]
 
 

@@ -16,7 +16,7 @@ from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.rng import PRIORS
-from ganherd.herd.state import State, base_keys, buffers_of
+from ganherd.herd.state import State, base_keys, buffers_of, members_of
 from ganherd.mixture import mixture as mixtures
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators
@@ -209,17 +209,17 @@ def recalibrated(
     buffers: dict[str, Tensor],
     noises: int | None = None,
 ) -> dict[str, Tensor]:
-    """Return the buffers of the generator of a row, with statistics of batch norm that are re-estimated for these weights."""
-    herd = prepared.herd
-    priors = herd.priors(slice(0, herd.num_members))
+    """Return the buffers of a member's generator with batch-norm statistics that are re-estimated for these weights."""
+    herd, own = prepared.herd, slice(row, row + 1)
+    priors = herd.priors(own)
     return recalibrate_batch_norm(
         breed.g.module,
         weights,
         buffers,
         herd.rules.latent,
-        herd.rules.prior if priors is None else PRIORS[int(priors[row])],
+        herd.rules.prior if priors is None else PRIORS[int(priors)],
         prepared.labels_of(prepared.own[row]),
-        int(base_keys(herd.state)[row]),
+        int(base_keys(members_of(herd.state, own))[0]),
         herd.device,
         noises,
     )

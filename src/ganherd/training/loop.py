@@ -93,9 +93,8 @@ class Trainer:
         self.deadline: float | None = None  # of the time budget that has ended the training
         self._will_stop = False  # a stop was requested while ranks ran apart
         self._step_seconds = 0.0  # between the last two stops; 0: not known yet
-        self._departed = self._ticked = (
-            self.step
-        )  # the step of the last stop, and the last one that was sent to the device
+        # The step of the last stop, and the last step that was sent to the device.
+        self._departed = self._ticked = self.step
         self._departed_at = 0.0  # seconds of training at the last stop
 
     def own_callbacks(self) -> list[Callback]:

@@ -175,11 +175,9 @@ class Session:
         self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
         self.stop.at_once()
         whole = self.options.before + parse_budget(self.source.wanted.train.budget)[1]
-        finishers = (
-            self.options.finishers
-            if self.options.second_phase
-            else (TimeReport(trainer, whole), *self.options.finishers)
-        )
+        finishers = self.options.finishers
+        if not self.options.second_phase:  # the last phase reports the time of the whole command
+            finishers = (TimeReport(trainer, whole), *finishers)
         done = finish_part(trainer) if is_part else finish_run(trainer, finishers)
         if self.recovery:
             self.recovery.done = done if self.ranks.is_first else None
