@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import CompileReport, has_kernels, trial_engine
 from ganherd.recipe.schema import Recipe
-from ganherd.training.setup import net_guard
+from ganherd.training.setup import preflight
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import counted
 from ganherd.util.host import torch_threads
@@ -47,7 +47,7 @@ def warm(recipe: Recipe, log: Callable[[str], None], report: CompileReport) -> W
         report(done, total)
 
     prepared = assemble(recipe, trust_code=True)
-    net_guard.examine(prepared, log)
+    preflight.check_nets(prepared, log)
     herd, measured = prepared.herd, 0
     plan = autotune.choose(herd, recipe.engine, log, count)
     if has_kernels(herd) and not plan.one_by_one:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, Set, log_unless, print_result, recipe_overrides, refuse
+from ganherd.cli.options import Json, Quiet, Set, Trust, log_unless, print_result, recipe_overrides, refuse
 
 
 def doctor(
@@ -18,13 +18,14 @@ def doctor(
         ),
     ] = None,
     sets: Set = None,
+    trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Check what this machine has, what it is needed for, and how to get what is missing."""
     refuse((sets and warm is None, "--set changes a recipe: name it with --warm."))
     if warm is not None:
-        _warm_up(warm, recipe_overrides(sets, None, None), as_json, quiet)
+        _warm_up(warm, recipe_overrides(sets, None, None), trust_code, as_json, quiet)
         return
     from ganherd.machine_check import examine
 
@@ -40,15 +41,17 @@ def doctor(
     print_result(as_json, {"rows": rows}, "\n".join(lines))
 
 
-def _warm_up(recipe: str, overrides: list[str], as_json: bool, quiet: bool) -> None:
+def _warm_up(recipe: str, overrides: list[str], trust_code: bool, as_json: bool, quiet: bool) -> None:
     """Run --warm."""
     from dataclasses import asdict
 
-    from ganherd import warm_up
-    from ganherd.recipe import recipe_file
+    from ganherd.recipe import recipe_file, trust
     from ganherd.util.meter import ProgressBar
 
     loaded = recipe_file.load(recipe, overrides)
+    trust.check_recipe(loaded, recipe, trust_code)
+    from ganherd import warm_up
+
     with ProgressBar("kernels compiled", quiet) as bar:
         result = warm_up.warm(loaded, log_unless(quiet), bar.at)
     print_result(as_json, asdict(result), result.describe())

@@ -138,7 +138,7 @@ def gather(
     # These words are part of the keys in the file of measured shapes: do not change them.
     extras = {"line": input_norm, "sums": has_sums, "back": upstream_conv, "after": epilogue, "planes": planes}
     words = [word for word, value in extras.items() if value]
-    sizes = (*x.shape[1:], co, k, stride, transposed, of_gradient, tf32, with_stats, *words)
+    sizes = (*x.shape[1:], co, k, stride, transposed, of_gradient, _precision(x, tf32), with_stats, *words)
     stats = run(choose_shape(x, "gather", sizes, work, [rule, *_others(co, contracted)], run))
     if isinstance(upstream, NormOnLoad) and stats is not None:
         # If a linear layer read an image, columns are (place, channel): each place has partial sums of all channels.
@@ -218,7 +218,7 @@ def weight_gradient(
         TileShape(min(bi, 64), bo, 64, 4, 4),
         TileShape(bi, min(bo, 64), 64, 4, 4),
     ]
-    key = (*sizes, k, stride, tf32, sums_of, num_places, *(["line"] if input_norm else []))
+    key = (*sizes, k, stride, _precision(x, tf32), sums_of, num_places, *(["line"] if input_norm else []))
     work = 2.0 * n * places * k * k * ci * co
     out, sums = run(choose_shape(x, "weight gradient", key, work, [rule, *others], run))
     return out, sums
