@@ -11,6 +11,7 @@ import pytest
 from run_fixtures import Answer
 
 from ganherd.bench import start
+from ganherd.herd.engine import autotune
 from ganherd.util.errors import UserError
 
 RECORDS = """
@@ -87,3 +88,39 @@ def test_doctor_warms_a_recipe(cli: Any, tmp_path: Path, monkeypatch: pytest.Mon
     assert facts["cache"] == str(tmp_path / "cache") and any((tmp_path / "cache").rglob("*.json"))
     answer = cli("doctor", "--set", "train.batch=4")
     assert answer.code == 2 and "name it with --warm" in answer.err
+
+
+def test_doctor_runs_no_code_that_a_run_folder_names(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The recipe of a stranger's run may name any module."""
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text("{}")
+    (run / "recipe.yaml").write_text("data: {source: ring8, partition: all}\nnets: {generator: 'evil:Net'}\n")
+    (tmp_path / "evil.py").write_text("from pathlib import Path\nPath('touched').touch()\n")
+    answer: Answer = cli("doctor", "--warm", str(run / "recipe.yaml"))
+    assert answer.code == 2 and "evil" in answer.err and "--trust-code" in answer.err
+    assert not (tmp_path / "touched").exists()
+
+
+def test_doctor_warms_the_precision_of_the_recipe(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels are compiled for the precision of the process, so the recipe's must be set first."""
+    import torch
+
+    allowed = []
+    choose = autotune.choose
+    before = torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = False
+
+    def note(*words: Any) -> Any:
+        allowed.append(torch.backends.cuda.matmul.allow_tf32)
+        return choose(*words)
+
+    monkeypatch.setattr(autotune, "choose", note)
+    try:
+        answer: Answer = cli(
+            "doctor", "--warm", "ring8-gan", "--set", "train.precision=tf32", "--set", "engine.name=fused", "-q"
+        )
+    finally:
+        torch.backends.cuda.matmul.allow_tf32 = before
+    assert answer.code == 0 and allowed == [True]
