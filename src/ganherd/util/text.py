@@ -75,9 +75,10 @@ def span(seconds: float) -> str:
     >>> span(7.2), span(300), span(7300), span(200_000)
     ('7 s', '5 min', '2 h', '2 d')
     """
-    if seconds < 3600:
-        return duration(seconds).partition(" min")[0] + " min" if seconds >= 60 else duration(seconds)
-    return f"{seconds / 3600:.0f} h" if seconds < 86_400 else f"{seconds / 86_400:,.0f} d"
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds // unit:,.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def size(num_bytes: float) -> str:
