@@ -13,8 +13,12 @@ import pytest
 from score_fixtures import FakeDataset
 
 import verdict_data
+from ganherd.api import ScoreFinisher
+from ganherd.data.dataset import load
 from ganherd.features.material import ScoringContext
 from ganherd.features.real_features import RealFeatures
+from ganherd.mixture import mixture
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EventRecord
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, read_verdict
 from ganherd.scoring.one_run import keep
@@ -23,6 +27,8 @@ from ganherd.scoring.verdicts.evidence import Evidence, RealRows, compare, pixel
 from ganherd.scoring.verdicts.joining import join_replicas, judge_herd
 from ganherd.scoring.verdicts.judgement import Course, judge
 from ganherd.scoring.verdicts.measurement import EvidenceCollector, Part
+from ganherd.training.finish import Product
+from ganherd.util.errors import UserError
 from verdict_herds import RIGHT, FakedHerd
 
 GOOD = Evidence(
@@ -195,6 +201,27 @@ def test_one_bad_member_is_named_and_no_other(name: str, sets: Any) -> None:
     assert f"1 of {members} members is not good: member 1" in verdict.reason
 
 
+def test_classes_whose_samples_are_not_finite_make_a_herd_unstable() -> None:
+    data, fresh = _fresh_points()
+    data = replace(data, labels=("a", "b"), y=np.arange(len(data.x)) % 2)
+
+    def make(random: np.random.Generator, m: int, n: int) -> np.ndarray:
+        return fresh[0][random.integers(len(fresh[0]), size=n)]
+
+    def broken_if_asked(n: int, label: Any = None, **more: Any) -> Any:
+        drawn = herd.sample(n, None, **more)
+        return drawn if label is None else replace(drawn, x=np.full_like(drawn.x, np.nan))
+
+    herd = FakedHerd(data.labels, data.shape, np.full(1, -1), np.ones(1), make, 5000, 0, takes_label=True)
+    broken = replace(herd)
+    object.__setattr__(broken, "sample", broken_if_asked)
+    collector = EvidenceCollector(RealFeatures(data, "pixels"))  # type: ignore[arg-type]
+    parts = list(collector.parts(ScoringContext(broken, data, samples=320)))  # type: ignore[arg-type]
+    assert [(part.name, part.evidence.finite) for part in parts] == [("classes", False)]
+    verdict = judge_herd(GOOD, parts, [Course(5000)], steps=5000)
+    assert verdict.word == "unstable" and "not finite" in verdict.reason
+
+
 # -- joining --------------------------------------------------------------------------------------------------------------
 
 
@@ -282,6 +309,21 @@ def test_a_short_training_is_undertrained_in_status_check_and_file(run: Path, tm
     answer = cli("check", folder, "--json")
     facts = json.loads(answer.out)
     assert answer.code == 1 == facts["exit_code"] and facts["word"] == "undertrained" and len(facts["members"]) == 3
+
+
+def test_a_run_that_cannot_be_judged_still_finishes_with_its_scores(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*words: Any) -> None:
+        raise UserError("there is nothing to judge")
+
+    monkeypatch.setattr("ganherd.scoring.verdicts.run_verdict.judge_contexts", refuse)
+    folder, lines = RunFolder(_copy(run, tmp_path)), list[str]()
+    product = Product(folder, folder.recipe, load(folder.recipe.data), mixture.load(folder.path), lines.append)
+    ScoreFinisher().on_mixture(product)
+    assert "no verdict: there is nothing to judge" in lines
+    content = json.loads(folder.scores_path.read_text())
+    assert "diversity" in content["scores"] and "verdict" not in content
 
 
 def test_check_computes_what_is_missing_and_stores_it(run: Path, tmp_path: Path, cli: Any) -> None:
