@@ -137,13 +137,13 @@ def _statistics(fake: Tensor, real: Tensor) -> dict[str, float]:
     within, among, between = torch.cdist(real, real), torch.cdist(fake, fake), torch.cdist(real, fake)
     real_radius = within.kthvalue(NEIGHBOURS + 1, dim=1).values
     fake_radius = among.kthvalue(NEIGHBOURS + 1, dim=1).values
-    apart = among.fill_diagonal_(torch.inf).min(1).values
+    to_nearest = among.fill_diagonal_(torch.inf).min(1).values
     return {
         "fid": float(distance(moments(fake), moments(real))),
         "precision": float((between <= real_radius[:, None]).any(0).double().mean()),
         "coverage": float((between.min(1).values <= real_radius).double().mean()),
         "recall": float((between <= fake_radius[None, :]).any(1).double().mean()),
-        "variety": float(apart.mean()),
+        "variety": float(to_nearest.mean()),
     }
 
 
