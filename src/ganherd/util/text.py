@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
@@ -101,6 +102,26 @@ def words(name: str) -> str:
     'dead critic'
     """
     return name.replace("_", " ")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words to a list for a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"]), listed([])
+    ('a', 'a, b and c', '')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def shortened(name: str, most: int = 120) -> str:
+    """Return a name of at most `most` letters for a folder; a longer one ends with a digest, so that no two become equal.
+
+    >>> shortened("a-vs-b"), shortened("a" * 200, 12)
+    ('a-vs-b', 'aaa-c2a908d9')
+    """
+    if len(name) <= most:
+        return name
+    return f"{name[: most - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> list[str]:
