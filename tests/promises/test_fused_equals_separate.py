@@ -166,8 +166,8 @@ STEPS = 6  # all 20 samples are 5 batches, so every member begins a second epoch
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("net", NETS)
 def test_fused_equals_separate_for_every_net_and_loss(tmp_path, net, loss):
-    """Ten steps of each net by a plain loss and by one with second derivatives; what is special to a loss shows in three."""
-    steps = 10 if loss in ("non-saturating", "wasserstein-gp") else 3
+    """Ten steps of each net by a plain loss, six by one with second derivatives; what is special to a loss shows in three."""
+    steps = {"non-saturating": 10, "wasserstein-gp": STEPS}.get(loss, 3)
     found = differences(herd_of(tmp_path, net, loss={"name": loss}), steps, FUSED)
     assert {"g.params", "d.params", "g.adam.m", "d.adam.v"} <= set(found)
     assert max(found.values()) < 1e-9, found
