@@ -107,11 +107,11 @@ def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | No
     >>> recipe_overrides(["train.batch=8"], "90s", None)
     ['train.batch=8', 'train.budget=90s']
     """
-    given = {"train.budget": with_unit(budget) or None, "herd.seeds": seeds}
+    given = {"train.budget": check_unit(budget) or None, "herd.seeds": seeds}
     return [*(sets or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
 
 
-def with_unit(budget: str | None) -> str | None:
+def check_unit(budget: str | None) -> str | None:
     """Return a budget as it is, or raise a `UserError` if it is a number without a unit."""
     if budget and re.fullmatch(r"\s*\+?[\d.]+\s*", budget):
         number = budget.strip()

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-WORDS = {"good": "good", "undertrained": "warn", "cannot be judged": "warn"}  # the style of a verdict; others are bad
+VERDICT_STYLES = {"good": "good", "undertrained": "warn", "cannot be judged": "warn"}  # those of other words are bad
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from ganherd.util.text import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-# What a colour says. "soft" and "strong" are about attention, the others about the matter.
+# What a colour means. "soft" and "strong" are about attention, the others about the matter.
 STYLES = {"good": "green", "warn": "yellow", "bad": "red", "soft": "dim", "strong": "bold"}
 UNWRAPPED = 10_000  # columns of a file or a pipe
 
