@@ -33,7 +33,7 @@ def brief(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def quick_recipe(folder: Path, budget: str, **run: Any) -> dict[str, Any]:
     """Return a recipe whose steps cost little, since only their number matters, and whose mixture re-estimates batch norm."""
-    recipe = recipes.noise_recipe(folder, budget, net="tiny", **run)
+    recipe = recipes.noise_recipe(folder, budget, net="tiny", **{"watch": {"every": 20}, **run})
     recipe["nets"]["generator"] = {**recipe["nets"]["generator"], "batch_norm": True}
     return recipe
 
