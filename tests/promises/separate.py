@@ -37,7 +37,7 @@ class SeparateGan:
         self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
         self.ema = self._module(assembly, "g", member) if self.rules.ema is not None else self.g
-        self.takes_label = {module: takes_label(module) for module in (self.g, self.d)}
+        self.takes_label: dict[nn.Module, bool] = {}
         self.averaged = 0
         self.losses: list[tuple[float, float]] = []
         self.shared: Tensor | None = None  # samples of this step that both updates see
@@ -150,6 +150,8 @@ class SeparateGan:
     # -- what a run defines ---------------------------------------------------------------------------------------
 
     def _call(self, module: nn.Module, x: Tensor, draws: Streams, call: int) -> Tensor:
+        if module not in self.takes_label:  # as after a swap
+            self.takes_label[module] = takes_label(module)
         with MemberRandomness(draws.keys(rng.INSIDE, call)[0]):  # dropout from the member's stream
             return module(x, self.y) if self.takes_label[module] else module(x)
 
