@@ -17,7 +17,8 @@ from ganherd.report.grid_section import cells
 from ganherd.report.herd_section import events, meetings, members
 from ganherd.report.sample_section import maps, samples
 from ganherd.report.score_section import classes, losses, scores
-from ganherd.report.templating import VERDICT_STYLES, Cell, count, duration, number, plain
+from ganherd.report.templating import Cell, count, duration, number, plain
+from ganherd.runs.results.verdict_record import style_of
 from ganherd.util.text import listed
 
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
@@ -58,7 +59,7 @@ def _header(story: RunStory) -> Markup:
         "header",
         name=story.name,
         state=state if judged is None else judged.word,
-        kind=_STATES.get(state, "") if judged is None else VERDICT_STYLES.get(judged.word, "bad"),
+        kind=_STATES.get(state, "") if judged is None else style_of(judged.word),
         verdict=None if judged is None else judged.sentence,
         summary=summary(story),
         about=str(story.recipe.get("about") or ""),

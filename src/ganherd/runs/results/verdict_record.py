@@ -15,6 +15,11 @@ VERDICT = "verdict"  # its key in scores.json, next to `scores`
 EXIT_CODES = {"good": 0, "cannot be judged": 2}  # of `ganherd check`; every other word is 1
 
 
+def style_of(word: str) -> str:
+    """Return whether a word is "good", a warning ("warn") or "bad", for its colour."""
+    return {"good": "good", "undertrained": "warn", "cannot be judged": "warn"}.get(word, "bad")
+
+
 class MemberVerdict(Record):
     """The verdict on a member, or on a class of a herd whose generators take the label as an input."""
 
