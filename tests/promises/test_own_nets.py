@@ -264,7 +264,7 @@ def test_a_mixture_samples_as_each_member_alone_in_evaluation_mode(tmp_path: Pat
             tensors = mixture.generator(member)[1]
             z, _ = mixture._noise(member, rng.key(0, rng.SAMPLE, 0, member, 0), np.arange(1))
             wanted = alone(net, tensors)(z) * mixture.scale + mixture.offset
-            (images,) = mixture.images(member, -1, 64)
+            (images,) = mixture.images(member, -1, np.arange(64))
             assert np.abs(images - wanted.clamp(0, 255).numpy()).max() < 0.51
     seeds = rng.keys(np.zeros(2, np.int64), np.zeros(2, np.int64), np.arange(2))
     noise = Streams(seeds, 0).prior((rng.PREVIEW,), (64, 3), "normal", torch.float64)

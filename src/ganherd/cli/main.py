@@ -15,6 +15,7 @@ from typer.core import TyperGroup
 from ganherd.cli.commands.compare import compare
 from ganherd.cli.commands.doctor import doctor
 from ganherd.cli.commands.ensemble import ensemble
+from ganherd.cli.commands.export import export
 from ganherd.cli.commands.figures import figures
 from ganherd.cli.commands.recipes import recipes
 from ganherd.cli.commands.report import report
@@ -84,6 +85,8 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     (_RESULTS, check, ("ganherd check @last", "ganherd check @last --json")),
     (_RESULTS, report, ("ganherd report @last",)),
     (_RESULTS, figures, ("ganherd figures runs/a runs/b -o figures",)),
+    (_RESULTS, export, ("ganherd export @last -o model", "ganherd export @last --format onnx -o model.onnx",
+                        "ganherd export @last --format html -o model.html")),
     (_RESULTS, ensemble, ("ganherd ensemble @last --size 3",)),
     (_RUNS, status, ("ganherd status @last",)),
     (_INPUT, recipes, ("ganherd recipes", "ganherd recipes digits-wcgan > mine.yaml", "ganherd recipes --keys lr",

@@ -6,6 +6,7 @@ and a counter are hashed. CPU and GPU draws differ.
 
 Streams have a version, which runs and mixtures record, so that old ones reproduce their numbers. Version 1 seeds the CPU's
 Mersenne Twister with `manual_seed`, which uses only the low 32 bits of a key. Version 2 fills its state from all 64 bits.
+Version 3, `PORTABLE`, hashes key and counter on a CPU too, so that other programs can repeat the draws: exported models use it.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ OPPONENT, MUTATE, MUTATE_LOSS, PAIRING, FITNESS, TOURNAMENT, MIXING, AUGMENT = r
 Purpose = tuple[int, ...]  # one of these numbers, then numbers that distinguish its draws within a step
 
 VERSIONS = (1, 2)  # new runs and mixtures use the last one
+PORTABLE = 3  # the streams of exported models; no run records it
 _version = ContextVar("ganherd.streams", default=VERSIONS[-1])
 
 PRIORS = ("normal", "uniform")  # `set.prior` holds indices into this tuple
@@ -136,6 +138,8 @@ def draw(
     """Draw numbers [N, *shape], `normal` (mean 0, deviation 1) or `uniform` in [0, 1); row i depends only on key i."""
     if isinstance(member_keys, Tensor) and member_keys.is_cuda:
         return _hashed(member_keys, shape, kind, dtype)
+    if version() == PORTABLE:
+        return _hashed(torch.as_tensor(member_keys), shape, kind, dtype)
     out = torch.empty((len(member_keys), *shape), dtype=dtype)
     generators = _seeded(torch.Generator(), np.asarray(member_keys), version())
     for row, generator in zip(out, generators, strict=True):

@@ -103,6 +103,10 @@ class Mixture:
             raise UserError(f"there is no member {member}; this mixture has {self.members}, counted from 0.")
         return replace(self, weights=np.eye(self.members)[member])
 
+    def portable(self) -> Mixture:
+        """Return the mixture with the streams of exported models: sample i of a seed is the sample of the seed + i."""
+        return replace(self, stream_version=rng.PORTABLE)
+
     def neighbourhood(self, cell: int) -> Mixture:
         """Return the mixture of one cell of the grid and its neighbours, in every replica."""
         if self.neighbourhoods is None:
@@ -165,7 +169,7 @@ class Mixture:
         done = 0
         for generator, drawn in np.unique(np.stack([member, y]), axis=1).T.tolist():
             rows = np.flatnonzero((member == generator) & (y == drawn))
-            for images in self.images(generator, drawn, len(rows), seed, replica):
+            for images in self.images(generator, drawn, rows, seed, replica):
                 x[rows[: len(images)]], rows = images, rows[len(images) :]
                 done += len(images)
                 if watch:
@@ -212,39 +216,63 @@ class Mixture:
         if not 0 <= replica < self.replicas:
             raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
         label = self.label_number(label)
-        blocks = -(-n // _BLOCK)
-        keys = rng.keys(np.full(blocks, rng.key(seed, rng.ROUTE)), np.arange(blocks))
         with rng.using(self.stream_version):
-            u = rng.draw(keys, (_BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
+            if self.stream_version == rng.PORTABLE:
+                u = rng.draw(_portable_keys(seed, np.arange(n), rng.ROUTE), (2,), "uniform", torch.float64).numpy()
+            else:
+                blocks = -(-n // _BLOCK)
+                keys = rng.keys(np.full(blocks, rng.key(seed, rng.ROUTE)), np.arange(blocks))
+                u = rng.draw(keys, (_BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
         member = _inverse(self.member_weights(label, replica), u[:, 0])
         if not self.takes_label:
             return member, self.label_of[member]
         y = np.full(n, label, np.int64) if label is not None else _inverse(self.label_weights, u[:, 1])
         return member, y
 
-    def images(self, member: int, label: int, count: int, seed: int = 0, replica: int = 0) -> Iterator[np.ndarray]:
-        """Yield the first `count` samples of a member for a label (-1: none) and a seed, batch by batch."""
+    def images(
+        self, member: int, label: int, rows: np.ndarray, seed: int = 0, replica: int = 0
+    ) -> Iterator[np.ndarray]:
+        """Yield samples of a member for a label (-1: none) and a seed, batch by batch.
+
+        Args:
+            rows: The number of each sample among all samples of this seed; in portable streams its noise depends on it, in
+                others on its position among the samples of the same member and label.
+        """
+        count = len(rows)
         batch = _CALL.get(self.device.type, _BLOCK)
-        blocks = batch // _BLOCK
         base = rng.key(seed, rng.SAMPLE, replica, member, label + 1)
-        calls = [np.arange(first, first + blocks) for first in range(0, -(-count // _BLOCK), blocks)]
-        noise = self._noise(member, base, calls[0])
-        for number, next_call in enumerate([*calls[1:], None]):
+        portable = _portable_keys(seed, rows, rng.SAMPLE) if self.stream_version == rng.PORTABLE else None
+        noise = self._noise(member, base, 0, batch, portable)
+        for first in range(0, count, batch):
             x, finite = self._call(member, label, replica, *noise)
-            if next_call is not None:
-                noise = self._noise(member, base, next_call)  # while a GPU generates the current batch
+            if first + batch < count:
+                noise = self._noise(
+                    member, base, first + batch, batch, portable
+                )  # while a GPU generates the current batch
             if not finite:
                 raise NotFinite(
                     f"member {member} of the mixture generates numbers that are not finite: train it again."
                 )
-            yield x.cpu().numpy()[: count - number * batch]
+            yield x.cpu().numpy()[: count - first]
 
-    def _noise(self, member: int, base: int, blocks: np.ndarray) -> tuple[Tensor, np.ndarray]:
-        """Return noise [blocks × 64, Z], and the key for random numbers inside the generator."""
-        keys = rng.keys(np.full(len(blocks), base), blocks)
+    def _noise(
+        self, member: int, base: int, first: int, batch: int, portable: np.ndarray | None
+    ) -> tuple[Tensor, np.ndarray]:
+        """Return the noise [batch, Z] of a member's samples from `first` on, and the key for random numbers inside it.
+
+        Args:
+            base: The key of the member's samples, whose blocks have a stream each.
+            portable: The key of each sample, for portable streams instead of those of `base`.
+        """
+        blocks = np.arange(first // _BLOCK, (first + batch) // _BLOCK)
+        keys, shape = rng.keys(np.full(len(blocks), base), blocks), (_BLOCK, self.latent)
+        inside = keys[:1]
+        if portable is not None:
+            own = portable[first : first + batch]
+            keys, shape = np.pad(own, (0, batch - len(own)), mode="edge"), (1, self.latent)  # batches are always full
         with rng.using(self.stream_version):
-            z = _prior(keys, (_BLOCK, self.latent), self.prior_of(member), self.generator(member)[0].dtype)
-        return z.reshape(-1, self.latent), keys[:1]
+            z = _prior(keys, shape, self.prior_of(member), self.generator(member)[0].dtype)
+        return z.reshape(-1, self.latent), inside
 
     def _call(self, member: int, label: int, replica: int, z: Tensor, key: np.ndarray) -> tuple[Tensor, Tensor]:
         """Return samples on the device, and whether all are finite. On a GPU this only queues the work."""
@@ -384,6 +412,11 @@ def _repeatable(device: torch.device) -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = before
+
+
+def _portable_keys(seed: int, rows: np.ndarray, purpose: int) -> np.ndarray:
+    """Return the key of each sample in portable streams: sample i of a seed is the sample of the seed + i."""
+    return rng.keys(np.zeros(len(rows), np.int64), seed + rows, purpose)
 
 
 def _inverse(weights: np.ndarray, u: np.ndarray) -> np.ndarray:

@@ -186,8 +186,9 @@ def _stream(mixture: Mixture, writer: FolderWriter, n: int, label: str | int | N
     member, y = mixture.routes(n, label, seed, replica)
     numbers = _number_within_label(y)
     for generator, drawn in np.unique(np.stack([member, y]), axis=1).T.tolist():
-        left = numbers[(member == generator) & (y == drawn)]
-        for x in mixture.images(generator, drawn, len(left), seed, replica):
+        rows = np.flatnonzero((member == generator) & (y == drawn))
+        left = numbers[rows]
+        for x in mixture.images(generator, drawn, rows, seed, replica):
             writer.put(x, drawn, left[: len(x)])
             left = left[len(x) :]
 

@@ -33,6 +33,12 @@ def sample(
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="Device to sample on; auto uses a GPU if there is one.")
     ] = "auto",
+    portable: Annotated[
+        bool,
+        typer.Option(
+            "--portable", help="Draw as exported models do: sample i has the seed SEED + i. See `ganherd export`."
+        ),
+    ] = False,
     trust_code: Trust = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -47,6 +53,8 @@ def sample(
     wanted = label_weights.parse(weights) if weights is not None else None
     if per_class is not None and (n is not None or weights is not None):
         raise UserError("--per-class sets the number of samples of every label: leave -n and --weights out.")
+    if portable and seed + (per_class or n or 64) > 2**63:
+        raise UserError(f"--seed {seed} is too large for --portable: choose one below 2**63.")
     if label is not None and weights is not None:
         raise UserError("--weights applies to several labels: leave --label out.")
     from ganherd.features.extract import best_device
@@ -65,6 +73,7 @@ def sample(
             f"note: {run} is not finished: these are samples of all members as they were at its checkpoint of step {trained.step:,}"
         )
     trained = label_weights.weighted(trained, wanted, run) if wanted is not None else trained
+    trained = trained.portable() if portable else trained
     if device == "cuda" and best_device().type != "cuda":
         raise UserError("--device cuda, but PyTorch sees no GPU here; see `ganherd doctor`.")
     trained = trained.to(best_device() if device == "auto" else device)

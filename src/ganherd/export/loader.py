@@ -1,0 +1,102 @@
+"""Load a model that `ganherd export` wrote, and draw samples. This file needs only PyTorch.
+
+`images, labels = load("model.safetensors").sample(seeds=[0, 1, 2], label=3)`; a seed and a label always give the same sample.
+"""
+
+import json
+import math
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_LAYERS: dict[str, Any] = {  # the settings of a layer are the keyword arguments of its function
+    "linear": F.linear, "conv2d": F.conv2d, "conv_transpose2d": F.conv_transpose2d, "leaky_relu": F.leaky_relu,
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "add": torch.add, "mul": torch.mul, "matmul": torch.matmul,
+    "softmax": F.softmax, "permute": torch.permute, "max_pool2d": F.max_pool2d, "slice": torch.narrow,
+    "upsample": F.interpolate, "concat": lambda *x, dim: torch.cat(x, dim), "embedding": lambda y, w: w[y],
+    "affine": lambda x, gain, shift: x * gain + shift, "reshape": lambda x, shape: x.reshape(len(x), *shape),
+}  # fmt: skip
+_GOLDEN = -7046029254386353131  # the constants of splitmix64, as signed numbers
+
+
+def _mix(x: Tensor) -> Tensor:
+    for bits, factor in ((30, -4658895280553007687), (27, -7723592293110705685), (31, 1)):
+        x = (x ^ ((x >> bits) & ((1 << (64 - bits)) - 1))) * factor
+    return x
+
+
+def _random_bits(seeds: Tensor, purpose: int, count: int) -> Tensor:
+    keys = _mix((_mix(seeds + _GOLDEN) ^ purpose) + _GOLDEN)
+    return _mix(keys[:, None] + (torch.arange(count, device=seeds.device) + 1) * _GOLDEN)  # [B, count]
+
+
+class Model:
+    """The generators of a mixture; `facts` has its labels, shapes and layers."""
+
+    def __init__(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        self.facts, self.tensors = facts, tensors
+
+    def to(self, device: str) -> "Model":
+        """Return the model on another device."""
+        return Model(self.facts, {name: value.to(device) for name, value in self.tensors.items()})
+
+    def noise(self, seeds: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the noise of seeds [B], as normal and as uniform numbers [B, latent]."""
+        bits = _random_bits(seeds, 8, self.facts["latent"])
+        high, low = ((bits >> shift & 0xFFFFFF).float() * 2.0**-24 for shift in (40, 0))
+        return torch.sqrt(-2 * torch.log1p(-high)) * torch.cos(2 * math.pi * low), high * 2 - 1
+
+    def route(self, seeds: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the member [B] that generates each sample, and its label [B]; labels of -1 are drawn."""
+        u = _random_bits(seeds, 9, 2) >> 40 & 0xFFFFFF
+        member = (u[:, :1] >= torch.tensor(self.facts["member_thresholds"], device=u.device)[labels + 1]).sum(1)
+        if not self.facts["takes_label"]:
+            return member, torch.tensor(self.facts["label_of"], device=u.device)[member]
+        drawn = (u[:, 1:] >= torch.tensor(self.facts["label_thresholds"], device=u.device)).sum(1)
+        return member, torch.where(labels < 0, drawn, labels)
+
+    def generate(self, member: int, z: Tensor, labels: Tensor) -> Tensor:
+        """Return what a member generates from noise z [B, latent]: images as bytes, or points."""
+        net, row = self.facts["members"][member]
+        values: dict[str, Tensor] = {"z": z, "y": labels}
+        for name, layer, inputs, settings in self.facts["nets"][net]:
+            weights = {k: self.tensors[k][row % len(self.tensors[k])] for k in inputs if k not in values}
+            values[name] = _LAYERS[layer](*((values | weights)[k] for k in inputs), **settings)
+        x = values[name] * self.facts["scale"] + self.facts["offset"]
+        return torch.clamp(x.round(), 0, 255).byte() if self.facts["image"] else x
+
+    @torch.no_grad()
+    def sample(self, seeds: Sequence[int], label: int | Sequence[int] = -1) -> tuple[Tensor, Tensor]:
+        """Return a sample for each seed, and their labels; label: one for all, one for each, or -1 to draw them."""
+        device = next(iter(self.tensors.values())).device
+        seed = torch.tensor(list(seeds), dtype=torch.int64, device=device)
+        labels = torch.as_tensor(label, device=device).expand(len(seed))
+        member, labels = self.route(seed, labels)
+        noise = self.noise(seed)
+        out: list[Any] = [None] * len(seed)
+        for k in member.unique().tolist():
+            rows = (member == k).nonzero()[:, 0]
+            for i, x in zip(rows, self.generate(k, noise[self.facts["uniform"][k]][rows], labels[rows]), strict=True):
+                out[i] = x
+        return torch.stack(out), labels
+
+
+def load(path: str) -> Model:
+    """Read a safetensors file: the length of its header, the header as JSON, then the numbers."""
+    with open(path, "rb") as file:
+        header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
+        content = bytearray(file.read())
+    facts, tensors = json.loads(header.pop("__metadata__")["ganherd"]), {}
+    for name, entry in header.items():
+        first, last = entry["data_offsets"]
+        tensors[name] = torch.frombuffer(content[first:last], dtype=torch.float32).reshape(entry["shape"])
+    return Model(facts, tensors)
+
+
+if __name__ == "__main__":
+    samples, their_labels = load("model.safetensors").sample(range(8))
+    print(tuple(samples.shape), samples.dtype, "labels", their_labels.tolist())

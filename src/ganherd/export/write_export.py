@@ -1,0 +1,111 @@
+"""Export a run: load its mixture, write it in one of the formats, and check the result against ganherd's own samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from ganherd.util import files
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.export.portable_model import PortableModel
+
+Format = Literal["torch", "onnx", "hub", "html"]
+_SUFFIXES = {"onnx": ".onnx", "html": ".html"}  # formats that are one file
+
+
+@dataclass(frozen=True)
+class ExportRecord:
+    """What was exported, and how much its samples differ from those of ganherd."""
+
+    path: Path
+    num_bytes: int
+    members: int
+    parameters: int
+    difference: float  # the largest; in grey levels for images
+    unit: str  # of the difference
+    checked: int  # number of samples that were compared
+
+
+def check_target(output: Path, kind: Format) -> None:
+    """Refuse a target that the format cannot be written to.
+
+    Raises:
+        UserError: A file has another suffix or is a folder, or a folder is not empty.
+    """
+    suffix = _SUFFIXES.get(kind)
+    try:
+        if suffix is None:
+            if output.exists() and (not output.is_dir() or any(output.iterdir())):
+                raise UserError(f"-o {output} exists already and is not an empty folder; choose another.")
+        elif output.suffix.lower() != suffix:
+            raise UserError(f"-o {output}: --format {kind} writes one file, so its name must end with {suffix}.")
+        elif output.is_dir():
+            raise UserError(f"-o {output} is a folder; choose another name.")
+    except OSError as error:
+        raise UserError(f"-o {output} cannot be read: {error.strerror}.") from error
+
+
+def write_export(
+    run: Path,
+    output: Path,
+    kind: Format,
+    member: int | None = None,
+    replica: int = 0,
+    licence: str = "",
+    trust_code: bool = False,
+) -> ExportRecord:
+    """Export the mixture of a run, and return what was written.
+
+    Args:
+        run: The run folder.
+        output: The folder or file to write.
+        kind: The format.
+        member: Only this member; None: the whole mixture.
+        replica: The replica to export.
+        licence: The licence that a model card names; empty: a note that none was chosen.
+        trust_code: Build nets that are not ganherd's; this runs their code.
+
+    Raises:
+        UserError: There is no such mixture, it cannot be exported, or exported samples differ from those of ganherd.
+    """
+    check_target(output, kind)
+    from ganherd.export.portable_model import CHECKED, check_against, portable_model
+    from ganherd.mixture.mixture import load
+    from ganherd.runs.folder import RunFolder
+
+    mixture = load(run, trust_code)
+    folder = RunFolder(run)
+    model = portable_model(mixture, replica, member, folder.title)
+    chosen = mixture if member is None else mixture.alone(member)
+    seeds = range(CHECKED)
+    difference = check_against(chosen, replica, model.loaded().sample(seeds)[0].numpy(), seeds)
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        if kind == "onnx":
+            from ganherd.export.onnx_graph import run_onnx_file, write_onnx_file
+
+            with files.replacing(output) as aside:
+                write_onnx_file(model, aside)
+                difference = check_against(chosen, replica, run_onnx_file(aside, seeds)[0], seeds)
+        elif kind == "html":
+            from ganherd.export.web_page import page_of
+
+            files.atomic_write(output, page_of(model), sync=False)
+        else:
+            _write_folder(model, output, folder, licence if kind == "hub" else None)
+    except OSError as error:
+        raise UserError(f"-o {output} cannot be written: {error.strerror}.") from error
+    written = [path for path in output.rglob("*") if path.is_file()] if output.is_dir() else [output]
+    num_bytes = sum(path.stat().st_size for path in written)
+    unit = "grey levels" if mixture.is_image else "units of the data"
+    return ExportRecord(output, num_bytes, len(model.facts["members"]), model.parameters, difference, unit, CHECKED)
+
+
+def _write_folder(model: PortableModel, output: Path, run: object, licence: str | None) -> None:
+    """Write the files of a folder; with a licence, also the model card."""
+    from ganherd.export.torch_folder import write_torch_folder
+
+    write_torch_folder(model, output)
