@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from ganherd.util import files
 from ganherd.util.errors import UserError
-
-if TYPE_CHECKING:
-    from ganherd.export.portable_model import PortableModel
 
 Format = Literal["torch", "onnx", "hub", "html"]
 _SUFFIXES = {"onnx": ".onnx", "html": ".html"}  # formats that are one file
@@ -72,10 +69,12 @@ def write_export(
         UserError: There is no such mixture, it cannot be exported, or exported samples differ from those of ganherd.
     """
     check_target(output, kind)
+    from ganherd.export.model_card import check_licence, write_card_files
     from ganherd.export.portable_model import CHECKED, check_against, portable_model
     from ganherd.mixture.mixture import load
     from ganherd.runs.folder import RunFolder
 
+    check_licence(licence)
     mixture = load(run, trust_code)
     folder = RunFolder(run)
     model = portable_model(mixture, replica, member, folder.title)
@@ -95,17 +94,14 @@ def write_export(
 
             files.atomic_write(output, page_of(model), sync=False)
         else:
-            _write_folder(model, output, folder, licence if kind == "hub" else None)
+            from ganherd.export.torch_folder import write_torch_folder
+
+            write_torch_folder(model, output)
+            if kind == "hub":
+                write_card_files(output, folder, chosen, model, licence, replica, whole=member is None and replica == 0)
     except OSError as error:
         raise UserError(f"-o {output} cannot be written: {error.strerror}.") from error
     written = [path for path in output.rglob("*") if path.is_file()] if output.is_dir() else [output]
     num_bytes = sum(path.stat().st_size for path in written)
     unit = "grey levels" if mixture.is_image else "units of the data"
     return ExportRecord(output, num_bytes, len(model.facts["members"]), model.parameters, difference, unit, CHECKED)
-
-
-def _write_folder(model: PortableModel, output: Path, run: object, licence: str | None) -> None:
-    """Write the files of a folder; with a licence, also the model card."""
-    from ganherd.export.torch_folder import write_torch_folder
-
-    write_torch_folder(model, output)
