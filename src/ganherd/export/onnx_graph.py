@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from ganherd.export.onnx_layers import GraphBuilder, append_layer
-from ganherd.export.portable_model import CHECKED, PortableModel
+from ganherd.export.portable_model import PortableModel
 from ganherd.herd import rng
 from ganherd.util import files
 from ganherd.util.errors import UserError
@@ -46,11 +46,6 @@ def run_onnx_file(path: Path, seeds: Sequence[int], label: int | Sequence[int] =
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     labels = np.ascontiguousarray(np.broadcast_to(np.asarray(label, np.int64), (len(seeds),)))
     return list(session.run(None, {"label": labels, "seed": np.asarray(seeds, np.int64)}))
-
-
-def checked_samples(path: Path) -> np.ndarray:
-    """Return the samples of the first seeds, for the check of an export."""
-    return run_onnx_file(path, range(CHECKED))[0]
 
 
 def require(package: str) -> None:

@@ -20,7 +20,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.version import __version__
 
 _BITS = 1 << 24  # number of values of a draw that chooses a member or a label
-CHECKED = 64  # samples that an export is checked with
+CHECKED = 64  # samples that are compared with those of ganherd
 
 
 @dataclass(frozen=True)

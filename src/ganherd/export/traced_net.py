@@ -70,7 +70,10 @@ class _Tracer:
     def run(self, shape: tuple[int, ...]) -> TracedNet:
         """Convert all nodes, and return the net."""
         for node in self._program.graph.nodes:
-            if node.op == "call_function" and isinstance(node.meta.get("val"), Tensor):
+            value = node.meta.get("val")
+            if node.op == "call_function" and isinstance(value, tuple | list):
+                raise self._refusal(node)
+            if node.op == "call_function" and isinstance(value, Tensor):  # the others are sizes and assertions
                 self._convert(node)
             elif node.op == "output":
                 self._finish(node, shape)

@@ -24,6 +24,7 @@ class ExportRecord:
     difference: float  # the largest; in grey levels for images
     unit: str  # of the difference
     checked: int  # number of samples that were compared
+    program: str  # that computed them from the export
 
 
 def check_target(output: Path, kind: Format) -> None:
@@ -80,6 +81,7 @@ def write_export(
     model = portable_model(mixture, replica, member, folder.title)
     chosen = mixture if member is None else mixture.alone(member)
     seeds = range(CHECKED)
+    program = "ONNX Runtime" if kind == "onnx" else "PyTorch"
     difference = check_against(chosen, replica, model.loaded().sample(seeds)[0].numpy(), seeds)
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
@@ -104,4 +106,6 @@ def write_export(
     written = [path for path in output.rglob("*") if path.is_file()] if output.is_dir() else [output]
     num_bytes = sum(path.stat().st_size for path in written)
     unit = "grey levels" if mixture.is_image else "units of the data"
-    return ExportRecord(output, num_bytes, len(model.facts["members"]), model.parameters, difference, unit, CHECKED)
+    return ExportRecord(
+        output, num_bytes, len(model.facts["members"]), model.parameters, difference, unit, CHECKED, program
+    )

@@ -44,8 +44,8 @@ def export(
     record = write_export(run, output, kind, member, replica, license, trust_code)
     lines = (
         f"{record.path}  {size(record.num_bytes)}, {counted(record.members, 'members')}, {record.parameters:,} numbers",
-        f"checked: {record.checked} samples differ from `ganherd sample --portable` by at most {record.difference:.2g} "
-        + record.unit,
+        f"checked with {record.program}: {record.checked} samples differ from `ganherd sample --portable` by at most "
+        f"{record.difference:.2g} {record.unit}",
     )
     facts = {
         "output": str(record.path),
@@ -54,6 +54,7 @@ def export(
         "members": record.members,
         "numbers": record.parameters,
         "checked": record.checked,
+        "checked_with": record.program,
         "largest_difference": record.difference,
         "unit": record.unit,
     }
