@@ -1,0 +1,171 @@
+"""Measure exports: the size of each format, and the time of 64 samples in ONNX Runtime and in Chromium. Prints JSON.
+
+python benchmarks/exports.py > benchmarks/results/exports.json
+
+ONNX has three ways to compute a batch of several members without control flow: `routed` (that of ganherd: each member computes
+its own rows), `all` (every member computes all rows), and `gathered` (each row gets its own copy of the weights; MLPs only).
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import platform
+import re
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import torch
+
+from ganherd import nets
+from ganherd.export.onnx_graph import _noise, _route, write_onnx_file
+from ganherd.export.onnx_layers import GraphBuilder
+from ganherd.export.portable_model import PortableModel, check_against, portable_model
+from ganherd.export.torch_folder import write_torch_folder
+from ganherd.export.web_page import page_of
+from ganherd.mixture.generators import Generators
+from ganherd.mixture.mixture import Mixture
+from ganherd.recipe.net_config import NetConfig
+from ganherd.util.version import __version__
+
+CASES: list[tuple[str, dict[str, Any], tuple[int, int, int], int, int]] = [  # net, settings, shape, latent, members
+    ("small", {"width": 128}, (1, 8, 8), 32, 10),  # the recipe digits-wcgan
+    ("small", {"width": 128}, (1, 8, 8), 32, 100),
+    ("wcgan", {"width": 128}, (1, 28, 28), 100, 10),
+]
+SAMPLES, REPEATS = 64, 9
+
+
+def mixture(name: str, settings: dict[str, Any], shape: tuple[int, int, int], latent: int, members: int) -> Mixture:
+    """Return untrained generators, one for each label: they take as long as trained ones."""
+    torch.manual_seed(0)
+    net = NetConfig.model_validate({"name": name, **settings})
+    modules = [nets.build_generator(net, shape, latent) for _ in range(members)]
+    params, buffers = (
+        {key: torch.stack([dict(values(module))[key].detach() for module in modules]) for key, _ in values(modules[0])}
+        for values in (torch.nn.Module.named_parameters, torch.nn.Module.named_buffers)
+    )
+    equal, own = np.full(members, 1 / members), Generators(net, members, modules[0], params, buffers)
+    labels = tuple(map(str, range(members)))
+    return Mixture(labels, shape, 127.5, 127.5, latent, "normal", np.arange(members), equal, equal, [0], 0, (own,))
+
+
+def milliseconds(path: Path) -> float:
+    """Return the median time of one call with mixed labels, on one thread."""
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = options.inter_op_num_threads = 1
+    session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    feed = {"label": np.full(SAMPLES, -1), "seed": np.arange(SAMPLES)}
+    times = []
+    for _ in range(REPEATS + 2):
+        began = time.perf_counter()
+        session.run(None, feed)
+        times.append(1000 * (time.perf_counter() - began))
+    return round(statistics.median(times[2:]), 2)
+
+
+def gathered(model: PortableModel, path: Path) -> bool:
+    """Write the graph that gathers the weights of each row; return False if the net is not an MLP."""
+    facts, graph = model.facts, GraphBuilder()
+    member, y = _route(graph, facts)
+    values = {"z": graph.add("Unsqueeze", _noise(graph, facts, member), graph.constant(np.array([1])))}  # [B, 1, Z]
+    for name, layer, inputs, settings in facts["nets"][0]:
+        x = values[inputs[0]]
+        if layer == "linear":
+            weight, bias = (model.tensors[key] for key in inputs[1:])
+            w = graph.add("Gather", graph.weight(inputs[1], weight.transpose(1, 2)), member)  # [B, in, out]
+            b = graph.add("Gather", graph.weight(inputs[2], bias[:, None]), member)
+            values[name] = graph.add("Add", graph.add("MatMul", x, w), b)
+        elif layer == "leaky_relu":
+            values[name] = graph.add("LeakyRelu", x, alpha=settings["negative_slope"])
+        elif layer == "tanh":
+            values[name] = graph.add("Tanh", x)
+        elif layer == "reshape":
+            values[name] = graph.add("Reshape", x, graph.constant(np.array([0, *settings["shape"]])))
+        else:
+            return False
+    grey = graph.add(
+        "Add", graph.add("Mul", values[name], graph.constant(np.float32(127.5))), graph.constant(np.float32(127.5))
+    )
+    path.write_bytes(graph.finish(facts, graph.add("Round", grey), y, member))
+    return True
+
+
+def in_browser(page: Path) -> float | None:
+    """Return the milliseconds that the page itself reports for its first 64 samples; None without Chromium."""
+    browser = shutil.which("chromium")
+    if browser is None:
+        return None
+    options = (
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--timeout=60000",
+        "--virtual-time-budget=60000",
+        "--dump-dom",
+    )
+    done = subprocess.run([browser, *options, page.resolve().as_uri()], capture_output=True, text=True, timeout=300)
+    reported = re.search(r'data-milliseconds="([\d.]+)"', done.stdout)
+    return float(reported[1]) if reported else None
+
+
+def measure(case: tuple[str, dict[str, Any], tuple[int, int, int], int, int], folder: Path) -> dict[str, Any]:
+    whole = mixture(*case)
+    began = time.perf_counter()
+    model = portable_model(whole)
+    row: dict[str, Any] = {"net": case[0], "shape": case[2], "members": case[4], "numbers": model.parameters}
+    row["trace_seconds"] = round(time.perf_counter() - began, 2)
+    write_torch_folder(model, folder / "torch")
+    write_onnx_file(model, folder / "model.onnx")
+    (folder / "model.html").write_text(page_of(model))
+    row["bytes"] = {path.name: path.stat().st_size for path in sorted(folder.rglob("*")) if path.is_file()}
+    session = onnxruntime.InferenceSession(str(folder / "model.onnx"), providers=["CPUExecutionProvider"])
+    x = session.run(None, {"label": np.full(SAMPLES, -1), "seed": np.arange(SAMPLES)})[0]
+    row["onnx_difference"] = check_against(whole, 0, x, range(SAMPLES))
+    row["onnx_ms"] = {"routed": milliseconds(folder / "model.onnx")}
+    write_onnx_file(portable_model(whole, member=0), folder / "one.onnx")
+    row["onnx_ms"]["all"] = round(
+        milliseconds(folder / "one.onnx") * case[4], 2
+    )  # every member computes the whole batch
+    if gathered(model, folder / "gathered.onnx"):
+        row["onnx_ms"]["gathered"] = milliseconds(folder / "gathered.onnx")
+    row["browser_ms"] = in_browser(folder / "model.html")
+    return row
+
+
+def main() -> None:
+    rows = []
+    for case in CASES:
+        with tempfile.TemporaryDirectory() as folder:
+            rows.append(measure(case, Path(folder)))
+            print(rows[-1], file=sys.stderr)
+    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
+    facts = {
+        "command": "python benchmarks/exports.py",
+        "commit": commit,
+        "date": datetime.date.today().isoformat(),
+        "machine": f"{platform.machine()}, one thread",
+        "versions": {
+            "ganherd": __version__,
+            "torch": torch.__version__,
+            "onnx": onnx.__version__,
+            "onnxruntime": onnxruntime.__version__,
+        },
+        "samples": SAMPLES,
+        "seed": 0,
+        "rows": rows,
+    }
+    print(json.dumps(facts, indent=1))
+
+
+if __name__ == "__main__":
+    main()
