@@ -78,7 +78,7 @@ def _table(rows: list[ListedRecipe], width: int) -> str:
 
 
 _FOOTER = (
-    "CPU or GPU is what a recipe was made for, (… here) what your last run of it took.",
+    "CPU or GPU is what a recipe was made for, (… here) what your last run took.",
     "To estimate time and memory:",
     "  ganherd train NAME --dry-run",
 )
