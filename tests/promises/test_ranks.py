@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import processes
 import pytest
 import run_files
 import tiny_runs
 import torch
 import warm_python
+from PIL import Image
 
 from comm.launch import mpiexec, torchrun
 from ganherd.comm import heartbeat
@@ -148,6 +150,10 @@ def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.
     mixtures = [run_files.tensors(path / "mixture") for path in (run, other)]
     for name, value in mixtures[1].items():
         assert torch.allclose(mixtures[0][name].double(), value.double(), 1e-9, 1e-9), name
+    for path in (other / "sprites").glob("*.webp"):
+        sheets = [np.asarray(Image.open(folder / "sprites" / path.name)).astype(int) for folder in (run, other)]
+        assert np.abs(sheets[0] - sheets[1]).max() <= 1, path.name
+    assert len(list((run / "sprites").iterdir())) == len(list((other / "sprites").iterdir())) >= 3
     assert RunFolder(run).info.state == "finished"
 
 
