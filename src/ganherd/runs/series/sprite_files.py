@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ganherd.runs.models import Count, Members, Text, _Record
+from ganherd.runs.models import Members, Text, _Record
 from ganherd.util import files
 
 MOST_BYTES = 200 << 20  # of all sheets of a run

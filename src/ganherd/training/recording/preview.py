@@ -87,7 +87,7 @@ class Preview:
         return self._call(breed, views, buffers, keys, inputs).cpu()
 
     def _call(self, breed: Breed, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
-        """Return the images of some members [n, images, …]: all at once, or of one after another if each needs a copy of the net."""
+        """Return the images of some members [n, images, …]: all at once, or one by one if each needs a copy of the net."""
         tensors = views | buffers
         each = [
             ({k: v[row] for k, v in tensors.items()}, tuple(v[row] for v in inputs), keys[row])

@@ -14,7 +14,6 @@ from torch.nn.functional import adaptive_avg_pool2d
 from ganherd.runs.series import sprite_files
 from ganherd.runs.series.sprite_files import SpriteIndex
 from ganherd.training.callbacks import Callback
-from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util import files
 from ganherd.viz import sprite_sheet
 
