@@ -10,7 +10,6 @@ from typing import Any
 
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import steps as saved_steps
-from ganherd.runs.json_lines import read_last
 from ganherd.runs.models import MetricsRecord, RunInfo
 from ganherd.runs.records import plain
 from ganherd.runs.results.verdict_record import read_verdict
@@ -53,7 +52,7 @@ def summary(run: ShownRun) -> JsonObject:
 
 def progress(run: ShownRun) -> JsonObject:
     """Return the state of a run, its step, its rate and the time left: what changes while it trains."""
-    info, last = run.folder.info, read_last(run.folder.metrics_path, MetricsRecord, 10)
+    info, last = run.folder.info, last_records(run, 10)
     state = current_state(run.folder, info.state or "unknown", last)
     step = max([last[-1].step if last else 0, info.step or 0, *saved_steps(run.folder.checkpoints)])
     left = seconds_left(last, step, info.budget) if last and info.budget and state == "running" else None
@@ -65,6 +64,20 @@ def progress(run: ShownRun) -> JsonObject:
         "seconds": last[-1].seconds if last else None,
         "seconds_left": left,
     }
+
+
+def last_records(run: ShownRun, count: int) -> list[MetricsRecord]:
+    """Return the last records of a run; those that ganherd did not write are left out."""
+    records: list[MetricsRecord] = []
+    for tried, line in enumerate(run.metrics_file.lines_before(run.metrics_file.size())):
+        if len(records) == count or tried == 2 * count:
+            break
+        with suppress(ValueError):
+            if (parsed := line.parse()) is not None:
+                record = MetricsRecord(parsed.step, parsed.content)
+                if record.seconds >= 0 and record.rate >= 0:  # also raises if they are no numbers
+                    records.append(record)
+    return records[::-1]
 
 
 def details(run: ShownRun) -> JsonObject:

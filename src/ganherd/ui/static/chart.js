@@ -2,7 +2,8 @@
 
 import { announce, count, h, num, resizeCanvas, themeColour } from "./dom.js";
 
-const PAD = { left: 58, right: 14, top: 10, bottom: 30 };
+const PAD = { left: 56, right: 26, top: 10, bottom: 30 };
+const NARROW = 400; // pixels of a chart whose axis has less room
 const LISTED = 10; // values next to the pointer
 
 export class Chart {
@@ -64,7 +65,7 @@ export class Chart {
     const pen = resizeCanvas(this.canvas, width, this.tall);
     this.canvas.style.setProperty("width", "100%");
     const view = this.limits();
-    const left = PAD.left, right = width - PAD.right, top = PAD.top, bottom = this.tall - PAD.bottom;
+    const left = width < NARROW ? 42 : PAD.left, right = width - PAD.right, top = PAD.top, bottom = this.tall - PAD.bottom;
     const px = (x) => left + ((x - view.first) / (view.last - view.first)) * (right - left);
     const py = (y) => bottom - (((this.log ? Math.log10(y) : y) - view.low) / (view.high - view.low)) * (bottom - top);
     this.view = { ...view, px, py, left, right, top, bottom };
@@ -75,7 +76,7 @@ export class Chart {
     pen.strokeStyle = rule;
     pen.textAlign = "right";
     pen.textBaseline = "middle";
-    for (const [value, text] of this.log ? logTicks(view.low, view.high) : ticks(view.low, view.high, 5, this.yText)) {
+    for (const [value, text] of this.log ? logTicks(view.low, view.high) : ticks(view.low, view.high, this.tall < 220 ? 4 : 6, this.yText)) {
       const y = py(value);
       pen.beginPath();
       pen.moveTo(left, y);
@@ -85,7 +86,7 @@ export class Chart {
     }
     pen.textAlign = "center";
     pen.textBaseline = "top";
-    for (const [value, text] of ticks(view.first, view.last, Math.max(2, Math.floor(width / 130)), this.xText)) pen.fillText(text, px(value), bottom + 9);
+    for (const [value, text] of ticks(view.first, view.last, Math.max(2, Math.floor(width / 95)), this.xText)) pen.fillText(text, px(value), bottom + 9);
     pen.save();
     pen.beginPath();
     pen.rect(left, top - 2, right - left, bottom - top + 4);
@@ -238,7 +239,7 @@ function upright(pen, x, top, bottom, colour, dash) {
 function ticks(low, high, wanted, text) {
   const raw = (high - low) / wanted;
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = power * ([1, 2, 5, 10].find((one) => one * power >= raw) ?? 10);
+  const step = power * ([1, 2, 2.5, 5, 10].find((one) => one * power >= raw) ?? 10);
   const out = [];
   for (let value = Math.ceil(low / step) * step; value <= high + step / 1e6; value += step) out.push([value, text(Number(value.toPrecision(10)))]);
   return out;

@@ -109,7 +109,10 @@ export function sentenceOf(event, member, name = (m) => `member ${m}`) {
       return [`Swapped ${words(event.what)} with ${name(other)}.`, false];
     }
     case "tournament": return [`Iteration ${event.iteration}: trains ${event.g === member ? "its own generator" : `a copy of the generator of ${name(event.g)}`}${event.d !== undefined ? `, against ${event.d === member ? "its own discriminator" : `the discriminator of ${name(event.d)}`}` : ""}.`, false];
-    case "replacement": return [`Iteration ${event.iteration}: ${event.g_new ? `the trained generator stays (${num(event.g_before)} → ${num(event.g_after)})` : "keeps its old generator"}.`, false];
+    case "replacement": {
+      const whose = event.won === undefined || event.won === member ? "its own generator, trained," : `a trained copy of the generator of ${name(event.won)}`;
+      return [`Iteration ${event.iteration}: ${event.g_new ? `${whose} took its place (fitness ${num(event.g_before)} → ${num(event.g_after)})` : "it keeps its old generator"}.`, false];
+    }
     case "lost": return ["Its rank was lost; another one continues.", true];
     default: return [words(event.event), false];
   }

@@ -5,17 +5,28 @@ import { h, resizeCanvas, themeColour } from "./dom.js";
 /** Return an element that shows samples; the label and the member of an image appear under the pointer. */
 export function sampleView(answer, alt, width = 640) {
   if (answer.kind === "points") return pointsView(answer.points, alt, Math.min(width, 480));
-  const [tall, wide] = answer.tile;
-  const image = h("img", { src: answer.image, alt, class: `samples${wide < 40 ? " pixel" : ""}` });
-  image.style.setProperty("max-width", `${Math.min(width, Math.max(answer.columns * wide * 8, 200))}px`);
-  image.addEventListener("pointermove", (event) => {
-    const box = image.getBoundingClientRect();
-    const rows = Math.ceil(answer.member.length / answer.columns);
-    const at = Math.floor(((event.clientY - box.top) / box.height) * rows) * answer.columns + Math.floor(((event.clientX - box.left) / box.width) * answer.columns);
-    const label = answer.labels[answer.y[at]];
-    image.title = at < answer.member.length ? `${label ? `${label}, ` : ""}member ${answer.member[at]}` : "";
+  const [tall, wide] = answer.tile, { columns } = answer, rows = Math.ceil(answer.member.length / columns);
+  const gap = 3, tile = Math.max(4, Math.min(84, Math.floor((width + gap) / columns) - gap)), high = Math.round((tile * tall) / wide);
+  const canvas = h("canvas", { role: "img", "aria-label": alt, class: "samples" });
+  const pen = resizeCanvas(canvas, columns * (tile + gap) - gap, rows * (high + gap) - gap);
+  canvas.style.setProperty("height", "auto");
+  const image = new Image();
+  image.addEventListener("load", () => {
+    pen.imageSmoothingEnabled = tile / wide < 1.6;
+    answer.member.forEach((_, i) => {
+      const column = i % columns, row = Math.floor(i / columns);
+      pen.drawImage(image, column * wide, row * tall, wide, tall, column * (tile + gap), row * (high + gap), tile, high);
+    });
+    canvas.dataset.drawn = "true";
   });
-  return image;
+  image.src = answer.image;
+  canvas.addEventListener("pointermove", (event) => {
+    const box = canvas.getBoundingClientRect();
+    const at = Math.floor(((event.clientY - box.top) / box.height) * rows) * columns + Math.floor(((event.clientX - box.left) / box.width) * columns);
+    const label = answer.labels[answer.y[at]];
+    canvas.title = at < answer.member.length ? `${label ? `${label}, ` : ""}member ${answer.member[at]}` : "";
+  });
+  return canvas;
 }
 
 function pointsView(points, alt, size) {

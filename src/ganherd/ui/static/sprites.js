@@ -61,11 +61,16 @@ export class Sprites {
     const [tall, wide] = this.facts.tile;
     const cellWide = wide * this.side, cellTall = tall * this.side;
     const left = (member % this.facts.columns) * cellWide, top = Math.floor(member / this.facts.columns) * cellTall;
-    const scale = Math.min(width / (wide * side), height / (tall * side));
-    const drawnWide = wide * side * scale, drawnTall = tall * side * scale;
+    const gap = side > 1 ? Math.max(1, Math.round(width / 60)) : 0;
+    const scale = Math.min((width - gap * (side - 1)) / (wide * side), (height - gap * (side - 1)) / (tall * side));
+    const [drawnWide, drawnTall] = [wide * scale, tall * scale];
+    const x0 = x + (width - drawnWide * side - gap * (side - 1)) / 2, y0 = y + (height - drawnTall * side - gap * (side - 1)) / 2;
     pen.imageSmoothingEnabled = scale * (window.devicePixelRatio || 1) < 1.6;
     pen.imageSmoothingQuality = "high";
-    pen.drawImage(sheet, left, top, wide * side, tall * side, x + (width - drawnWide) / 2, y + (height - drawnTall) / 2, drawnWide, drawnTall);
+    for (let i = 0; i < side * side; i += 1) {
+      const column = i % side, row = Math.floor(i / side);
+      pen.drawImage(sheet, left + column * wide, top + row * tall, wide, tall, x0 + column * (drawnWide + gap), y0 + row * (drawnTall + gap), drawnWide, drawnTall);
+    }
   }
 
   get side() { return Math.round(Math.sqrt(this.facts.samples)); }

@@ -39,18 +39,15 @@ export class Wall {
     this.width = width;
     const { run, each } = this;
     const torus = run.layout.kind === "torus" ? run.layout : null;
-    const sizes = [[4, 250], [12, 168], [20, 132], [40, 104], [120, 80], [400, 54], [1200, 38], [Infinity, 26]];
-    let size = sizes.find(([most]) => each <= most)[1];
-    size = Math.min(size, Math.floor((width - GAP) / Math.min(2, each)) - GAP);
-    this.gap = size < 60 ? 4 : GAP;
-    let columns = Math.max(1, Math.floor((width + this.gap) / (size + this.gap)));
-    if (torus) {
-      const across = torus.columns;
-      size = Math.max(16, Math.min(200, Math.floor((width - 24) / across) - this.gap));
-      columns = across;
-    } else if (each <= columns * 2 && each > columns) columns = Math.ceil(each / 2);
+    const sizes = [[4, 250], [12, 150], [20, 126], [40, 100], [120, 76], [400, 50], [1200, 36], [Infinity, 24]];
+    const wanted = sizes.find(([most]) => each <= most)[1];
+    this.gap = wanted < 60 ? 4 : GAP;
+    let columns = torus ? torus.columns : Math.max(Math.min(2, each), Math.floor((width + this.gap) / (wanted + this.gap)));
     if (!torus && each <= columns) columns = each;
-    if (!torus && each > columns && size >= 60) size = Math.min(size * 1.25, Math.floor((width + this.gap) / columns) - this.gap);
+    else if (!torus && wanted >= 100) columns = Math.ceil(each / Math.ceil(each / columns)); // rows of equal length
+    const room = torus ? width - 24 : width;
+    let size = Math.floor((room + this.gap) / columns) - this.gap;
+    size = Math.max(12, Math.min(size, wanted < 60 ? wanted + 6 : 260, torus ? Math.max(90, (innerHeight - 400) / torus.rows - 32) : Infinity));
     this.size = Math.floor(size);
     this.caption = this.size >= 60 ? 22 : 0;
     this.columns = columns;
@@ -58,6 +55,7 @@ export class Wall {
     const population = torus?.population ?? 1;
     const inner = Math.ceil(Math.sqrt(population));
     const margin = torus ? 12 : 0;
+    const shift = torus ? Math.max(0, Math.floor((width - columns * (this.size + this.gap) + this.gap) / 2) - margin) : 0;
     let top = margin;
     for (const heading of this.element.querySelectorAll("h3")) heading.remove();
     for (let replica = 0; replica < run.replicas; replica += 1) {
@@ -67,7 +65,7 @@ export class Wall {
       }
       const cells = torus ? torus.rows * torus.columns : each;
       for (let cell = 0; cell < cells; cell += 1) {
-        const x = margin + (cell % columns) * (this.size + this.gap), y = top + Math.floor(cell / columns) * (this.size + this.caption + this.gap);
+        const x = margin + shift + (cell % columns) * (this.size + this.gap), y = top + Math.floor(cell / columns) * (this.size + this.caption + this.gap);
         const part = this.size / inner;
         for (let i = 0; i < population; i += 1) {
           this.boxes[replica * each + cell * population + i] = { x: x + (i % inner) * part, y: y + Math.floor(i / inner) * part, size: population > 1 ? part - 2 : this.size, cell };
@@ -77,6 +75,7 @@ export class Wall {
     }
     this.height = top + margin;
     this.margin = margin;
+    this.shift = shift;
     this.place();
     this.draw();
   }
@@ -151,7 +150,7 @@ export class Wall {
     pen.strokeStyle = line;
     pen.setLineDash([5, 5]);
     const wide = this.columns * (this.size + this.gap) - this.gap + 14;
-    pen.strokeRect(this.margin - 7, this.margin - 7, wide, this.height - 2 * this.margin + 2);
+    pen.strokeRect(this.margin + this.shift - 7, this.margin - 7, wide, this.height - 2 * this.margin + 2);
     pen.setLineDash([]);
   }
 

@@ -2,6 +2,7 @@
 
 import { remember } from "../app.js";
 import { choice, count, duration, figureText, fill, h, num, resizeCanvas, statePill, verdictPill } from "../dom.js";
+import { Chart } from "../chart.js";
 import { drawLegend, nameColour, scaleOf } from "../colours.js";
 import { History } from "../history.js";
 import { Sprites, drawMember } from "../sprites.js";
@@ -61,11 +62,13 @@ export async function mount(root, { source, run, query }) {
 
   // the frame
   const head = h("section", { class: "card", "aria-label": "Run" });
-  const notes = h("div");
+  const notes = h("section", { class: "card", "aria-label": "Verdict" });
   const legend = h("div", { class: "legend" });
   const about = h("p", { class: "small soft", style: { margin: "10px 0 0" } });
   const picker = choice([...byName].map(([key, figure]) => [key, figure.label]), chosen, (key) => { chosen = key; remember({ colour: key }); recolour(); }, { id: "colour" });
   const alarms = h("section", { class: "card", "aria-label": "Alarms", hidden: true });
+  const trend = new Chart({ height: 170, label: "The chosen figure over steps" });
+  const course = h("section", { class: "card", "aria-label": "Course", hidden: true }, h("h3"), trend.element);
   const time = new TimeBar(sprites.steps, query.has("step") ? Number(query.get("step")) : null, (step, isLast) => {
     remember({ step: isLast ? null : step });
     return goTo(step);
@@ -75,7 +78,7 @@ export async function mount(root, { source, run, query }) {
       h("h2", { style: { margin: 0 } }, isTorus ? `${run.layout.rows} × ${run.layout.columns} cells on a torus` : isGap ? `${count(run.members)} members that swap discriminators` : run.labels.some(Boolean) ? "One member for each class" : `${count(run.members)} ${run.members === 1 ? "member" : "members"}`),
       h("div", { class: "row" }, legend, h("label", { class: "row", for: "colour", style: { gap: "7px" } }, h("span", { class: "small soft" }, "Colour by"), picker))),
     wall.element, about);
-  root.append(head, notes, board, alarms, time.element);
+  root.append(head, h("div", { class: "split" }, board, h("aside", { "aria-label": "About the herd" }, notes, alarms, course)), time.element);
 
   async function recolour() {
     const own = ++wanted, figure = byName.get(chosen);
@@ -84,10 +87,12 @@ export async function mount(root, { source, run, query }) {
     else if (chosen === "genes" || chosen === "partner") values = chosen === "genes" ? then.founder : then.partner;
     else {
       try {
-        if (scale?.name !== chosen) {
-          const band = await source.metrics(run.id, { figures: chosen, points: 60 });
+        if (scale?.name !== chosen || scale.step !== state.step) {
+          const band = await source.metrics(run.id, { figures: chosen, points: 80 });
           const column = band.figures[chosen];
-          scale = { name: chosen, ...scaleOf(figure, (column.band ?? [column.all ?? []]).flat()) };
+          if (own !== wanted) return;
+          scale = { name: chosen, step: state.step, ...scaleOf(figure, (column.band ?? [column.all ?? []]).flat()) };
+          showCourse(figure, band);
         }
         const record = await source.record(run.id, { step, figures: chosen });
         if (own !== wanted) return;
@@ -95,6 +100,8 @@ export async function mount(root, { source, run, query }) {
       } catch { values = []; }
     }
     if (own !== wanted) return;
+    if (!run.figures.includes(figure)) course.hidden = true;
+    else { course.hidden = false; trend.mark = time.step; trend.draw(); }
     let colours;
     if (chosen === "genes" || chosen === "partner") {
       colours = values.map(nameColour);
@@ -111,6 +118,14 @@ export async function mount(root, { source, run, query }) {
     }
     about.textContent = [figure?.about ? `${figure.label}: ${figure.about}.` : "", overlayText()].filter(Boolean).join(" ");
     wall.set({ colours, badges: badges(), overlay: overlay() });
+  }
+
+  function showCourse(figure, band) {
+    const column = band.figures[figure.name];
+    course.firstChild.textContent = `${figure.label[0].toUpperCase()}${figure.label.slice(1)} over steps`;
+    trend.yText = (value) => figureText(figure, value);
+    const one = run.members === 1 || column.all;
+    trend.set({ lines: one ? [{ name: figure.label, colour: nameColour(0), x: band.step, y: column.all ?? column.band[2] }] : [], bands: one ? [] : [{ name: "median", colour: nameColour(0), x: band.step, levels: column.band }] }, { mark: time.step });
   }
 
   function overlayText() {
@@ -148,7 +163,10 @@ export async function mount(root, { source, run, query }) {
     if (step !== null) {
       try {
         const sheet = await sprites.sheet(step);
-        if (step === time.step) wall.show(sheet);
+        if (step === time.step) {
+          wall.show(sheet);
+          wall.element.dataset.step = step;
+        }
         const next = sprites.steps[time.index + 1];
         if (time.playing && next !== undefined) sprites.sheet(next).catch(() => {});
       } catch { /* thinned in the meantime: the next list of steps does not have it */ }
@@ -166,14 +184,17 @@ export async function mount(root, { source, run, query }) {
     if (state.rate) facts.push(["member-steps/s", num(Math.round(state.rate))]);
     if (run.engine) facts.push(["engine", `${run.engine.name}, ${run.engine.device}`]);
     fill(head,
-      h("div", { class: "row" }, h("h1", null, run.title), statePill(state.state), state.state === "finished" ? verdictPill(run.verdict?.word) : null, h("span", { class: "soft small mono" }, run.name === run.title ? "" : run.name)),
-      run.about ? h("p", { class: "soft", style: { margin: "6px 0 0" } }, run.about) : null,
-      run.changes?.length ? h("div", { class: "chips", style: { margin: "9px 0 0" } }, h("span", { class: "small soft" }, "changed:"), run.changes.map((change) => h("span", { class: "chip" }, change))) : null,
-      running ? h("div", { class: "bar", style: { "margin-top": "14px" }, role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round(100 * part), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: { width: `${100 * part}%` } })) : null,
-      h("dl", { class: "facts" }, facts.map(([key, value]) => h("div", null, h("dt", null, key), h("dd", null, value)))));
+      h("div", { class: "head" },
+        h("div", null,
+          h("div", { class: "row" }, h("h1", null, run.title), statePill(state.state), state.state === "finished" ? verdictPill(run.verdict?.word) : null, h("span", { class: "soft small mono" }, run.name === run.title ? "" : run.name)),
+          run.about ? h("p", { class: "soft", style: { margin: "5px 0 0" } }, run.about) : null,
+          run.changes?.length ? h("div", { class: "chips", style: { margin: "8px 0 0" } }, h("span", { class: "small soft" }, "changed:"), run.changes.map((change) => h("span", { class: "chip" }, change))) : null),
+        h("dl", { class: "facts" }, facts.map(([key, value]) => h("div", { class: ["engine", "member-steps/s"].includes(key) ? "extra" : null }, h("dt", null, key), h("dd", null, value))))),
+      running ? h("div", { class: "bar", style: { "margin-top": "12px" }, role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round(100 * part), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: { width: `${100 * part}%` } })) : null);
     const verdict = run.verdict && state.state === "finished" ? h("p", { class: `note${run.verdict.word === "good" ? "" : " bad"}` }, h("b", null, run.verdict.word), `: ${run.verdict.reason}${run.verdict.try_next ? `; ${run.verdict.try_next}` : ""}.`) : null;
     const ended = ["killed", "interrupted", "failed", "unknown"].includes(state.state) ? h("p", { class: "note bad" }, state.state === "unknown" ? "Nobody knows whether this run still trains. If it does not, resume it with " : "This run ended before its last step. Resume it with ", h("span", { class: "mono" }, run.resume)) : null;
     const bare = !sprites.steps.length ? h("p", { class: "note" }, run.sprites ? "The first samples are being drawn." : "This run has no sprites: it was trained with run.sprites 0 or by an older version. Its numbers are all here.") : null;
+    notes.hidden = !(run.problem || ended || verdict || bare);
     fill(notes, run.problem ? h("p", { class: "note bad" }, run.problem) : null, ended, verdict, bare);
   }
 
@@ -200,5 +221,5 @@ export async function mount(root, { source, run, query }) {
     } else if (seen !== null && now.metrics !== seen.metrics && time.follows) goTo(time.step);
     seen = now;
   });
-  return () => { stop(); time.close(); wall.close(); };
+  return () => { stop(); time.close(); wall.close(); trend.close(); };
 }

@@ -8,6 +8,7 @@ import { History, sentenceOf } from "../history.js";
 import { Sprites, drawMember } from "../sprites.js";
 import { TimeBar } from "../timebar.js";
 
+const MOST_EVENTS = 12; // that are listed at once
 const SHOWN = ["spread", "differs", "loss_g", "loss_d", "tells", "lr_g"];
 
 export async function mount(root, { source, run, words, query }) {
@@ -62,12 +63,21 @@ export async function mount(root, { source, run, words, query }) {
   async function loadStory() {
     await history.update(source, run.id);
     const { events, damaged } = await source.events(run.id, { member, limit: 5000 });
-    const told = events.filter((event) => !["tournament", "mixture"].includes(event.event)).slice(-60).reverse();
+    let won;
+    for (const event of events) {
+      if (event.event === "tournament") won = event.g;
+      else if (event.event === "replacement") event.won = won;
+    }
+    const told = events.filter((event) => !["tournament", "mixture"].includes(event.event)).reverse();
+    const rest = told.splice(MOST_EVENTS);
     fill(story, h("h2", null, "What happened"), damaged ? h("p", { class: "note bad" }, `${count(damaged)} events are damaged and left out.`) : null,
-      told.length ? h("ul", { class: "events" }, told.map((event) => {
-        const [text, pictured] = sentenceOf(event, member, name);
-        return h("li", null, h("span", { class: "at" }, `step ${count(event.step)}`), h("div", null, text, pictured && sprites.steps.length > 1 ? beforeAfter(event.step) : null));
-      })) : h("p", { class: "soft" }, "Nothing out of the ordinary."));
+      told.length ? h("ul", { class: "events" }, told.map(line)) : h("p", { class: "soft" }, "Nothing out of the ordinary."),
+      rest.length ? h("details", null, h("summary", { class: "small" }, `${count(rest.length)} earlier ones`), h("ul", { class: "events" }, rest.slice(0, 500).map(line))) : null);
+  }
+
+  function line(event) {
+    const [text, pictured] = sentenceOf(event, member, name);
+    return h("li", null, h("span", { class: "at" }, `step ${count(event.step)}`), h("div", null, text, pictured && sprites.steps.length > 1 ? beforeAfter(event.step) : null));
   }
 
   function beforeAfter(at) {

@@ -5,9 +5,10 @@ import { WalkPlayer, sampleView } from "../samples.js";
 
 export async function mount(root, { source, run }) {
   const title = h("h1", { style: { "margin-bottom": "4px" } }, "Sample ", run.title);
-  const status = h("p", { class: "soft small", role: "status" }, "Loading the mixture…");
+  const status = h("p", { class: "soft small", role: "status" }, "Loading the mixture… The first time takes a few seconds.");
   const card = h("section", { class: "card", "aria-label": "Samples" }, title, status);
-  root.append(card);
+  const split = h("div", { class: "split" }, card);
+  root.append(split);
   let facts;
   try {
     facts = await source.mixture(run.id);
@@ -19,7 +20,7 @@ export async function mount(root, { source, run }) {
   const view = h("div", { style: { "margin-top": "16px" } });
   const links = h("div", { class: "row" });
   let turn = 0, walkTurn = 0;
-  const player = new WalkPlayer(Math.min(300, innerWidth - 60));
+  const player = new WalkPlayer(Math.min(288, innerWidth - 60));
   const ends = { from: 0, to: 1 };
 
   const draw = async () => {
@@ -61,12 +62,12 @@ export async function mount(root, { source, run }) {
     h("form", { class: "form", onsubmit: (event) => event.preventDefault() },
       facts.labels.length ? h("label", { class: "field" }, "Label", choice([["", "all"], ...facts.labels.map((label) => [label, label])], "", (label) => { settings.label = label; later(); })) : null,
       seedField, countField,
-      h("label", { class: "field wide" }, h("span", { class: "soft small" }, "Truncation ", shown), range),
+      h("label", { class: "field wide" }, h("span", { class: "caption" }, "Truncation ", shown), range),
       facts.replicas > 1 ? h("label", { class: "field" }, "Replica", choice(Array.from({ length: facts.replicas }, (_, i) => [String(i), String(i + 1)]), "0", (replica) => { settings.replica = Number(replica); later(); })) : null,
       another),
-    view, h("div", { class: "row", style: { "margin-top": "14px" } }, h("span", { class: "soft small" }, "Download"), links));
-  root.append(h("section", { class: "card", "aria-label": "Walk" }, h("h2", null, "A walk between two noises"), h("div", { class: "row", style: { "align-items": "start", gap: "24px" } }, player.element,
-    h("form", { class: "form", style: { "max-width": "320px" }, onsubmit: (event) => event.preventDefault() }, fromField, toField, h("button", { type: "button", onclick: () => { ends.to = Math.floor(Math.random() * 1e6); toInput.value = ends.to; walk(); } }, "Another end")))));
+    h("div", { class: "row", style: { "margin-top": "14px" } }, h("span", { class: "soft small" }, "Download"), links), view);
+  split.append(h("section", { class: "card", "aria-label": "Walk" }, h("h2", null, "A walk between two noises"), player.element,
+    h("form", { class: "form", style: { "margin-top": "12px" }, onsubmit: (event) => event.preventDefault() }, fromField, toField, h("button", { type: "button", onclick: () => { ends.to = Math.floor(Math.random() * 1e6); toInput.value = ends.to; walk(); } }, "Another end"))));
   await draw();
   walk();
   return () => player.stop();
