@@ -67,9 +67,8 @@ class PageServer:
 def serving(roots: Sequence[Path], host: str = "127.0.0.1", token: str | None = None) -> Iterator[PageServer]:
     """Serve runs inside the block. With another `host` the server is still bound to 127.0.0.1, but guards itself as if it were."""
     listener = serve.bind("127.0.0.1", 0)
-    config = uvicorn.Config(
-        create_app(roots, host, token), log_level="error", lifespan="off", timeout_graceful_shutdown=1
-    )
+    app = create_app(roots, host, token)
+    config = uvicorn.Config(app, log_level="error", lifespan="off", timeout_graceful_shutdown=3)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
@@ -78,5 +77,6 @@ def serving(roots: Sequence[Path], host: str = "127.0.0.1", token: str | None = 
     try:
         yield PageServer(listener.getsockname()[1])
     finally:
+        app.state.feed.close()
         server.should_exit = True
         thread.join(20)

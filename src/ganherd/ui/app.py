@@ -40,7 +40,8 @@ def create_app(
         description="Read runs of ganherd, and sample their mixtures. All numbers that are not finite are null.",
     )  # fmt: skip
     catalog = RunCatalog(roots)
-    app.include_router(make_router(catalog, SampleService(trust_code), LiveFeed(catalog)))
+    app.state.feed = LiveFeed(catalog)
+    app.include_router(make_router(catalog, SampleService(trust_code), app.state.feed))
     _add_errors(app)
     _add_static(app)
     app.add_middleware(GZipMiddleware, minimum_size=800, compresslevel=5)

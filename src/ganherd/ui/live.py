@@ -31,6 +31,11 @@ class LiveFeed:
         self._seen: dict[str, tuple[float, JsonObject]] = {}  # by run: when it was looked at, and what was seen
         self._versions: dict[str, tuple[float, str]] = {}
         self.listeners = 0
+        self._is_closed = False
+
+    def close(self) -> None:
+        """End all streams, because the server ends."""
+        self._is_closed = True
 
     async def listen(self, run_ids: Sequence[str], cursor: str = "") -> AsyncIterator[str]:
         """Yield a message whenever one of the runs has changed; `cursor` is that of the last message the page has."""
@@ -38,7 +43,7 @@ class LiveFeed:
         try:
             spoke = time.monotonic()
             yield "retry: 2000\n\n"
-            while True:
+            while not self._is_closed:
                 states = await asyncio.to_thread(self._states, run_ids)
                 now = hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:16]
                 if now != cursor:

@@ -46,7 +46,9 @@ def summary(run: ShownRun) -> JsonObject:
     if not facts["problem"]:
         with suppress(UserError, OSError, ValueError, KeyError, TypeError):
             answer |= progress(run)
-        answer["picture"] = bool(sprite_files.saved_sheets(run.folder.sprites)) or run.folder.samples.is_dir()
+        sheets = sprite_files.saved_sheets(run.folder.sprites)
+        answer["sprites"] = bool(sheets) and sprite_files.read_index(run.folder.sprites) is not None
+        answer["picture"] = any(run.folder.samples.glob("*.png"))
     return clean(answer)
 
 

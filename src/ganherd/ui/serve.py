@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
+from types import FrameType
 
 from ganherd.ui.access import is_loopback
 from ganherd.util.errors import UserError
@@ -44,17 +45,22 @@ def serve(
 
     from ganherd.ui.app import create_app
 
+    class _Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.state.feed.close()  # otherwise the server waits for pages that listen
+            super().handle_exit(sig, frame)
+
     listener = bind(host, port)
     token = secrets.token_urlsafe(18) if needs_token or not is_loopback(host) else None
     app = create_app(roots, host, token, trust_code)
     for line in announcement(host, listener.getsockname()[1], token, landing):
         say(line)
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1, limit_concurrency=512,
+        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=3, limit_concurrency=512,
         server_header=False,
     )  # fmt: skip
     with suppress(KeyboardInterrupt):
-        uvicorn.Server(config).run(sockets=[listener])
+        _Server(config).run(sockets=[listener])
 
 
 def bind(host: str, port: int | None) -> socket.socket:

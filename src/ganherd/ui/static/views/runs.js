@@ -77,8 +77,8 @@ function describe(run) {
 
 async function drawPicture(source, run, place) {
   try {
+    if (!run.sprites) throw new Error("no sprites yet");
     const facts = await source.sprites(run.id);
-    if (!facts.steps.length) throw new Error("no sprites yet");
     const sprites = new Sprites(source, { id: run.id, sprites: facts });
     const sheet = await sprites.sheet(sprites.last);
     const canvas = h("canvas", { role: "img", "aria-label": `samples of ${run.name}` });
