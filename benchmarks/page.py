@@ -25,6 +25,7 @@ import numpy as np
 from ganherd.recipe import recipe_file
 from ganherd.runs.series import sprite_files
 from ganherd.runs.series.sprite_files import SpriteIndex
+from ganherd.util import files
 from ganherd.viz import sprite_sheet
 
 MBIT, LATENCY = 1.0, 20  # of the throttled network: megabits and milliseconds
@@ -134,7 +135,8 @@ def measure(address: str, server: int) -> dict[str, Any]:
           const drawn = new Promise((done) => new MutationObserver((_, self) => { self.disconnect(); done(performance.now()); })
             .observe(wall, { attributes: true, attributeFilter: ['data-step'] }));
           range.value = to; range.dispatchEvent(new Event('input'));
-          const at = await drawn, url = performance.getEntriesByType('resource').filter((one) => /sprites\\/\\d+$/.test(one.name)).at(-1);
+          const at = await drawn, all = performance.getEntriesByType('resource');
+          const url = all.filter((one) => /sprites\\/\\d+$/.test(one.name)).at(-1);
           await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
           return [at - url.responseEnd, performance.now() - url.responseEnd];
         }"""
@@ -168,23 +170,94 @@ def measure(address: str, server: int) -> dict[str, Any]:
     }
 
 
+def follow(folder: Path, seconds: float) -> dict[str, Any]:
+    """Let a page follow three runs that write a record and a sheet each second, and return the memory and the CPU time over it."""
+    from playwright.sync_api import sync_playwright
+
+    runs = [folder / f"live-{number}" for number in range(3)]
+    for run in runs:
+        write_run(run, 100, 20, 20)
+        info = json.loads((run / "run.json").read_text())
+        (run / "run.json").write_text(json.dumps({**info, "state": "running", "budget": {"steps": 10**7}}))
+    locks = [files.lock(run / ".lock") for run in runs]
+    lines = [(run / "metrics.jsonl").read_text().splitlines()[-1] for run in runs]
+    sheets = [sorted((run / "sprites").glob("*.webp"))[-1].read_bytes() for run in runs]
+    server, address = start_server(folder)
+    rows = []
+    chromium = os.environ.get("CHROMIUM") or shutil.which("chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        pages = [browser.new_page() for _ in runs]
+        for page, run in zip(pages, runs, strict=True):
+            page.goto(f"{address}/#/run/{run.name}")
+        sessions = [page.context.new_cdp_session(page) for page in pages]
+        began, step, noted = time.monotonic(), EVERY * 20, 0.0
+        while time.monotonic() - began < seconds:
+            step += EVERY
+            for run, line, sheet in zip(runs, lines, sheets, strict=True):
+                with (run / "metrics.jsonl").open("a") as handle:
+                    handle.write(re.sub(r'"step": \d+', f'"step": {step}', line, count=1) + "\n")
+                every = sprite_files.interval(step, EVERY, 200)
+                if step % every == 0:
+                    sprite_files.sheet_path(run / "sprites", step, "images").write_bytes(sheet)
+                    saved = sprite_files.saved_sheets(run / "sprites")
+                    sprite_files.keep_only(run / "sprites", [one for one in saved if one % every == 0])
+            pages[0].wait_for_timeout(1000)
+            if time.monotonic() - began >= noted:
+                heaps = []
+                for session in sessions:
+                    session.send("HeapProfiler.collectGarbage")
+                    heaps.append(int(session.send("Runtime.getHeapUsage")["usedSize"]))
+                memory = int(re.search(r"VmRSS:\s+(\d+)", Path(f"/proc/{server.pid}/status").read_text())[1]) * 1024
+                rows.append(
+                    {
+                        "seconds": round(time.monotonic() - began),
+                        "server, bytes": memory,
+                        "pages, bytes": heaps,
+                        "server, CPU s": cpu_seconds(server.pid),
+                    }
+                )
+                noted += seconds / 10
+        browser.close()
+    server.terminate()
+    server.wait(10)
+    for lock in locks:
+        lock.close()
+    return {"rows": rows}
+
+
+def start_server(runs: Path) -> tuple[subprocess.Popen[str], str]:
+    """Start the page on a folder of runs, and return its process and its address."""
+    words = [sys.executable, "-m", "ganherd", "ui", str(runs), "--port", "0"]
+    server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+    assert server.stderr is not None
+    return server, server.stderr.readline().split()[-1].removesuffix("/#/")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", type=Path, help="file for the results")
     parser.add_argument("--members", type=int, default=1000)
     parser.add_argument("--records", type=int, default=10_000)
     parser.add_argument("--sheets", type=int, default=200)
+    parser.add_argument("--follow", type=float, metavar="SECONDS", help="follow three live runs instead")
     options = parser.parse_args()
+    if options.follow:
+        with tempfile.TemporaryDirectory() as folder:
+            text = json.dumps(
+                {"command": " ".join(["python", *sys.argv]), **follow(Path(folder), options.follow)}, indent=1
+            )
+        print(text)
+        if options.o:
+            options.o.write_text(text + "\n")
+        return
     with tempfile.TemporaryDirectory() as folder:
         began = time.time()
         write_run(Path(folder) / "runs" / "big", options.members, options.records, options.sheets)
         size = (Path(folder) / "runs" / "big" / "metrics.jsonl").stat().st_size
         print(f"written in {time.time() - began:.0f} s: metrics.jsonl has {size / 2**20:,.0f} MiB", file=sys.stderr)
-        words = [sys.executable, "-m", "ganherd", "ui", f"{folder}/runs", "--port", "0"]
-        server = subprocess.Popen(words, stderr=subprocess.PIPE, text=True)
+        server, address = start_server(Path(folder) / "runs")
         try:
-            assert server.stderr is not None
-            address = server.stderr.readline().split()[-1].removesuffix("/#/")
             result = measure(address, server.pid)
             result["CPU seconds of the server"] = cpu_seconds(server.pid)
         finally:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import io
 import json
+import shutil
+import time
 import zipfile
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import page_server
 import pytest
 import run_files
 from page_server import PageServer
 from PIL import Image
 
 import ganherd
+from ganherd.comm.heartbeat import Beat
 
 
 def test_the_list_has_state_step_and_verdict_of_every_run(page: PageServer) -> None:
@@ -117,8 +123,6 @@ def test_samples_of_a_seed_are_those_of_the_python_api(page: PageServer, shown_r
     expected = ganherd.load(shown_runs / "classes").sample(9, label="1", seed=5)
     answer = page.get("/api/runs/classes/samples?n=9&label=1&seed=5").json
     assert answer["y"] == expected.y.tolist() and answer["member"] == expected.member.tolist() and answer["step"] == 30
-    import base64
-
     with Image.open(io.BytesIO(base64.b64decode(answer["image"].partition(",")[2]))) as image:
         grid = np.asarray(image)
     tiles = grid.reshape(3, 8, 3, 8).transpose(0, 2, 1, 3).reshape(9, 1, 8, 8)
@@ -215,3 +219,21 @@ def test_changes_are_sent_with_a_cursor(page: PageServer) -> None:
     assert lines[0] == "retry: 2000" and cursor.startswith("id: ") and lines[3] == "event: change"
     state = json.loads(data.removeprefix("data: "))
     assert list(state) == ["classes"] and state["classes"]["step"] == 30 and state["classes"]["sprites"][1] == 30
+
+
+def test_ranks_have_hosts_heartbeats_and_bytes(tmp_path: Path, shown_runs: Path) -> None:
+    shutil.copytree(shown_runs / "classes", tmp_path / "job")
+    info = json.loads((tmp_path / "job" / "run.json").read_text())
+    placed = {"communicator": "mpi", "hosts": ["n1", "n2"], "members": [[0, 1], [2]]}
+    (tmp_path / "job" / "run.json").write_text(json.dumps({**info, "ranks": placed}))
+    (tmp_path / "job" / "ranks").mkdir()
+    for rank, members in enumerate(placed["members"]):
+        beat = Beat(
+            rank, 2, "processing", f"n{rank + 1}", 1, members=tuple(members), step=30, rate=5.0, bytes_sent=2048
+        )
+        path = tmp_path / "job" / "ranks" / f"rank-{rank:03d}.json"
+        path.write_text(json.dumps({**asdict(beat), "time": time.time()}))
+    with page_server.serving([tmp_path]) as page:
+        ranks = page.get("/api/runs/job/ranks").json["ranks"]
+    assert [(rank["rank"], rank["host"], rank["members"]) for rank in ranks] == [(0, "n1", [0, 1]), (1, "n2", [2])]
+    assert ranks[0]["bytes_sent"] == 2048 and ranks[1]["state"] == "processing" and ranks[1]["heartbeat"] < 60

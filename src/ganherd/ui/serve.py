@@ -75,6 +75,7 @@ def bind(host: str, port: int | None) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, number))
+            listener.listen(2048)  # whoever reads the address may connect at once
         except OSError as error:
             listener.close()
             if port is None and number:

@@ -39,7 +39,7 @@ export class Wall {
     this.width = width;
     const { run, each } = this;
     const torus = run.layout.kind === "torus" ? run.layout : null;
-    const sizes = [[4, 250], [12, 150], [20, 126], [40, 100], [120, 76], [400, 50], [1200, 36], [Infinity, 24]];
+    const sizes = [[4, 215], [12, 150], [20, 126], [40, 100], [120, 76], [400, 50], [1200, 36], [Infinity, 24]];
     const wanted = sizes.find(([most]) => each <= most)[1];
     this.gap = wanted < 60 ? 4 : GAP;
     let columns = torus ? torus.columns : Math.max(Math.min(2, each), Math.floor((width + this.gap) / (wanted + this.gap)));

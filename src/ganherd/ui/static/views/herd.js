@@ -22,7 +22,7 @@ export async function mount(root, { source, run, query }) {
   if (isGap) extra.unshift(["partner", { name: "partner", label: "discriminator", about: "whose discriminator it has" }]);
   const byName = new Map([...figures.map((figure) => [figure.name, figure]), ...extra]);
   let chosen = byName.has(query.get("colour")) ? query.get("colour") : isTorus ? "genes" : isGap ? "partner" : figures[0]?.name ?? "age";
-  let values = [], then = history.at(0), scale = null, state = run, wanted = 0;
+  let values = [], then = history.at(0), scale = null, state = run, wanted = 0, courseOf = null;
 
   const label = (member) => run.labels[member] ?? (isTorus ? `cell ${Math.floor(member / run.layout.population) % (run.layout.rows * run.layout.columns)}` : `${member}`);
   const name = (member) => run.names[member] ?? `member ${member}`;
@@ -88,11 +88,9 @@ export async function mount(root, { source, run, query }) {
     else {
       try {
         if (scale?.name !== chosen || scale.step !== state.step) {
-          const band = await source.metrics(run.id, { figures: chosen, points: 80 });
-          const column = band.figures[chosen];
+          const column = (await showCourse(figure)).figures[chosen];
           if (own !== wanted) return;
           scale = { name: chosen, step: state.step, ...scaleOf(figure, (column.band ?? [column.all ?? []]).flat()) };
-          showCourse(figure, band);
         }
         const record = await source.record(run.id, { step, figures: chosen });
         if (own !== wanted) return;
@@ -100,8 +98,9 @@ export async function mount(root, { source, run, query }) {
       } catch { values = []; }
     }
     if (own !== wanted) return;
-    if (!run.figures.includes(figure)) course.hidden = true;
-    else { course.hidden = false; trend.mark = time.step; trend.draw(); }
+    if (!run.figures.includes(figure) && figures.length && courseOf !== `${figures[0].name} ${state.step}`) await showCourse(figures[0]).catch(() => {});
+    trend.mark = time.step;
+    trend.draw();
     let colours;
     if (chosen === "genes" || chosen === "partner") {
       colours = values.map(nameColour);
@@ -120,12 +119,16 @@ export async function mount(root, { source, run, query }) {
     wall.set({ colours, badges: badges(), overlay: overlay() });
   }
 
-  function showCourse(figure, band) {
+  async function showCourse(figure) {
+    const band = await source.metrics(run.id, { figures: figure.name, points: 60 });
     const column = band.figures[figure.name];
+    courseOf = `${figure.name} ${state.step}`;
+    course.hidden = !band.step.length;
     course.firstChild.textContent = `${figure.label[0].toUpperCase()}${figure.label.slice(1)} over steps`;
     trend.yText = (value) => figureText(figure, value);
     const one = run.members === 1 || column.all;
     trend.set({ lines: one ? [{ name: figure.label, colour: nameColour(0), x: band.step, y: column.all ?? column.band[2] }] : [], bands: one ? [] : [{ name: "median", colour: nameColour(0), x: band.step, levels: column.band }] }, { mark: time.step });
+    return band;
   }
 
   function overlayText() {
@@ -188,7 +191,7 @@ export async function mount(root, { source, run, query }) {
         h("div", null,
           h("div", { class: "row" }, h("h1", null, run.title), statePill(state.state), state.state === "finished" ? verdictPill(run.verdict?.word) : null, h("span", { class: "soft small mono" }, run.name === run.title ? "" : run.name)),
           run.about ? h("p", { class: "soft", style: { margin: "5px 0 0" } }, run.about) : null,
-          run.changes?.length ? h("div", { class: "chips", style: { margin: "8px 0 0" } }, h("span", { class: "small soft" }, "changed:"), run.changes.map((change) => h("span", { class: "chip" }, change))) : null),
+          run.changes?.length ? h("div", { class: "chips", style: { margin: "8px 0 0" } }, h("span", { class: "small soft" }, "changed:"), run.changes.map((change) => h("span", { class: "chip", title: change }, change))) : null),
         h("dl", { class: "facts" }, facts.map(([key, value]) => h("div", { class: ["engine", "member-steps/s"].includes(key) ? "extra" : null }, h("dt", null, key), h("dd", null, value))))),
       running ? h("div", { class: "bar", style: { "margin-top": "12px" }, role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round(100 * part), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: { width: `${100 * part}%` } })) : null);
     const verdict = run.verdict && state.state === "finished" ? h("p", { class: `note${run.verdict.word === "good" ? "" : " bad"}` }, h("b", null, run.verdict.word), `: ${run.verdict.reason}${run.verdict.try_next ? `; ${run.verdict.try_next}` : ""}.`) : null;

@@ -118,7 +118,7 @@ export async function mount(root, { source, run, words, query }) {
     if (!record || time.step !== now) return;
     const state = history.at(now ?? run.step), active = [...(state.alarms[member]?.keys() ?? [])];
     const rows = run.figures.filter((figure) => Array.isArray(record.figures[figure.name])).map((figure) => h("tr", null, h("th", { scope: "row" }, figure.label), h("td", { class: "num" }, figureText(figure, record.figures[figure.name][0])), h("td", { class: "soft small" }, figure.about)));
-    fill(numbers, active.length ? h("p", { class: "note bad" }, `Alarm: ${active.map((what) => what.replaceAll("_", " ")).join(", ")}`) : null, h("table", null, h("tbody", null, rows)));
+    fill(numbers, active.length ? h("p", { class: "note bad" }, `Alarm: ${active.map((what) => what.replaceAll("_", " ")).join(", ")}`) : null, h("table", { class: "numbers" }, h("tbody", null, rows)));
   }
 
   await Promise.all([loadCharts(), loadStory()].map((work) => work.catch(() => {})));
