@@ -55,7 +55,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def visit(browser: Browser) -> Iterator[Visit]:
-    """Return a function that opens a page of its own. At the end no page may have logged an error or asked another server."""
+    """Return a function that opens a new page. At the end no page may have logged an error or asked another server."""
     pages: list[Page] = []
     problems: list[str] = []
 
@@ -155,7 +155,7 @@ def test_the_slider_and_the_keyboard_move_the_whole_page(page: PageServer, visit
     expect(tab.locator(".wall")).to_have_attribute("data-step", "30")
     expect(tab.get_by_role("button", name="Play")).to_be_visible()
     tab.go_back()
-    shared = visit(f"{page.address}/#/run/classes?step=12")  # a link that somebody sent
+    shared = visit(f"{page.address}/#/run/classes?step=12")  # a link from a friend
     assert shown_step(shared) == 12
 
 
@@ -180,8 +180,8 @@ def test_a_grid_shows_where_generators_come_from(page: PageServer, visit: Visit)
     expect(tab.get_by_text("2 × 3 cells on a torus")).to_be_visible()
     labels = tab.locator(".wall a").evaluate_all("(all) => all.map((one) => one.getAttribute('aria-label'))")
     assert len(labels) == 6 and all(re.fullmatch(r"member \d, genes from \d.*", label) for label in labels)
-    told = page.get("/api/runs/grid/events?limit=5000&kinds=tournament,replacement").json["events"]
-    padded = [{**event, "g_after": [0.0] * 6} for event in told]
+    selections = page.get("/api/runs/grid/events?limit=5000&kinds=tournament,replacement").json["events"]
+    padded = [{**event, "g_after": [0.0] * 6} for event in selections]
     founders = lineage(padded, "g", 6).founder[-1].tolist()
     assert [int(label.split("from ")[1][0]) for label in labels] == founders
 
@@ -369,10 +369,10 @@ def test_axe_finds_no_serious_problem_and_nothing_is_wider_than_a_phone(
         tab.wait_for_selector("h1")
         tab.wait_for_load_state("load")
         tab.wait_for_timeout(800)
-        found = Axe().run(tab).response["violations"]
+        violations = Axe().run(tab).response["violations"]
         serious = [
             (each["id"], each["nodes"][0]["html"][:200], each["nodes"][0].get("failureSummary", "")[:200])
-            for each in found
+            for each in violations
             if each["impact"] in ("serious", "critical")
         ]
         assert serious == [], (scheme, width)

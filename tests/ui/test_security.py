@@ -1,4 +1,4 @@
-"""The page is private: nobody else's site, user or run folder gets more from it than what the visitor asked for."""
+"""The page is private: other sites, other users and hostile run folders get nothing from it."""
 
 from __future__ import annotations
 

@@ -109,7 +109,7 @@ class AccessControl:
             return True
         if self._is_local:
             return False
-        try:  # an address cannot be made to point elsewhere, and a name of somebody else has no cookie with the token
+        try:  # nobody can make an address point elsewhere, and the token guards the rest
             ipaddress.ip_address(name)
         except ValueError:
             return False

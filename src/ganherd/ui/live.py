@@ -17,7 +17,7 @@ from ganherd.ui.run_catalog import RunCatalog, ShownRun
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
-PERIOD = 1.0  # seconds between two looks at the files
+PERIOD = 2.0  # seconds between two looks at the files
 _ANYWAY = 5.0  # seconds after which the state is read again: a process can end without writing
 _ALIVE = 15.0  # seconds after which a comment is sent, so that tunnels stay open
 MOST_LISTENERS = 64

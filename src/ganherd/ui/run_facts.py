@@ -75,7 +75,7 @@ def last_records(run: ShownRun, count: int) -> list[MetricsRecord]:
         if len(records) == count or tried == 2 * count:
             break
         with suppress(ValueError):
-            if (parsed := line.parse()) is not None:
+            if (parsed := line.head()) is not None:
                 record = MetricsRecord(parsed.step, parsed.content)
                 if record.seconds >= 0 and record.rate >= 0:  # also raises if they are no numbers
                     records.append(record)

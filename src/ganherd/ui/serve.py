@@ -75,7 +75,7 @@ def bind(host: str, port: int | None) -> socket.socket:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listener.bind((host, number))
-            listener.listen(2048)  # whoever reads the address may connect at once
+            listener.listen(2048)  # the address works as soon as it is printed
         except OSError as error:
             listener.close()
             if port is None and number:
@@ -110,7 +110,7 @@ def announcement(host: str, port: int, token: str | None, landing: str = "#/") -
 
 @contextmanager
 def page_beside(folder: Path, quiet: bool) -> Iterator[None]:
-    """Serve the page in a process of its own inside the block. On a terminal it stays open until Ctrl-C after the block."""
+    """Serve the page in a child process inside the block. On a terminal it stays open until Ctrl-C after the block."""
     check_installed()
     words = [sys.executable, "-m", "ganherd", "ui", str(folder), "--newest"]
     page = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ganherd.util.files import JsonObject
 
 BAND = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles of a band
 _NO_FIGURES = ("step", "seconds", "looked", "profile")
-_MOST_CACHED = 32 << 20  # bytes of numbers
+_MOST_CACHED = 8 << 20  # bytes of numbers that are remembered
 
 
 class MetricColumns:
@@ -21,8 +22,9 @@ class MetricColumns:
 
     def __init__(self, file: RecordFile) -> None:
         self._file = file
-        self._cached: dict[int, tuple[JsonObject, int]] = {}  # by the offset of the line: its numbers and their bytes
+        self._cached: dict[int, tuple[JsonObject, int]] = {}  # by the offset of a line: its numbers and its length
         self._bytes = 0
+        self._lock = Lock()
 
     def figures(self) -> list[str]:
         """Return the names of all figures that the first and the last records have."""
@@ -87,19 +89,28 @@ class MetricColumns:
 
     def _numbers(self, line: FileLine) -> JsonObject | None:
         """Return the numbers of a record by figure, those of members as float64 [N]; None if the line is damaged."""
-        cached = self._cached.get(line.start)
-        if cached is not None and cached[1] == len(line.raw):
-            return cached[0]
+        size = len(line.raw)
+        with self._lock:
+            cached = self._cached.pop(line.start, None)
+            if cached is not None and cached[1] == size:
+                self._cached[line.start] = cached  # the newest of all
+                return cached[0]
         record = line.parse()
         if record is None:
             return None
         numbers = _numbers_of(record)
-        self._bytes += len(line.raw)
-        if self._bytes > _MOST_CACHED:
-            self._cached.clear()
-            self._bytes = len(line.raw)
-        self._cached[line.start] = numbers, len(line.raw)
+        with self._lock:
+            self._cached[line.start] = numbers, size
+            self._bytes += _bytes_of(numbers)
+            while self._bytes > _MOST_CACHED and len(self._cached) > 1:
+                oldest, _ = self._cached.pop(next(iter(self._cached)))
+                self._bytes -= _bytes_of(oldest)
         return numbers
+
+
+def _bytes_of(numbers: JsonObject) -> int:
+    """Return about the memory of a record's numbers."""
+    return 500 + sum(value.nbytes + 150 for value in numbers.values() if isinstance(value, np.ndarray))
 
 
 def _numbers_of(record: JsonLine) -> JsonObject:

@@ -40,6 +40,14 @@ class FileLine:
         line = self.parse()
         return None if line is None else line.step
 
+    def head(self) -> JsonLine | None:
+        """Return what the line holds before its first list, which is a small part of a record of many members."""
+        scalars = self.raw[: self.raw.find(b"[") + 1].rpartition(b",")[0]
+        try:
+            return JsonLine.parse(json.loads(scalars + b"}"))
+        except (ValueError, RecursionError):
+            return self.parse()
+
     def parse(self) -> JsonLine | None:
         """Return what the line holds; None if ganherd did not write it."""
         try:
@@ -80,19 +88,24 @@ class RecordFile:
                 offset = start
 
     def spread(self, first: int, last: int, count: int) -> Iterator[FileLine]:
-        """Yield about `count` lines that begin between two offsets, the first and the last of them included.
+        """Yield at most `count` lines that begin between two offsets, evenly spread, the first and the last of them included.
 
-        All are yielded if the part of the file is small. Otherwise they are as evenly spread as their offsets.
+        If the part of the file is large, they lie at multiples of a power of two: while the file grows, most of them stay
+        the same.
         """
         if last - first <= _WHOLE:
             yield from _thinned([line for line in self.lines_from(first) if line.start < last], count)
             return
+        newest = next((line.start for line in self.lines_before(last)), first)
+        stride = 1
+        while (newest - first) // stride + 3 > max(count, 3):
+            stride *= 2
+        places = [first, *range((first // stride + 1) * stride, newest, stride), newest]
         with self._opened() as handle:
-            at, done = _line_start(handle, first), -1
-            end = next((line.start for line in self.lines_before(last)), at)
-            for number in range(count):
-                at = _line_start(handle, first + (end - first) * number // max(1, count - 1))
-                if at > done and (line := _read(handle, at)):
+            done = -1
+            for place in places:
+                at = _line_start(handle, place)
+                if done < at < last and (line := _read(handle, at)):
                     yield line
                     done = at
 

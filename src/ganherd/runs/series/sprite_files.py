@@ -94,7 +94,7 @@ def saved_sheets(folder: Path) -> dict[int, Path]:
 
 def keep_only(folder: Path, steps: Iterable[int]) -> None:
     """Remove the sheets of all other steps."""
-    kept = set(steps)
+    retained = set(steps)
     for step, path in saved_sheets(folder).items():
-        if step not in kept:
+        if step not in retained:
             path.unlink(missing_ok=True)

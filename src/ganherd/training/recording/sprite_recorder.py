@@ -28,7 +28,7 @@ _LEAST = 4  # samples that are generated at once: own nets need not run with few
 class SpriteRecorder(Callback):
     """Save a sheet of all members when one is due, and after the last step. Of several ranks only the first one writes.
 
-    The noise has random keys of its own and is the same at every step, so that nothing of the training changes.
+    The noise has separate random keys and is the same at every step, so saving sprites does not change the training.
     """
 
     def __init__(self, trainer: Trainer) -> None:

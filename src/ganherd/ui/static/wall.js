@@ -42,9 +42,12 @@ export class Wall {
     const sizes = [[4, 215], [12, 150], [20, 126], [40, 100], [120, 76], [400, 50], [1200, 36], [Infinity, 24]];
     const wanted = sizes.find(([most]) => each <= most)[1];
     this.gap = wanted < 60 ? 4 : GAP;
-    let columns = torus ? torus.columns : Math.max(Math.min(2, each), Math.floor((width + this.gap) / (wanted + this.gap)));
-    if (!torus && each <= columns) columns = each;
-    else if (!torus && wanted >= 100) columns = Math.ceil(each / Math.ceil(each / columns)); // rows of equal length
+    let columns = torus ? torus.columns : Math.max(1, Math.floor((width + this.gap) / (wanted + this.gap)));
+    if (!torus && wanted >= 100) { // few large tiles: as few rows as there can be, all of nearly equal length
+      let rows = 1;
+      while (rows < each && (width + this.gap) / Math.ceil(each / rows) - this.gap < 0.72 * wanted) rows += 1;
+      columns = Math.ceil(each / rows);
+    }
     const room = torus ? width - 24 : width;
     let size = Math.floor((room + this.gap) / columns) - this.gap;
     size = Math.max(12, Math.min(size, wanted < 60 ? wanted + 6 : 260, torus ? Math.max(90, (innerHeight - 400) / torus.rows - 32) : Infinity));

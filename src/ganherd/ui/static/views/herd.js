@@ -10,6 +10,7 @@ import { TimeBar } from "../timebar.js";
 import { Wall } from "../wall.js";
 
 const ALARM = "#c43d4d";
+const COURSE_EVERY = 10_000; // milliseconds between two readings of the course of a run that trains
 
 export async function mount(root, { source, run, query }) {
   const id = encodeURIComponent(run.id);
@@ -22,7 +23,7 @@ export async function mount(root, { source, run, query }) {
   if (isGap) extra.unshift(["partner", { name: "partner", label: "discriminator", about: "whose discriminator it has" }]);
   const byName = new Map([...figures.map((figure) => [figure.name, figure]), ...extra]);
   let chosen = byName.has(query.get("colour")) ? query.get("colour") : isTorus ? "genes" : isGap ? "partner" : figures[0]?.name ?? "age";
-  let values = [], then = history.at(0), scale = null, state = run, wanted = 0, courseOf = null;
+  let values = [], then = history.at(0), scale = null, state = run, wanted = 0, courseRead = -Infinity;
 
   const label = (member) => run.labels[member] ?? (isTorus ? `cell ${Math.floor(member / run.layout.population) % (run.layout.rows * run.layout.columns)}` : `${member}`);
   const name = (member) => run.names[member] ?? `member ${member}`;
@@ -87,10 +88,10 @@ export async function mount(root, { source, run, query }) {
     else if (chosen === "genes" || chosen === "partner") values = chosen === "genes" ? then.founder : then.partner;
     else {
       try {
-        if (scale?.name !== chosen || scale.step !== state.step) {
+        if (scale?.name !== chosen || (state.state === "running" && performance.now() - scale.read > COURSE_EVERY)) {
           const column = (await showCourse(figure)).figures[chosen];
           if (own !== wanted) return;
-          scale = { name: chosen, step: state.step, ...scaleOf(figure, (column.band ?? [column.all ?? []]).flat()) };
+          scale = { name: chosen, read: performance.now(), ...scaleOf(figure, (column.band ?? [column.all ?? []]).flat()) };
         }
         const record = await source.record(run.id, { step, figures: chosen });
         if (own !== wanted) return;
@@ -98,7 +99,7 @@ export async function mount(root, { source, run, query }) {
       } catch { values = []; }
     }
     if (own !== wanted) return;
-    if (!run.figures.includes(figure) && figures.length && courseOf !== `${figures[0].name} ${state.step}`) await showCourse(figures[0]).catch(() => {});
+    if (!run.figures.includes(figure) && figures.length && (courseRead < 0 || (state.state === "running" && performance.now() - courseRead > COURSE_EVERY))) await showCourse(figures[0]).catch(() => {});
     trend.mark = time.step;
     trend.draw();
     let colours;
@@ -122,7 +123,7 @@ export async function mount(root, { source, run, query }) {
   async function showCourse(figure) {
     const band = await source.metrics(run.id, { figures: figure.name, points: 60 });
     const column = band.figures[figure.name];
-    courseOf = `${figure.name} ${state.step}`;
+    courseRead = performance.now();
     course.hidden = !band.step.length;
     course.firstChild.textContent = `${figure.label[0].toUpperCase()}${figure.label.slice(1)} over steps`;
     trend.yText = (value) => figureText(figure, value);
@@ -194,7 +195,7 @@ export async function mount(root, { source, run, query }) {
           run.changes?.length ? h("div", { class: "chips", style: { margin: "8px 0 0" } }, h("span", { class: "small soft" }, "changed:"), run.changes.map((change) => h("span", { class: "chip", title: change }, change))) : null),
         h("dl", { class: "facts" }, facts.map(([key, value]) => h("div", { class: ["engine", "member-steps/s"].includes(key) ? "extra" : null }, h("dt", null, key), h("dd", null, value))))),
       running ? h("div", { class: "bar", style: { "margin-top": "12px" }, role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round(100 * part), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: { width: `${100 * part}%` } })) : null);
-    const verdict = run.verdict && state.state === "finished" ? h("p", { class: `note${run.verdict.word === "good" ? "" : " bad"}` }, h("b", null, run.verdict.word), `: ${run.verdict.reason}${run.verdict.try_next ? `; ${run.verdict.try_next}` : ""}.`) : null;
+    const verdict = run.verdict && state.state === "finished" ? h("p", { class: `note ${run.verdict.word === "good" ? "good" : "bad"}` }, h("b", null, run.verdict.word), `: ${run.verdict.reason}${run.verdict.try_next ? `; ${run.verdict.try_next}` : ""}.`) : null;
     const ended = ["killed", "interrupted", "failed", "unknown"].includes(state.state) ? h("p", { class: "note bad" }, state.state === "unknown" ? "Nobody knows whether this run still trains. If it does not, resume it with " : "This run ended before its last step. Resume it with ", h("span", { class: "mono" }, run.resume)) : null;
     const bare = !sprites.steps.length ? h("p", { class: "note" }, run.sprites ? "The first samples are being drawn." : "This run has no sprites: it was trained with run.sprites 0 or by an older version. Its numbers are all here.") : null;
     notes.hidden = !(run.problem || ended || verdict || bare);
