@@ -7,6 +7,7 @@ import http.client
 import io
 import json
 import shutil
+import tarfile
 import time
 import zipfile
 from dataclasses import asdict
@@ -237,3 +238,20 @@ def test_ranks_have_hosts_heartbeats_and_bytes(tmp_path: Path, shown_runs: Path)
         ranks = page.get("/api/runs/job/ranks").json["ranks"]
     assert [(rank["rank"], rank["host"], rank["members"]) for rank in ranks] == [(0, "n1", [0, 1]), (1, "n2", [2])]
     assert ranks[0]["bytes_sent"] == 2048 and ranks[1]["state"] == "processing" and ranks[1]["heartbeat"] < 60
+
+
+def test_runs_of_older_versions_are_shown(tmp_path: Path) -> None:
+    for packed in (Path(__file__).resolve().parents[1] / "data" / "runs-2026-11").glob("*.tar.gz"):
+        with tarfile.open(packed) as archive:
+            archive.extractall(tmp_path, filter="data")
+    with page_server.serving([tmp_path]) as page:
+        runs = page.get("/api/runs").json["runs"]
+        assert len(runs) == 3 and not any(run["problem"] for run in runs)
+        for run in runs:
+            facts = page.get(f"/api/runs/{run['id']}").json
+            assert facts["sprites"] is None and facts["members"] > 0 and facts["figures"]
+            name = facts["figures"][0]["name"]
+            assert page.get(f"/api/runs/{run['id']}/metrics?figures={name}").json["step"]
+            for path in ("events", "ranks", "scores"):
+                assert page.get(f"/api/runs/{run['id']}/{path}").status == 200
+            assert "no sprites" in page.get(f"/api/runs/{run['id']}/sprites").sentence

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import os
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
-from pathlib import Path
 
 from ganherd.runs.series import sprite_files
 from ganherd.ui import run_facts
-from ganherd.ui.run_catalog import RunCatalog, ShownRun
+from ganherd.ui.run_catalog import RunCatalog, ShownRun, time_of
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
@@ -62,7 +60,7 @@ class LiveFeed:
             with suppress(UserError, OSError, ValueError):
                 states[run_id] = self._state(self._catalog.run(run_id))
         if not run_ids:
-            states = {"": {"runs": [[run.id, _time_of(run.folder.info_path)] for run in self._catalog.runs()]}}
+            states = {"": {"runs": [[run.id, time_of(run.folder.info_path)] for run in self._catalog.runs()]}}
         return states
 
     def _state(self, run: ShownRun) -> JsonObject:
@@ -72,11 +70,7 @@ class LiveFeed:
         if seen is not None and now - seen[0] < self._period / 2:
             return seen[1]
         folder = run.folder
-        version = str(
-            [run.metrics_file.size(), run.events_file.size()]
-            + [_time_of(path) for path in (folder.info_path, folder.scores_path, folder.sprites, folder.mixture)]
-        )
-        before = self._versions.get(run.id)
+        version, before = run.version(), self._versions.get(run.id)
         if seen is not None and before is not None and before[1] == version and now - before[0] < _ANYWAY:
             self._seen[run.id] = now, seen[1]
             return seen[1]
@@ -86,16 +80,8 @@ class LiveFeed:
             "metrics": run.metrics_file.size(),
             "events": run.events_file.size(),
             "sprites": [len(saved), saved[-1] if saved else None],
-            "scores": _time_of(folder.scores_path),
-            "mixture": _time_of(folder.mixture / "mixture.json"),
+            "scores": time_of(folder.scores_path),
+            "mixture": time_of(folder.mixture / "mixture.json"),
         }
         self._seen[run.id], self._versions[run.id] = (now, state), (now, version)
         return state
-
-
-def _time_of(path: Path) -> int:
-    """Return when a file was changed, in milliseconds; 0 if it does not exist."""
-    try:
-        return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000
-    except OSError:
-        return 0

@@ -12,11 +12,12 @@ from pathlib import Path
 from threading import Lock
 
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.run_list import list_runs
+from ganherd.runs.run_list import run_paths
 from ganherd.runs.series.metric_columns import MetricColumns
 from ganherd.runs.series.record_file import RecordFile
 from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 
 _CHECKED = 10.0  # seconds after which a folder is searched for links and pipes again
 _LISTED = 2.0  # seconds for which the list of runs is remembered
@@ -38,11 +39,18 @@ class ShownRun:
     metrics_file: RecordFile = field(init=False)
     events_file: RecordFile = field(init=False)
     checked: float = -1e9  # when the folder was last searched, on the monotonic clock
+    summary: tuple[str, JsonObject] | None = None  # what the list shows, and the version of the files that it is from
 
     def __post_init__(self) -> None:
         self.folder = RunFolder(self.path)
         self.metrics_file, self.events_file = RecordFile(self.folder.metrics_path), RecordFile(self.folder.events_path)
         self.metrics = MetricColumns(self.metrics_file)
+
+    def version(self) -> str:
+        """Return a text that changes whenever the run writes anything that the page shows."""
+        folder = self.folder
+        paths = (folder.info_path, folder.scores_path, folder.sprites, folder.mixture, folder.samples)
+        return str([self.metrics_file.size(), self.events_file.size(), *map(time_of, paths)])
 
     def read(self, path: Path, most: int) -> bytes:
         """Return the content of one of the run's files; links are not followed.
@@ -80,8 +88,8 @@ class RunCatalog:
         if not root.is_dir():
             return
         try:
-            paths = [Path(run.path) for run in list_runs(root)]
-        except (UserError, OSError):
+            paths = run_paths(root)
+        except OSError:
             return
         for path in paths:
             if path not in self._ids:
@@ -105,6 +113,14 @@ class RunCatalog:
             files.refuse_odd_files(run.path, _NOT_OURS)
             run.checked = time.monotonic()
         return run
+
+
+def time_of(path: Path) -> int:
+    """Return when a file was changed, in milliseconds; 0 if it does not exist."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000
+    except OSError:
+        return 0
 
 
 def _id(path: Path, taken: dict[str, ShownRun]) -> str:

@@ -17,11 +17,12 @@ from ganherd.runs.run_list import summarise
 from ganherd.runs.run_status import PartsStatus, current_state, describe, seconds_left
 from ganherd.runs.series import sprite_files
 from ganherd.training.health.look_labels import LOOK_LABELS
-from ganherd.ui.run_catalog import ShownRun
+from ganherd.ui.run_catalog import ShownRun, time_of
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import without_controls
 
+_CHANGING = ("running", "restarting", "unknown", "")  # states that can change although no file does
 _MOST_SCORES = 16 << 20  # bytes of scores.json
 _LOSSES = {
     "loss_g": ("generator loss", "what the generator minimises; only meaningful next to its own past"),
@@ -40,6 +41,9 @@ _GOOD = {"spread": 1.0, "tells": 0.5, "differs": 0.5, "copies": 0.0}  # the valu
 
 def summary(run: ShownRun) -> JsonObject:
     """Return what the list of runs shows about a run. A run that cannot be read has a `problem`."""
+    version = run.version()
+    if run.summary is not None and run.summary[0] == version and run.summary[1]["state"] not in _CHANGING:
+        return {**run.summary[1], "age": time.time() - time_of(run.folder.info_path) / 1000}
     facts = summarise(run.path, run.path.name, time.time()).as_json()
     facts.pop("path")
     answer = {"id": run.id, **facts, "name": run.path.name}
@@ -49,7 +53,9 @@ def summary(run: ShownRun) -> JsonObject:
         sheets = sprite_files.saved_sheets(run.folder.sprites)
         answer["sprites"] = bool(sheets) and sprite_files.read_index(run.folder.sprites) is not None
         answer["picture"] = any(run.folder.samples.glob("*.png"))
-    return clean(answer)
+    answer = clean(answer)
+    run.summary = version, answer
+    return answer
 
 
 def progress(run: ShownRun) -> JsonObject:

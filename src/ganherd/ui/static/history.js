@@ -38,6 +38,7 @@ export class History {
     const state = {
       alarms: Array.from({ length: n }, () => new Map()),
       born: new Array(n).fill(0),
+      rates: new Map(), // learning rates of generators that a repair has changed
       partner: Array.from({ length: n }, (_, i) => i), // the member whose discriminator each one has
       founder: Array.from({ length: n }, (_, i) => i), // the member whose generator each one descends from
       pairs: [],
@@ -53,6 +54,7 @@ export class History {
       else if (event.event === "repair" && state.alarms[member]) {
         state.alarms[member].clear();
         state.born[member] = event.step;
+        if (typeof event.lr_g === "number") state.rates.set(member, event.lr_g);
       } else if (event.event === "swap") {
         state.pairs = Array.isArray(event.pairs) ? event.pairs.filter((pair) => pair?.every?.((one) => one < n)) : [];
         state.swapped = event.step;

@@ -19,6 +19,8 @@ export async function mount(root, { source, run, query }) {
   const isTorus = run.layout.kind === "torus", isGap = run.layout.kind === "gap";
   const figures = run.figures.filter((figure) => !["epoch", "rate"].includes(figure.name));
   const extra = [["age", { name: "age", label: "age", about: "steps since it was repaired or replaced" }]];
+  const rates = run.settings["optim.lr_g"];
+  if (rates !== undefined && !figures.some((figure) => figure.name === "lr_g")) extra.push(["rate", { name: "rate", label: "learning rate G", about: "learning rate of the generator, from the recipe and its repairs" }]);
   if (isTorus) extra.unshift(["genes", { name: "genes", label: "genes", about: "the cell from which its generator descends" }]);
   if (isGap) extra.unshift(["partner", { name: "partner", label: "discriminator", about: "whose discriminator it has" }]);
   const byName = new Map([...figures.map((figure) => [figure.name, figure]), ...extra]);
@@ -84,7 +86,8 @@ export async function mount(root, { source, run, query }) {
   async function recolour() {
     const own = ++wanted, figure = byName.get(chosen);
     const step = time.step ?? state.step;
-    if (chosen === "age") values = then.born.map((born) => Math.max(0, step - born));
+    if (chosen === "rate") values = then.born.map((_, member) => then.rates.get(member) ?? (Array.isArray(rates) ? rates[member % rates.length] : rates));
+    else if (chosen === "age") values = then.born.map((born) => Math.max(0, step - born));
     else if (chosen === "genes" || chosen === "partner") values = chosen === "genes" ? then.founder : then.partner;
     else {
       try {
@@ -107,13 +110,13 @@ export async function mount(root, { source, run, query }) {
       colours = values.map(nameColour);
       fill(legend, h("span", null, chosen === "genes" ? "one colour for each founder" : "one colour for each discriminator"));
     } else {
-      const own_scale = chosen === "age" ? { ...scaleOf(figure, [0, ...values, 1]) } : scale;
-      colours = values.map((value) => own_scale?.colour(value) ?? null);
-      if (own_scale?.stops) {
+      const shades = chosen === "age" ? scaleOf(figure, [0, ...values, 1]) : chosen === "rate" ? scaleOf(figure, values) : scale;
+      colours = values.map((value) => shades?.colour(value) ?? null);
+      if (shades?.stops) {
         const bar = h("canvas", { "aria-hidden": "true" });
-        drawLegend(bar, own_scale);
+        drawLegend(bar, shades);
         const text = (end) => (typeof end === "number" ? figureText(figure, end) : end);
-        fill(legend, text(own_scale.ends[0]), bar, text(own_scale.ends[1]));
+        fill(legend, text(shades.ends[0]), bar, text(shades.ends[1]));
       } else legend.replaceChildren();
     }
     about.textContent = [figure?.about ? `${figure.label}: ${figure.about}.` : "", overlayText()].filter(Boolean).join(" ");
