@@ -18,7 +18,7 @@ _MOST_CACHED = 8 << 20  # bytes of numbers that are remembered
 
 
 class MetricColumns:
-    """The numbers of a run. Lines that were parsed are remembered, so that other figures of them cost nothing."""
+    """The numbers of a run. The lines behind columns are remembered, so that other figures of them cost nothing."""
 
     def __init__(self, file: RecordFile) -> None:
         self._file = file
@@ -76,7 +76,7 @@ class MetricColumns:
         missing = set(figures)
         if line is not None:
             for tried, earlier in enumerate(self._file.lines_before(line.end)):
-                numbers = self._numbers(earlier) or {}
+                numbers = self._numbers(earlier, remember=False) or {}
                 for name in missing & numbers.keys():
                     column = numbers[name]
                     own = column.tolist() if isinstance(column, np.ndarray) else column
@@ -87,7 +87,7 @@ class MetricColumns:
                     break
         return {"step": None if line is None else line.step(), "figures": values, "steps": steps}
 
-    def _numbers(self, line: FileLine) -> JsonObject | None:
+    def _numbers(self, line: FileLine, remember: bool = True) -> JsonObject | None:
         """Return the numbers of a record by figure, those of members as float64 [N]; None if the line is damaged."""
         size = len(line.raw)
         with self._lock:
@@ -99,6 +99,8 @@ class MetricColumns:
         if record is None:
             return None
         numbers = _numbers_of(record)
+        if not remember:
+            return numbers
         with self._lock:
             self._cached[line.start] = numbers, size
             self._bytes += _bytes_of(numbers)

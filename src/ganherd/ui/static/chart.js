@@ -92,7 +92,8 @@ export class Chart {
     pen.rect(left, top - 2, right - left, bottom - top + 4);
     pen.clip();
     for (const band of this.data.bands) this.drawBand(pen, band, px, py);
-    for (const line of this.data.lines) this.drawLine(pen, line, px, py);
+    const nearLast = (line) => Number(line.name === this.near);
+    for (const line of [...this.data.lines].sort((a, b) => nearLast(a) - nearLast(b))) this.drawLine(pen, line, px, py);
     if (this.mark !== null && this.mark >= view.first && this.mark <= view.last) upright(pen, px(this.mark), top, bottom, themeColour("accent"), [4, 4]);
     if (this.at !== undefined && this.at !== null) upright(pen, px(this.at), top, bottom, soft, []);
     pen.restore();

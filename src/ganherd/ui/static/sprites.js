@@ -18,6 +18,17 @@ export class Sprites {
     this.steps = facts?.steps ?? [];
   }
 
+  /** Learn about new sheets from the live state `[number, last step]`; only thinned lists are read again. Return whether it worked. */
+  async refresh([number, last]) {
+    if (this.facts && number === this.steps.length + 1 && last > this.last) this.steps = [...this.steps, last];
+    else {
+      const facts = await this.source.sprites(this.run).catch(() => null);
+      if (!facts) return false;
+      this.update(facts);
+    }
+    return true;
+  }
+
   get last() { return this.steps.length ? this.steps[this.steps.length - 1] : null; }
 
   /** Return the saved step that is shown for a step: the last one up to it. */

@@ -159,8 +159,8 @@ export async function mount(root, { source, run, query }) {
     const active = then.alarms.map((map, member) => [member, map]).filter(([, map]) => map.size);
     alarms.hidden = !active.length;
     if (!active.length) return;
-    fill(alarms, h("h2", null, active.length === 1 ? "One member is not well" : `${count(active.length)} members are not well`), h("ul", { class: "events" }, active.slice(0, 12).map(([member, map]) =>
-      h("li", null, h("span", { class: "at" }, `since ${count(Math.min(...[...map.values()].map((event) => event.step)))}`), h("span", null, h("a", { href: `#/run/${id}/member/${member}` }, name(member)), `: ${[...map.keys()].map((what) => what.replaceAll("_", " ")).join(", ")}`)))), active.length > 12 ? h("p", { class: "small soft" }, `and ${active.length - 12} more`) : "");
+    fill(alarms, h("h2", null, active.length === 1 ? "One member is not well" : `${count(active.length)} members are not well`), h("ul", { class: "events" }, active.slice(0, 8).map(([member, map]) =>
+      h("li", null, h("span", { class: "at" }, `since ${count(Math.min(...[...map.values()].map((event) => event.step)))}`), h("span", null, h("a", { href: `#/run/${id}/member/${member}` }, name(member)), `: ${[...map.keys()].map((what) => what.replaceAll("_", " ")).join(", ")}`)))), active.length > 8 ? h("p", { class: "small soft", style: { margin: "8px 0 0" } }, `and ${active.length - 8} more`) : "");
   }
 
   async function goTo(step) {
@@ -219,10 +219,9 @@ export async function mount(root, { source, run, query }) {
     if (seen !== null && now.events !== seen.events) await history.update(source, run.id).catch(() => {});
     if (now.sprites[0] !== sheets || now.sprites[1] !== sprites.last) {
       sheets = now.sprites[0];
-      const facts = await source.sprites(run.id).catch(() => null);
-      if (facts) {
-        sprites.update(facts);
-        time.update(facts.steps);
+      if (!sprites.facts) Object.assign(run, await source.run(run.id).catch(() => ({}))); // names and labels come with the first sheet
+      if (await sprites.refresh(now.sprites)) {
+        time.update(sprites.steps);
         showHead();
       }
     } else if (seen !== null && now.metrics !== seen.metrics && time.follows) goTo(time.step);

@@ -130,8 +130,7 @@ export async function mount(root, { source, run, words, query }) {
     if (seen !== null && now.metrics !== seen.metrics) loadCharts().catch(() => {});
     if (seen !== null && now.events !== seen.events) loadStory().catch(() => {});
     if (now.sprites[1] !== sprites.last) {
-      const facts = await source.sprites(run.id).catch(() => null);
-      if (facts) { sprites.update(facts); time.update(facts.steps); }
+      if (await sprites.refresh(now.sprites)) time.update(sprites.steps);
     }
     seen = now;
   });
