@@ -63,7 +63,7 @@ class PictureFinisher(Finisher):
 class ScoreFinisher(Finisher):
     """Write scores and the verdict to scores.json if the recipe asks for scores.
 
-    A mixture that cannot be scored still finishes its run.
+    A mixture that cannot be scored or judged still finishes its run.
     """
 
     def on_mixture(self, product: Product) -> None:
@@ -80,9 +80,12 @@ class ScoreFinisher(Finisher):
         except UserError as error:  # for example, a member was left NaN by policy
             product.log(f"not scored: {error}")
             product.scores = {"skipped": dict.fromkeys(scoring.known_metrics(None), str(error).rstrip("."))}
-        verdict = judge_contexts(contexts, product.folder).as_json()
-        content = plain({"scores": product.scores, VERDICT: verdict})
-        atomic_write(product.folder.scores_path, json.dumps(content, indent=1) + "\n")
+        content: dict[str, Any] = {"scores": product.scores}
+        try:
+            content[VERDICT] = judge_contexts(contexts, product.folder).as_json()
+        except UserError as error:
+            product.log(f"no verdict: {error}")
+        atomic_write(product.folder.scores_path, json.dumps(plain(content), indent=1) + "\n")
 
 
 class ReportFinisher(Finisher):

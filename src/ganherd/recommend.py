@@ -8,13 +8,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.readers import survey as surveys
+from ganherd.data.readers.class_folders import FORMATS
 from ganherd.data.readers.survey import ImageSurvey
 from ganherd.data.shards.shards import ShardRows
 from ganherd.recipe import recipe_file
@@ -22,6 +23,7 @@ from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import DataConfig, Recipe, parse_budget
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.paths import expanded
 from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
@@ -114,14 +116,14 @@ class Choice:
         """The command that trains this."""
         return " ".join(["ganherd train", self.recipe, *(f"--set {shlex.quote(one)}" for one in self.sets)])
 
-    @property
-    def wanted(self) -> Recipe:
+    @cached_property
+    def loaded(self) -> Recipe:
         """The recipe with its settings."""
         return recipe_file.load(self.recipe, self.sets)
 
     def text(self) -> str:
         """Return what was chosen and why, for people."""
-        pixels, length = self.wanted.data.size, self.wanted.train.budget
+        pixels, length = self.loaded.data.size, self.loaded.train.budget
         resized = f"cropped to the centre square and resized to {pixels} × {pixels} pixels" if pixels else "as they are"
         rows = {
             "recipe": f"{self.recipe} ({self.why})",
@@ -141,7 +143,7 @@ def choose_for(source: str, asked: str | None = None, given: Sequence[str] = ())
         asked: The recipe, if the user named one.
         given: The user's own overrides, which come last.
     """
-    path = Path(source).expanduser()
+    path = expanded(source)
     if surveys.is_image_folder(path):
         return choose_for_folder(source, surveys.survey(path), asked, given)
     dataset = load(DataConfig(source=source))
@@ -153,14 +155,15 @@ def choose_for(source: str, asked: str | None = None, given: Sequence[str] = ())
             {"name": name, "train": int(np.count_nonzero(dataset.y == k))} for k, name in enumerate(dataset.labels)
         ],
     }
-    return _choice(look_at(source, facts), facts, given, prepared=is_prepared(dataset), asked=asked)
+    return _choice(look_at(source, facts), facts, given, prepared=has_fixed_size(dataset), asked=asked)
 
 
 def choose_for_folder(source: str, files: ImageSurvey, asked: str | None = None, given: Sequence[str] = ()) -> Choice:
     """Choose a recipe for a folder of images; see `choose_for`."""
     if not files.images:
+        broken = f" ({files.broken_files})" if files.unreadable else ""
         raise UserError(
-            f"{source} is a folder, not a recipe, and holds no images: name a folder of images, or a recipe."
+            f"{source} holds no images that can be read{broken}: name a folder of images ({', '.join(FORMATS)})."
         )
     facts, skip = survey_facts(files), ["data.bad_images=skip"]  # a file with a header may be damaged, too
     return _choice(look_at(source, facts), facts, [*skip, *given], prepared=False, asked=asked)
@@ -171,14 +174,14 @@ def survey_facts(files: ImageSurvey) -> JsonObject:
     return {
         "kind": "images",
         "shape": [3, files.side, files.side],
-        "train": files.images,
+        "train": files.train,
         "classes": [{"name": name, "train": number} for name, number in files.classes.items()],
         "files": files.facts(),
     }
 
 
-def is_prepared(dataset: Dataset) -> bool:
-    """Return whether the data was prepared, so that the size of its images is fixed."""
+def has_fixed_size(dataset: Dataset) -> bool:
+    """Return whether the size of the images is fixed, because the data was prepared."""
     return isinstance(dataset.x, ShardRows)
 
 
@@ -192,7 +195,7 @@ def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), p
     from ganherd.training.setup import dry_run
 
     choice = _choice(look_at(source, facts), facts, data, prepared)
-    wanted = choice.wanted
+    wanted = choice.loaded
     measured = dry_run.describe(wanted)  # of the second phase, if there are two; the first takes no more memory
     held, more = wanted.data.holdout, list(choice.notes)
     if facts["holdout"] not in (None, held):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from run_fixtures import Answer
 
@@ -58,6 +59,29 @@ def test_a_warm_start_has_the_caches_of_the_cold_one(commands: list[tuple[list[s
     assert "first step" in head and len(lines) == 2
 
 
+def test_files_of_a_case_are_written_once(commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new time of change would make the data a stranger to the caches of the cold start."""
+    written: list[Path] = []
+    savez = np.savez
+    monkeypatch.setattr(start.np, "savez", lambda path, **arrays: written.append(path) or savez(path, **arrays))
+    start.measure(["wcgan"], [], lambda text: None)
+    assert len(commands) == 2 and len(written) == 1
+
+
+def test_an_interrupt_ends_the_training(commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes: list[Any] = []
+    popen = start.subprocess.Popen
+    monkeypatch.setattr(start.subprocess, "Popen", lambda *a, **k: processes.append(popen(*a, **k)) or processes[-1])
+
+    def interrupt(seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(start.time, "sleep", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        start.measure(["default"], [], lambda text: None)
+    assert [process.returncode for process in processes] == [-9]
+
+
 def test_rows_are_saved_with_what_they_were_measured_on(tmp_path: Path) -> None:
     row = {"case": "own", "start": "cold", "recipe": "cifar10-dcgan", "first_step_seconds": 1.0, "all_seconds": 2.0}
     start.save([row], ["train.batch=4"], tmp_path / "rows.json")
@@ -77,7 +101,7 @@ def test_a_failing_command_is_reported_with_its_last_words(monkeypatch: pytest.M
 
 def test_an_unknown_case_is_refused(cli: Any) -> None:
     answer: Answer = cli("bench", "start", "--cases", "wcgan,vgg")
-    assert answer.code == 2 and "there is no case 'vgg' of this benchmark" in answer.err
+    assert answer.code == 2 and "Unknown case 'vgg'; choose from wcgan, gap" in answer.err
 
 
 def test_doctor_warms_a_recipe(cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

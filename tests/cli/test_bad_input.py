@@ -54,7 +54,7 @@ def test_recipes(train, cli) -> None:
     for words in (["train", ""], ["train", "", "--dry-run"], ["launch", "slurm", ""]):
         assert "the name of the recipe is empty" in cli(*words).sentence
     Path("new").mkdir()
-    assert "new is a folder, not a recipe" in cli("train", "new").sentence
+    assert "new holds no images" in cli("train", "new").sentence
     Path("binary.yaml").write_bytes(b"\xff\xfe\x00")
     assert "binary.yaml" in cli("train", "binary.yaml").sentence
     Path("empty.yaml").write_text("")

@@ -245,7 +245,7 @@ def test_a_time_budget_ends_at_100_percent_and_reports_the_time(cli, mine, monke
     """Planned by a rate that was measured too high; what is left is never more than the time."""
     clock = FakeClock(step=0.25)
     clock.install(monkeypatch, measured_step=0.01)
-    monkeypatch.setattr("ganherd.cli.commands.train.process_began", lambda: clock.now - 1.0)
+    monkeypatch.setattr("ganherd.cli.train_command.process_began", lambda: clock.now - 1.0)
     answer = cli("train", mine(), "--run", "new", "--budget", "8s")
     steps = json.loads(Path("new/run.json").read_text())["step"]
     lines = re.findall(r"^step .*%.*", answer.err, re.M)

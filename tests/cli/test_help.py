@@ -66,6 +66,8 @@ SAID = [
     (["train", "--seed", "3"], "use --set run.seed=7, or --seeds 5"),
     (["train", "--bugdet", "5m"], "did you mean '--budget'? See `ganherd train --help`."),
     (["sample", "x", "--lr", "3"], "No such option: --lr. See `ganherd sample --help`."),
+    (["launch", "slurm", "--epochs", "3"], "use --budget 20epochs, 5000steps or 10m"),
+    (["compare", "ring8", "--outdir", "x"], "No such option: --outdir; did you mean"),
     (["train", "mnist"], "did you mean 'mnist-wcgan'? `ganherd recipes mnist` lists others"),
     (["train", "cifar10"], "did you mean 'cifar10-perclass'?"),
     (["train", "--set", "epochs=4"], "did you mean 'train.budget', e.g. --budget 20epochs?"),
@@ -114,7 +116,11 @@ def test_a_shell_gets_completions_without_torch(here: Path) -> None:
     (here / "torch.py").write_text("raise ImportError('torch was imported')\n")
     source = Path(__file__).resolve().parents[2] / "src"
     paths = os.pathsep.join([str(here), str(source), os.environ.get("PYTHONPATH", "")])
-    for words, expected in ((["train", "ring8-g"], ["ring8-gan", "ring8-gap4"]), (["status", "@"], ["@last", "@best"])):
+    for words, expected in (
+        (["train", "ring8-g"], ["ring8-gan", "ring8-gap4"]),
+        (["status", "@"], ["@last", "@best"]),
+        (["runs", "cl"], ["clean"]),
+    ):
         asked = {"COMP_WORDS": " ".join(["ganherd", *words]), "COMP_CWORD": "2", "_GANHERD_COMPLETE": "complete_bash"}
         done = subprocess.run(
             [sys.executable, "-m", "ganherd"],

@@ -207,6 +207,7 @@ def test_script_is_shown_written_and_submitted(
         (["--partition", "a b"], "--partition 'a b' is not a valid name"),
         (["--set", "train.bacth=3"], "did you mean 'train.batch'?"),
         (["--resume", "nowhere"], "there is no run folder nowhere"),
+        (["--resume", "@last"], "@last is the newest run in"),
         (["ring8", "--resume", "nowhere"], "leave the recipe and --run out"),
     ],
 )

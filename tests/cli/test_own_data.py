@@ -153,20 +153,47 @@ def test_a_name_that_is_a_folder_and_a_recipe_is_refused_with_both_spellings(cli
 
 def test_folders_that_hold_no_data_are_refused(cli, run: Path) -> None:
     Path("empty").mkdir()
-    assert "empty is a folder, not a recipe, and holds no images" in cli("train", "empty").sentence
+    assert (
+        "empty holds no images that can be read: name a folder of images (PNG, JPEG" in cli("train", "empty").sentence
+    )
     Path("texts").mkdir()
     Path("texts/a.txt").write_text("no image")
-    assert "texts is a folder, not a recipe, and holds no images" in cli("train", "texts").sentence
+    assert "texts holds no images that can be read (a.txt (no known image format)):" in cli("train", "texts").sentence
     assert "holds runs, not images" in cli("train", run.parent).sentence
     assert f"did you mean {run / 'recipe.yaml'}?" in cli("train", run).sentence
+
+
+def test_a_folder_that_contains_the_current_one_is_refused(
+    cli, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its runs would become part of the data."""
+    monkeypatch.chdir(pictures)
+    for source in (".", "..", str(Path.cwd())):
+        assert "contains the current folder, so runs would be written into the data" in cli("train", source).sentence
+    assert not Path("runs").exists()
+
+
+def test_the_home_of_an_unknown_user_is_a_sentence(cli) -> None:
+    said = cli("train", "--set", "data.source=~nobody-has-this-name/x.npz").sentence
+    assert "~nobody-has-this-name/x.npz" in said
+
+
+def test_images_of_other_splits_do_not_count_as_training_images(cli) -> None:
+    for folder, number in (("train/cat", 3), ("train/dog", 2), ("test/cat", 4), ("test/dog", 1)):
+        Path("split", folder).mkdir(parents=True)
+        for k in range(number):
+            noise(20, 20 + k, 3).save(f"split/{folder}/{k}.png")
+    files = survey(Path("split"))
+    assert (files.images, files.train, files.classes) == (10, 5, {"cat": 3, "dog": 2})
+    assert recommend.survey_facts(files)["train"] == 5
 
 
 def test_on_a_gpu_few_images_get_two_phases(cli, pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr("torch.cuda.is_available", lambda: True)
         choice = recommend.choose_for("pictures")
-    assert choice.recipe == "folder-perclass" and choice.wanted.data.size == 32
-    assert choice.wanted.herd.first is not None and choice.wanted.herd.first.recipe == "folder-all"
+    assert choice.recipe == "folder-perclass" and choice.loaded.data.size == 32
+    assert choice.loaded.herd.first is not None and choice.loaded.herd.first.recipe == "folder-all"
     from ganherd.training.variants import phases
 
     settings = ["nets.generator.width=4", "nets.discriminator.width=4", "train.precision=float32"]

@@ -15,7 +15,8 @@ import tiny_runs
 import yaml
 
 import ganherd
-from ganherd.runs import run_names
+from ganherd.runs import clean, run_names
+from ganherd.runs.folder import RunFolder
 from ganherd.scoring import one_run
 from ganherd.util.errors import UserError
 
@@ -134,9 +135,15 @@ def test_a_relative_budget_in_epochs_or_time(cli, little: Path) -> None:
     assert longer_budget(stopped, "+2m") == f"{seconds + 120:.10g}s"
     (stopped / "metrics.jsonl").write_text('{"step": 28, "epoch": 7.0}\n')
     assert longer_budget(stopped, "+5epochs") == "50steps"  # an epoch has four steps
-    (stopped / "metrics.jsonl").write_text("")
-    with pytest.raises(UserError, match=r"no epochs yet; add steps, e\.g\. \+200steps"):
-        longer_budget(stopped, "+5epochs")
+    for records in (
+        "",
+        '{"step": 28, "epoch": 0.0}\n',
+        '{"step": 28, "epoch": NaN}\n',
+        '{"step": 28, "epoch": 1e300}\n',
+    ):
+        (stopped / "metrics.jsonl").write_text(records)
+        with pytest.raises(UserError, match=r"no epochs yet; add steps, e\.g\. \+200steps|not written by ganherd"):
+            longer_budget(stopped, "+5epochs")
 
 
 @pytest.mark.parametrize(
@@ -153,25 +160,37 @@ def test_a_relative_budget_that_makes_no_sense_is_refused(cli, little: Path, wor
 
 def test_a_relative_budget_is_refused_in_a_job_that_may_restart(cli, little: Path, monkeypatch) -> None:
     monkeypatch.setattr("ganherd.comm.backends.detect.detect", lambda environment: "torch")
-    said = cli("train", "--resume", little, "--budget", "+5steps").sentence
-    assert "would grow whenever the job restarts" in said
+    assert "would grow whenever the job restarts" in cli("train", "--resume", little, "--budget", "+5steps").sentence
 
 
 def test_clean_keeps_the_mixture_and_what_was_recorded(cli, little: Path) -> None:
     stopped = unfinished(little, "runs/00002-stopped")
-    kept = {path.relative_to(little) for path in little.rglob("*") if "checkpoints" not in path.parts}
+    results = {path.relative_to(little) for path in little.rglob("*") if "checkpoints" not in path.parts}
     assert "add --yes" in cli("runs", "clean").err  # nobody can be asked
     assert run_files.steps(little)
     facts = json.loads(cli("runs", "clean", "--yes", "--json").out)
     assert facts["runs"] == [str(little)] and facts["bytes"] > 0
     assert run_files.steps(little) == [] and list((little / "checkpoints").iterdir()) == []
-    assert kept <= {path.relative_to(little) for path in little.rglob("*")}
+    assert results <= {path.relative_to(little) for path in little.rglob("*")}
     assert run_files.steps(stopped)  # not finished
     assert cli("sample", little, "-n", 3, "-o", "x.npz").code == 0
     assert "were removed, so it cannot be trained further" in cli("train", "--resume", little).sentence
     assert (little / "mixture/mixture.json").is_file()
     assert "No finished run has checkpoints" in cli("runs", "clean").out
     assert "its checkpoints are all that it has" in cli("runs", "clean", stopped, "--yes").sentence
+
+
+def test_a_run_that_is_named_twice_is_cleaned_once(cli, little: Path) -> None:
+    facts = json.loads(cli("runs", "clean", little, little.absolute(), "runs", "--yes", "--json").out)
+    assert facts["runs"] == [str(little)]
+
+
+def test_a_run_that_was_resumed_meanwhile_keeps_its_checkpoints(cli, little: Path) -> None:
+    listed = clean.removable(little)
+    RunFolder(little).write_info(state="interrupted")
+    with pytest.raises(UserError, match="was resumed meanwhile, so its checkpoints stay"):
+        clean.remove(listed)
+    assert run_files.steps(little)
 
 
 def test_clean_can_keep_the_newest_checkpoint(cli, little: Path) -> None:
@@ -190,8 +209,6 @@ def test_clean_asks_first(cli, little: Path, monkeypatch: pytest.MonkeyPatch, an
 
 
 def test_clean_leaves_a_run_alone_that_is_being_trained(cli, little: Path) -> None:
-    from ganherd.runs.folder import RunFolder
-
     with RunFolder(little).lock():
         assert "another process is training" in cli("runs", "clean", "--yes").err
     assert run_files.steps(little)
@@ -209,9 +226,9 @@ def test_scores_of_fewer_samples_replace_none_of_more(cli, little: Path, capsys)
         return capsys.readouterr().err
 
     keep(fid=(2.0, 1000, "a"), kid=(0.1, 100, "a"))
-    said = keep(fid=(3.0, 300, "a"), kid=(0.2, 300, "a"))
+    message = keep(fid=(3.0, 300, "a"), kid=(0.2, 300, "a"))
     assert recorded() == {"fid": (2.0, 1000), "kid": (0.2, 300)}
-    assert "keeps the recorded values of fid, which have more samples" in said
+    assert "keeps the recorded values of fid, which have more samples" in message
     assert keep(fid=(4.0, 1000, "a")) == "" and recorded()["fid"] == (4.0, 1000)
     assert keep(fid=(9.0, 300, "b")) == "" and recorded()["fid"] == (9.0, 300)  # another network is another score
 
@@ -222,3 +239,27 @@ def test_what_a_recorded_score_lacks_is_added_to_it(cli, little: Path) -> None:
     one_run.keep(little, {"fid": {"value": 3.0, "samples": 300, "network": "a", **per}}, ["fid"])
     fid = json.loads((little / "scores.json").read_text())["scores"]["fid"]
     assert fid == {"value": 2.0, "samples": 1000, "network": "a", **per}
+
+
+def test_ranks_grow_the_run_that_the_command_named(cli, little: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new run would be @last when the ranks start."""
+    started: list[list[str]] = []
+
+    def spawn(main: object, ranks: int, words: list[str]) -> int:
+        started.append(words)
+        return 0
+
+    monkeypatch.setattr("ganherd.training.ranks.spawn.spawn", spawn)
+    monkeypatch.setattr("sys.argv", ["ganherd", "train", "--grow", "@last", "--ranks", "2"])
+    assert cli("train", "--grow", "@last", "--ranks", "2").code == 0
+    assert started == [["train", "--grow", "@last", "--grow", str(little)]]
+
+
+@pytest.mark.parametrize(("device", "woken"), [("auto", 1), ("cpu", 0)])
+def test_the_gpu_is_started_only_for_runs_that_may_use_it(
+    cli, little: Path, monkeypatch: pytest.MonkeyPatch, device: str, woken: int
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr("ganherd.cli.train_command.wake_gpu", lambda: calls.append(1))
+    assert cli("train", "little.yaml", "--set", f"engine.device={device}", "--budget", "1steps", "--quiet").code == 0
+    assert len(calls) == woken

@@ -44,7 +44,7 @@ ASKED = [  # what is typed, the exit code, a word of the answer
     (["train", "--set", "nets.generator=cnn"], 2, "there is no generator 'cnn'"),
     (["train", "--set", "loss.name=wgan-gp"], 2, "did you mean 'wasserstein-gp'?"),
     (["train", "wrong.yaml"], 2, "wrong.yaml line 2: unknown key 'train.bacth'"),
-    (["train", "folder"], 2, "folder is a folder, not a recipe"),
+    (["train", "folder"], 2, "folder holds no images"),
     (["train", "--resume", "nowhere"], 2, "there is no run folder nowhere"),
     (["train", "--resume", "folder"], 2, "folder is not a run folder"),
     (["train", "--resume", "folder", "--run", "other"], 2, "leave --run out"),

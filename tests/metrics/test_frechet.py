@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from ganherd.features.extract import Moments, moments
-from ganherd.metrics.frechet import distance, distance_and_error, distance_of_few
+from ganherd.features.extract import ExtractedFeatures, Moments, moments
+from ganherd.metrics.frechet import distance, distance_and_error, distance_of_few, of_redrawn_data
 
 
 class AsTheyAre(nn.Module):
@@ -96,3 +96,21 @@ def test_the_error_is_that_of_repeated_samples() -> None:
     each = [distance_and_error(draw(seed), real) for seed in range(60)]
     spread = float(np.std([value for value, _ in each], ddof=1))
     assert float(np.mean([error for _, error in each])) == pytest.approx(spread, rel=0.25)
+
+
+@pytest.mark.parametrize("samples", [40, 300, 3000])  # fewer than features, fewer and more than rows of the data
+def test_redrawn_data_has_the_distance_of_two_disjoint_samples(samples: int) -> None:
+    rows, d, fresh, redrawn = 600, 48, [], []
+    for seed in range(8):
+        both = _like(correlated(9000, d, 0), rows + samples, seed)
+        fresh.append(float(distance(moments(both[rows:]), moments(both[:rows]))))
+        real = ExtractedFeatures(both[:rows], None, np.zeros(rows), np.zeros(rows))
+        redrawn.append(of_redrawn_data(real, samples, seed))
+    assert float(np.mean(redrawn)) == pytest.approx(float(np.mean(fresh)), rel=0.1)
+
+
+def _like(x: torch.Tensor, n: int, seed: int) -> torch.Tensor:
+    """Return n new rows from the Gaussian that has the moments of x."""
+    known = moments(x)
+    rows = torch.randn(n, x.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return rows @ torch.linalg.cholesky(known.cov).T + known.mean

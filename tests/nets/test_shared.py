@@ -121,7 +121,7 @@ def test_shared_buffers_are_refused_and_shared_layers_are_not() -> None:
 def test_the_hint_for_own_nets_can_be_typed(
     nets: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ganherd.cli.commands.train import TrainCommand, _show_trained
+    from ganherd.cli.train_command import TrainCommand
 
     path = tmp_path / "own"
     recipe = {
@@ -132,6 +132,6 @@ def test_the_hint_for_own_nets_can_be_typed(
         "run": {"scores": False},
     }
     command = TrainCommand(None, None, None, [], trust_code=False, as_json=False, verbose=False, quiet=True)
-    _show_trained(ganherd.train(recipe, run=path, quiet=True), command)
+    command.show(ganherd.train(recipe, run=path, quiet=True))
     said = capsys.readouterr().out
     assert f"ganherd sample {path} --trust-code -n 64" in said and f"ganherd score {path} --trust-code" in said

@@ -18,7 +18,7 @@ from run_fixtures import Answer
 
 import ganherd
 from ganherd.api import PictureFinisher, ReportFinisher, ScoreFinisher
-from ganherd.cli.commands import train
+from ganherd.cli.train_command import TrainCommand
 from ganherd.comm.backends.local import Local
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
@@ -253,10 +253,8 @@ def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | 
 def _train(recipe: Path | None, resume: Path | None = None) -> Run:
     """Train quietly in the folder `run`, as a rank of a job."""
     given = str(recipe) if recipe else None
-    command = train.TrainCommand(
-        given, Path("run"), resume, [], trust_code=False, as_json=False, verbose=False, quiet=True
-    )
-    return train._train(command, Local())
+    command = TrainCommand(given, Path("run"), resume, [], trust_code=False, as_json=False, verbose=False, quiet=True)
+    return command.train(Local())
 
 
 def test_a_restart_by_the_launcher_trusts_the_code_that_the_recipe_names(

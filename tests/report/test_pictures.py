@@ -200,6 +200,14 @@ def test_a_sheet_has_a_title_and_facts_that_are_never_broken(monkeypatch: pytest
 # -- charts -------------------------------------------------------------------------------------------------------
 
 
+def test_a_sheet_without_a_heading_has_its_columns_and_its_note() -> None:
+    rows = [np.full((2, 1, 8, 8), shade, np.uint8) for shade in (10, 20, 30, 40)]
+    one, two = (sheets.draw_sheet(rows, columns=columns) for columns in (1, 2))
+    assert two.width > one.width and two.height < one.height + 2 * sheets.MARGIN
+    assert {(10,) * 3, (20,) * 3, (30,) * 3, (40,) * 3} <= {colour for _, colour in two.getcolors(1 << 16)}
+    assert sheets.draw_sheet(rows, note="Below each image: its member.").height > one.height
+
+
 def test_a_short_last_record_draws_no_spike() -> None:
     lines = [{"step": 50 * i, "loss_g": [1.0], "loss_d": [2.0]} for i in range(1, 5)]
     spike = [*lines, {"step": 201, "loss_g": [9.0], "loss_d": [2.0], "looked": 201, "spread": [0.9]}]

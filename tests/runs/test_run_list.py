@@ -66,6 +66,29 @@ def test_fid_and_verdict_come_from_the_scores(tmp_path: Path) -> None:
     assert (only(tmp_path).fid, only(tmp_path).samples, only(tmp_path).verdict) == (2.5, 1000, "good")
 
 
+def test_a_verdict_on_another_step_is_not_shown(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "a", step=5)
+    (run / "scores.json").write_text(json.dumps({"verdict": {"word": "good", "reason": "fine", "step": 4}}))
+    assert only(tmp_path).verdict is None
+
+
+def test_a_run_never_has_more_steps_than_its_length(tmp_path: Path) -> None:
+    a_run(tmp_path / "a", step=9, budget={"steps": 5})
+    assert (only(tmp_path).step, only(tmp_path).steps) == (9, 9)
+
+
+def test_sizes_can_be_left_out(tmp_path: Path) -> None:
+    a_run(tmp_path / "a")
+    (run,) = list_runs(tmp_path, sizes=False)
+    assert (run.bytes, run.state) == (0, "finished") and only(tmp_path).bytes > 0
+
+
+def test_a_folder_whose_name_has_too_many_digits_is_no_checkpoint(tmp_path: Path) -> None:
+    run = a_run(tmp_path / "a", state="interrupted", step=None)
+    (run / f"checkpoints/step-{'9' * 5000}"[:250]).mkdir(parents=True)
+    assert only(tmp_path).step == 0
+
+
 def test_the_run_that_was_active_last_comes_last_and_is_the_newest(tmp_path: Path) -> None:
     a_run(tmp_path / "b", age=1.0)
     a_run(tmp_path / "c", age=9.0)

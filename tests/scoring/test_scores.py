@@ -17,7 +17,7 @@ from ganherd.metrics.diversity import diversity, spread
 from ganherd.metrics.histogram import class_histogram, expected_by_chance, total_variation
 from ganherd.metrics.label_accuracy import label_accuracy
 from ganherd.metrics.metric_registry import title_of
-from ganherd.scoring import METRICS, brief, full, known_metrics, score, score_run
+from ganherd.scoring import METRICS, brief, contexts, full, known_metrics, score, score_contexts, score_run
 from ganherd.util.errors import UserError
 from ganherd.util.terminal.screen import as_text
 
@@ -233,3 +233,10 @@ def test_a_misspelt_metric_is_told_before_a_run_is_opened() -> None:
         score_run("no/such/run", ["diversety"])
     with pytest.raises(UserError, match="no/such/run"):
         score_run("no/such/run")
+
+
+def test_features_are_freed_after_scoring_and_samples_stay(digits: Any, replay: Replay) -> None:
+    each = contexts(replay(digits), digits, 60)
+    drawn = each[0].drawn
+    score_contexts(each, ["fid", "diversity"])
+    assert not {"features", "member_features", "cache"} & set(vars(each[0])) and each[0].drawn is drawn

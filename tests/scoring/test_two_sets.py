@@ -17,6 +17,7 @@ from ganherd.data.dataset import Dataset, load
 from ganherd.features import networks
 from ganherd.metrics.metric_registry import title_of
 from ganherd.recipe.schema import DataConfig
+from ganherd.runs.results.verdict_record import VerdictRecord
 from ganherd.scoring import ScoredRun, brief, full, score_run, score_sets
 from ganherd.scoring import side_by_side as side_by_side_blocks
 from ganherd.scoring.two_sets import GivenSet
@@ -250,7 +251,7 @@ FACTS = {"samples": 2500, "network": "somebody", "seed": 3}
         ("ifid", {"value": 9.0, "kid": {"value": 0.0123}, "per_class_samples": {"a": 70, "b": 50}}, ["0.01230", "at least 50"]),
     ],
 )  # fmt: skip
-def test_what_stands_beside_each_number(name: str, entry: dict[str, Any], says: list[str]) -> None:
+def test_remarks_are_listed_with_each_number(name: str, entry: dict[str, Any], says: list[str]) -> None:
     text = table({name: {**FACTS, **entry}})
     title = title_of(name)
     assert f"\n{title}: 2,500 samples, network somebody, seed 3" in text
@@ -275,6 +276,8 @@ def test_scores_are_compared_with_those_of_real_data() -> None:
     assert standing("fid", 0.3, 0.1, by_chance=0.15) == "worse"
     assert standing("diversity", 0.5, 0.1) == "less varied" and standing("diversity", 1.5, 0.1) == "more varied"
     assert standing("kid", 0.001, 0.002) == "like real data"
+    assert standing("memorisation", 0.2, 0.01, by_chance=0.05) == "more copies"
+    assert standing("memorisation", 0.01, 0.005, by_chance=0.05) == "fewer copies"
     assert standing("fid", 0.3, 0.0, by_chance=0.1) == "no interval"
     assert standing("recall", 0.3, 0.1) == "best is 1"  # what real data has is not known: no verdict
     assert standing("modes", 7, 0.5, of=8) == "worse" and standing("modes", 8, 0.5, of=8) == "like real data"
@@ -303,7 +306,7 @@ def test_the_short_table_fits_80_columns_and_names_samples_networks_and_warnings
     assert "AIS is left out: it takes long." in text
 
 
-def test_side_by_side_has_intervals_and_what_belongs_to_a_score() -> None:
+def test_side_by_side_has_intervals_and_remarks() -> None:
     ring = {"of": 8, "high_quality": 0.9, "reverse_kl": 0.1, "represented": 5, "modes": "a ring"}
     spans = [{"low": 2.0, "high": 4.0}, {"low": 3.5, "high": 6.5}, {"low": 8.0, "high": 9.0}]
     runs = {
@@ -347,3 +350,10 @@ def test_members_and_neighbourhoods_have_lines_of_their_own() -> None:
     text = table({"fid": {**entry, **cells}})
     assert "member  FID    samples" in text and "29      0.290  256" in text and "… and 10 more in scores.json" in text
     assert "neighbourhood  FID    samples" in text and "0              0.500  768" in text
+
+
+def test_a_run_without_a_verdict_has_none_next_to_one_that_has() -> None:
+    scores = {"fid": {**FACTS, "value": 1.0}}
+    verdict = VerdictRecord(word="good", reason="its samples vary like the data")
+    facts = ScoredRun({"a": scores, "b": scores}, verdicts={"b": verdict}).facts()["runs"]
+    assert "verdict" not in facts["a"] and facts["b"]["verdict"]["word"] == "good"

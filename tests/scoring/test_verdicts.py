@@ -13,16 +13,22 @@ import pytest
 from score_fixtures import FakeDataset
 
 import verdict_data
+from ganherd.api import ScoreFinisher
+from ganherd.data.dataset import load
 from ganherd.features.material import ScoringContext
 from ganherd.features.real_features import RealFeatures
+from ganherd.mixture import mixture
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EventRecord
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, read_verdict
 from ganherd.scoring.one_run import keep
 from ganherd.scoring.verdicts.course import courses
-from ganherd.scoring.verdicts.evidence import Evidence
+from ganherd.scoring.verdicts.evidence import Evidence, RealRows, compare, pixels
 from ganherd.scoring.verdicts.joining import join_replicas, judge_herd
 from ganherd.scoring.verdicts.judgement import Course, judge
 from ganherd.scoring.verdicts.measurement import EvidenceCollector, Part
+from ganherd.training.finish import Product
+from ganherd.util.errors import UserError
 from verdict_herds import RIGHT, FakedHerd
 
 GOOD = Evidence(
@@ -43,6 +49,8 @@ Make = Callable[[np.random.Generator, int, int], np.ndarray]
         ({"copies": 0.6, "nearer": 0.95}, Course(5000), "memorising"),
         ({"copies": 0.6, "nearer": 0.95, "copied": 1, "variety": 0.01}, Course(5000), "collapsed"),
         ({"spread": 0.1}, Course(5000), "collapsed"),
+        ({"spread": 0.7, "main_spread": 0.2, "distance": 0.6, "precision": 0.1}, Course(5000), "collapsed"),
+        ({"spread": 1.4, "main_spread": 0.2, "distance": 6.0, "precision": 0.0}, Course(5000), "unlike the data"),  # noise
         ({"spread": 0.1}, Course(600), "undertrained"),
         ({"missing": 0.3}, Course(60), "undertrained"),
         ({"missing": 0.3}, Course(600), "collapsed"),
@@ -66,6 +74,29 @@ def test_each_kind_of_evidence_has_its_word(changes: dict[str, Any], course: Cou
 def test_images_that_are_all_recognised_can_still_be_collapsed() -> None:
     means = replace(GOOD, recognised=0.999, recognised_real=0.99, spread=0.2, variety=0.2, recall=0.0, distance=0.9)
     assert judge(means, Course(5000)).word == "collapsed"
+
+
+@pytest.mark.parametrize("percent", [3, 9])
+def test_noise_on_top_of_a_mean_image_is_no_variation(percent: int) -> None:
+    rows = verdict_data.digits()
+    x, held_out = rows.x[rows.y == 3], rows.x_test[rows.y_test == 3]
+    noise = 2.55 * percent * np.random.default_rng(0).standard_normal((128, *x.shape[1:]))
+    means = (x.mean(0) + noise).round().clip(0, 255).astype(np.uint8)
+    evidence = compare(pixels(means), means, RealRows(pixels(x), x, held_out))
+    assert evidence.main_spread is not None and evidence.main_spread < 0.2
+    assert judge(evidence, Course(5000)).word == "collapsed"
+
+
+def test_a_class_without_one_end_of_its_widest_direction_has_collapsed() -> None:
+    rows = verdict_data.digits()
+    x = rows.x[rows.y == 4]
+    flat = x.reshape(len(x), -1).astype(np.float64)
+    along = (flat - flat.mean(0)) @ np.linalg.svd(flat - flat.mean(0), full_matrices=False)[2][0]
+    real = RealRows(pixels(x), x, rows.x_test[rows.y_test == 4])
+    fresh = x[np.random.default_rng(0).choice(np.flatnonzero(along < np.quantile(along, 0.65)), 128)]
+    noisy = (fresh + 8.0 * np.random.default_rng(1).standard_normal(fresh.shape)).round().clip(0, 255).astype(np.uint8)
+    assert compare(pixels(noisy), noisy, real).missing == 0.25
+    assert judge(replace(compare(pixels(noisy), noisy, real), copies=None), Course(5000)).word == "collapsed"
 
 
 # -- herds of known kinds -------------------------------------------------------------------------------------------------
@@ -170,6 +201,27 @@ def test_one_bad_member_is_named_and_no_other(name: str, sets: Any) -> None:
     assert f"1 of {members} members is not good: member 1" in verdict.reason
 
 
+def test_classes_whose_samples_are_not_finite_make_a_herd_unstable() -> None:
+    data, fresh = _fresh_points()
+    data = replace(data, labels=("a", "b"), y=np.arange(len(data.x)) % 2)
+
+    def make(random: np.random.Generator, m: int, n: int) -> np.ndarray:
+        return fresh[0][random.integers(len(fresh[0]), size=n)]
+
+    def broken_if_asked(n: int, label: Any = None, **more: Any) -> Any:
+        drawn = herd.sample(n, None, **more)
+        return drawn if label is None else replace(drawn, x=np.full_like(drawn.x, np.nan))
+
+    herd = FakedHerd(data.labels, data.shape, np.full(1, -1), np.ones(1), make, 5000, 0, takes_label=True)
+    broken = replace(herd)
+    object.__setattr__(broken, "sample", broken_if_asked)
+    collector = EvidenceCollector(RealFeatures(data, "pixels"))  # type: ignore[arg-type]
+    parts = list(collector.parts(ScoringContext(broken, data, samples=320)))  # type: ignore[arg-type]
+    assert [(part.name, part.evidence.finite) for part in parts] == [("classes", False)]
+    verdict = judge_herd(GOOD, parts, [Course(5000)], steps=5000)
+    assert verdict.word == "unstable" and "not finite" in verdict.reason
+
+
 # -- joining --------------------------------------------------------------------------------------------------------------
 
 
@@ -181,6 +233,24 @@ def test_a_member_that_the_mixture_does_not_use_is_judged_but_does_not_count() -
     parts = [_part(0, 0.5), _part(1, 0.5), _part(2, 0.0, spread=0.01)]
     verdict = judge_herd(GOOD, parts, steps=5000)
     assert verdict.word == "good" and verdict.members[2].word == "collapsed"
+
+
+def test_members_that_share_data_leave_the_word_to_a_mixture_with_a_definite_failure() -> None:
+    parts = [replace(_part(0, 0.5, distance=0.5), shares_data=True), replace(_part(1, 0.5), shares_data=True)]
+    verdict = judge_herd(replace(GOOD, missing=0.25), parts, steps=5000)
+    assert [one.word for one in verdict.members] == ["undertrained", "good"]
+    assert verdict.word == "collapsed" and "25 % of the data" in verdict.reason
+    assert "1 of 2 members is not good: member 0 undertrained" in verdict.reason
+    by_class = judge_herd(replace(GOOD, missing=0.25), [_part(0, 0.5, distance=0.5), _part(1, 0.5)], steps=5000)
+    assert by_class.word == "undertrained"  # the mixture misses the class of its undertrained member
+
+
+@pytest.mark.parametrize(("undertrained", "word"), [(2, "collapsed"), (5, "collapsed"), (6, "undertrained")])
+def test_a_definite_failure_leads_unless_most_members_are_undertrained(undertrained: int, word: str) -> None:
+    poor = [_part(m, 0.1, distance=0.5) for m in range(undertrained)]
+    good = [_part(m, 0.1) for m in range(undertrained + 1, 10)]
+    verdict = judge_herd(GOOD, [*poor, _part(undertrained, 0.1, spread=0.01), *good], steps=5000)
+    assert verdict.word == word and f"{undertrained + 1} of 10 members are not good" in verdict.reason
 
 
 def test_an_alarm_that_lasts_makes_its_member_unstable_and_is_named() -> None:
@@ -239,6 +309,21 @@ def test_a_short_training_is_undertrained_in_status_check_and_file(run: Path, tm
     answer = cli("check", folder, "--json")
     facts = json.loads(answer.out)
     assert answer.code == 1 == facts["exit_code"] and facts["word"] == "undertrained" and len(facts["members"]) == 3
+
+
+def test_a_run_that_cannot_be_judged_still_finishes_with_its_scores(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*words: Any) -> None:
+        raise UserError("there is nothing to judge")
+
+    monkeypatch.setattr("ganherd.scoring.verdicts.run_verdict.judge_contexts", refuse)
+    folder, lines = RunFolder(_copy(run, tmp_path)), list[str]()
+    product = Product(folder, folder.recipe, load(folder.recipe.data), mixture.load(folder.path), lines.append)
+    ScoreFinisher().on_mixture(product)
+    assert "no verdict: there is nothing to judge" in lines
+    content = json.loads(folder.scores_path.read_text())
+    assert "diversity" in content["scores"] and "verdict" not in content
 
 
 def test_check_computes_what_is_missing_and_stores_it(run: Path, tmp_path: Path, cli: Any) -> None:

@@ -230,7 +230,7 @@ def test_members_train_one_by_one_if_measuring_their_memory_runs_out(
     def out(*_: Any) -> int:
         raise OUT["a GPU"]
 
-    monkeypatch.setattr(engines, "memory_per_member", out)
+    monkeypatch.setattr(autotune, "memory_per_member", out)
     tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
     assert RunFolder(tmp_path / "run").info.engine.chunk == 1
 

@@ -51,7 +51,7 @@ ON_GPU, ON_CPU = ("wcgan", "gap", "cellular", "residual", "own"), ("default",)
 def check(names: Sequence[str]) -> None:
     """Raise a UserError for an unknown case."""
     if unknown := next((name for name in names if name not in CASES), None):
-        raise UserError(f"there is no case {unknown!r} of this benchmark; there are {', '.join(CASES)}.")
+        raise UserError(f"Unknown case {unknown!r}; choose from {', '.join(CASES)}.")
 
 
 def default_cases() -> Sequence[str]:
@@ -70,6 +70,7 @@ def measure(names: Sequence[str], settings: Sequence[str], log: Callable[[str], 
     rows = []
     for name in names:
         with TemporaryDirectory() as folder:
+            _prepare(CASES[name], Path(folder))
             for state in ("cold", "warm"):
                 row = {"case": name, "start": state, **_start(CASES[name], settings, Path(folder), state)}
                 log(f"{name}, {state}: first step after {row['first_step_seconds']:.1f} s")
@@ -77,13 +78,18 @@ def measure(names: Sequence[str], settings: Sequence[str], log: Callable[[str], 
     return rows
 
 
-def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) -> Row:
-    """Train for a few steps in a separate process, and return when its first step was recorded."""
+def _prepare(case: StartCase, folder: Path) -> None:
+    """Write the files that both starts read: nets, and random images if the data is not embedded."""
     shutil.copy(own_nets.__file__, folder)
-    changes = [*case.settings, *settings, "run.scores=false", "run.record_every=1", f"train.budget={STEPS}steps"]
     if case.shape:
         images = np.random.default_rng(0).integers(0, 256, (_RANDOM_IMAGES, *case.shape), dtype=np.uint8)
         np.savez(folder / "random.npz", x=images, y=np.arange(_RANDOM_IMAGES) % 10)
+
+
+def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) -> Row:
+    """Train for a few steps in a separate process, and return when its first step was recorded."""
+    changes = [*case.settings, *settings, "run.scores=false", "run.record_every=1", f"train.budget={STEPS}steps"]
+    if case.shape:
         changes.append("data.source=random.npz")
     words = [word for change in changes for word in ("--set", change)]
     command = [sys.executable, "-m", "ganherd", "train", case.recipe, *words, "--run", name, "--quiet"]
@@ -95,10 +101,14 @@ def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) ->
             command, cwd=folder, env={**os.environ, **caches}, stdout=subprocess.DEVNULL, stderr=log
         )
         records = folder / name / "metrics.jsonl"
-        while process.poll() is None:
-            if first is None and records.is_file() and records.stat().st_size:
-                first = time.monotonic() - began
-            time.sleep(_POLL)
+        try:
+            while process.poll() is None:
+                if first is None and records.is_file() and records.stat().st_size:
+                    first = time.monotonic() - began
+                time.sleep(_POLL)
+        finally:  # after Ctrl-C
+            process.kill()
+            process.wait()
     if process.returncode or first is None:
         raise UserError(f"{' '.join(command[2:5])} failed: {errors.read_text().strip()[-300:]}")
     return {"recipe": case.recipe, "first_step_seconds": first, "all_seconds": time.monotonic() - began}

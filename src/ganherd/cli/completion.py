@@ -32,7 +32,8 @@ def complete_setting(incomplete: str) -> list[str]:
 
 def complete_run(incomplete: str) -> list[str]:
     """Return `@last`, tags, the runs in the folder runs, and folders that begin like this."""
-    from ganherd.runs.run_names import LAST, RUNS, tags
+    from ganherd.runs.run_names import LAST, tags
+    from ganherd.util.paths import RUNS
 
     runs = sorted(str(path.parent) for path in RUNS.glob("*/run.json"))
     named = _beginning(incomplete, [f"@{LAST}", *(f"@{tag}" for tag in tags()), *runs])

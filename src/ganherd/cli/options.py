@@ -13,7 +13,7 @@ import typer
 
 from ganherd.cli.completion import complete_run, complete_setting
 from ganherd.util.errors import UserError
-from ganherd.util.terminal.screen import Block, show_screen
+from ganherd.util.terminal.screen import Block, Line, Styled, show_screen
 from ganherd.util.text import say, show
 
 if TYPE_CHECKING:
@@ -107,11 +107,11 @@ def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | No
     >>> recipe_overrides(["train.batch=8"], "90s", None)
     ['train.batch=8', 'train.budget=90s']
     """
-    given = {"train.budget": with_unit(budget) or None, "herd.seeds": seeds}
+    given = {"train.budget": check_unit(budget) or None, "herd.seeds": seeds}
     return [*(sets or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
 
 
-def with_unit(budget: str | None) -> str | None:
+def check_unit(budget: str | None) -> str | None:
     """Return a budget as it is, or raise a `UserError` if it is a number without a unit."""
     if budget and re.fullmatch(r"\s*\+?[\d.]+\s*", budget):
         number = budget.strip()
@@ -163,7 +163,14 @@ def print_screen(as_json: bool, facts: Mapping[str, Any], *blocks: Block) -> Non
 def show_verdict(verdict: VerdictRecord | None) -> None:
     """Print the verdict on a run in one line: the word, the reason and what to try; nothing if there is none."""
     if verdict is not None:
-        show(f"\nverdict  {verdict.sentence}")
+        show_screen("", ("verdict  ", *coloured_verdict(verdict)))
+
+
+def coloured_verdict(verdict: VerdictRecord) -> Line:
+    """Return the sentence of a verdict, with its first word in the colour of the verdict."""
+    from ganherd.runs.results.verdict_record import style_of
+
+    return Styled(verdict.word, style_of(verdict.word)), verdict.sentence.removeprefix(verdict.word)
 
 
 def named_files(files: Mapping[str, Path]) -> str:

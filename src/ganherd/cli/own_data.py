@@ -6,15 +6,16 @@ from pathlib import Path
 
 from ganherd.recipe.preset_texts import preset_names
 from ganherd.util.errors import UserError
+from ganherd.util.paths import expanded
 
 
 def is_own_data(word: str) -> bool:
     """Return whether a word is a folder without a recipe, an .npz or an .npy.
 
     Raises:
-        UserError: It is a folder and also the name of a packaged recipe, or a folder of runs.
+        UserError: It is a folder and also the name of a packaged recipe, or a folder of runs, or it contains the current folder.
     """
-    path = Path(word).expanduser()
+    path = expanded(word)
     try:
         has_recipe = any((path / name).is_file() for name in ("recipe.yaml", "run.json"))
         is_data = (
@@ -29,4 +30,8 @@ def is_own_data(word: str) -> bool:
         )
     if is_data and path.is_dir() and any(path.glob("*/run.json")):
         raise UserError(f"{word} holds runs, not images: resume one with --resume, or name a folder of images.")
+    if is_data and path.is_dir() and Path.cwd().is_relative_to(path.resolve()):
+        raise UserError(
+            f"{word} contains the current folder, so runs would be written into the data: change to another folder first."
+        )
     return is_data

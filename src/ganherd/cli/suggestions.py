@@ -1,4 +1,4 @@
-"""Say what to type instead of an option or a command that does not exist."""
+"""Suggest what to type instead of an option or a command that does not exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ _OPTIONS = {
     "workers": "--ranks for several processes",
     "continue": "--resume RUN",
     "config": "`ganherd train FILE.yaml`",
-    "verbose": "nothing: progress is shown unless --quiet is given",
 }
 _LENGTHS = "--budget 20epochs, 5000steps or 10m"
 # What other programs call a command.
@@ -60,11 +59,11 @@ def instead_of_option(option: str, known: list[str]) -> str:
     name = option.lstrip("-").partition("=")[0]
     if "--set" in known:
         keys = also_called(name)
-        if keys == ("train.budget",):
+        if keys == ("train.budget",) and "--budget" in known:
             return _LENGTHS
         if keys:
             return " or ".join(f"--set {key}=VALUE" for key in keys)
-        if name in _OPTIONS:
+        if "--recipe" in known and name in _OPTIONS:  # options of `train`
             return _OPTIONS[name]
     return did_you_mean(option.partition("=")[0], known, "{}")
 

@@ -8,6 +8,7 @@ from ganherd.compare.comparison_record import Comparison, ComparisonBasis
 from ganherd.metrics.metric_registry import METRICS, title_of
 from ganherd.metrics.statistics.verdict import UNDECIDED
 from ganherd.scoring.result import measured
+from ganherd.util.text import listed
 
 FEW_SEEDS = 5  # with fewer, what is undecided may be so because of the number of seeds
 MOST_NAMED = 3  # undecided scores that are named
@@ -20,21 +21,21 @@ def answer(facts: Comparison, basis: str | None = None) -> str:
     by_basis, primary = facts["bases"][basis], facts.get("primary", "fid")
     names = list(by_basis["entries"])
     best, metrics = by_basis.get("best", {}), _metrics(by_basis, primary)
+    if not metrics:
+        return "No score could be measured for all of them, so nothing is decided."
     clauses = [_primary_clause(by_basis, primary, names)] if primary in metrics else []
     winner = best.get(primary)
     others = [metric for metric in metrics if metric != primary]
     for name in sorted(set(best.values()), key=lambda name: (name != winner, names.index(name))):
         won = [title_of(metric) for metric in others if best.get(metric) == name]
         if won:
-            also = (
-                "it is also better" if name == winner else f"{name} is better" if len(names) == 2 else f"{name} is best"
-            )
-            clauses.append(f"{also} in {_list(won)}")
+            word = "better" if len(names) == 2 else "better than all others"
+            clauses.append(f"{'it is also' if name == winner else f'{name} is'} {word} in {listed(won)}")
     open_ones = [title_of(metric) for metric in others if metric not in best]
     if len(open_ones) > MOST_NAMED:
         clauses.append(f"{len(open_ones)} other scores are undecided")
     elif open_ones:
-        clauses.append(f"{_list(open_ones)} {'is' if len(open_ones) == 1 else 'are'} undecided")
+        clauses.append(f"{listed(open_ones)} {'is' if len(open_ones) == 1 else 'are'} undecided")
     is_open = bool(open_ones) or winner is None
     return "; ".join([*clauses, *_limits(facts, basis, is_open)]) + "."
 
@@ -47,15 +48,15 @@ def _primary_clause(by_basis: ComparisonBasis, primary: str, names: Sequence[str
     if winner is not None:
         rest = [value for name, value in values.items() if name != winner]
         than = "" if len(names) == 2 else " than all others"
-        return f"{winner} is better{than} in {title} ({values[winner]} against {_list(rest)})"
+        return f"{winner} is better{than} in {title} ({values[winner]} against {listed(rest)})"
     decided = [
         f"{name if one['verdict'] == 'better' else names[0]} is better than {names[0] if one['verdict'] == 'better' else name}"
         for name, own in by_basis["differences"].items()
         if (one := own.get(primary)) is not None and one["verdict"] != UNDECIDED
     ]
     if decided:
-        return f"{_list(decided)} in {title}, and which is the best is undecided"
-    each = _list([f"{name} {value}" for name, value in values.items()])
+        return f"{listed(decided)} in {title}, and which is the best is undecided"
+    each = listed([f"{name} {value}" for name, value in values.items()])
     return f"{title} does not decide between them ({each})"
 
 
@@ -63,7 +64,9 @@ def _limits(facts: Comparison, basis: str, is_open: bool) -> list[str]:
     """Return what limits the answer: few seeds, or one seed."""
     seeds = facts["training"]["seeds"]
     if seeds == 1 and basis == RUNS:
-        return ["one seed each: other seeds of these recipes may differ"]
+        recipes = facts["training"]["recipes"].values()
+        all_have_one = all(((recipe or {}).get("herd") or {}).get("seeds", 1) == 1 for recipe in recipes)
+        return [f"{'one seed each' if all_have_one else 'some runs have one seed'}: other seeds may differ"]
     if seeds == 1:
         return ["one seed decides nothing: use --seeds 3 or more"]
     return [f"{seeds} seeds are too few for more"] if is_open and seeds < FEW_SEEDS else []
@@ -74,12 +77,3 @@ def _metrics(by_basis: ComparisonBasis, primary: str) -> list[str]:
     each = [measured(row["scores"]) for row in by_basis["entries"].values()]
     common = [m for m in METRICS if all(m in own and own[m].value is not None for own in each)]
     return sorted(common, key=lambda metric: metric != primary)
-
-
-def _list(words: Sequence[str]) -> str:
-    """Join words as a list.
-
-    >>> _list(["a"]), _list(["a", "b", "c"])
-    ('a', 'a, b and c')
-    """
-    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)

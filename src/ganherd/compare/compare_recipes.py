@@ -49,7 +49,7 @@ class ComparisonRequest:
     @classmethod
     def of(
         cls,
-        those: Sequence[Contender],
+        compared: Sequence[Contender],
         budget: str | None = None,
         seeds: int = 3,
         overrides: Sequence[str] = (),
@@ -61,15 +61,15 @@ class ComparisonRequest:
         """Read the recipes; every mistake is reported here, before anything trains.
 
         Args:
-            those: The recipes with their own overrides.
+            compared: The recipes with their own overrides.
             budget: The budget of each recipe. None: their own, if all have the same.
             overrides: Overrides of all recipes.
         """
-        budget = budget or _common_budget(those, overrides)
+        budget = budget or _common_budget(compared, overrides)
         # no run is scored by itself: all are measured alike in the end
         common = [f"train.budget={budget}", f"herd.seeds={seeds}", "run.scores=false"]
         recipes = {}
-        for one in those:
+        for one in compared:
             recipes[one.name] = recipe_file.load(one.source, [*overrides, *one.overrides, *common])
             trust.check_recipe(recipes[one.name], one.source, trust_code)
         names = None if metrics is None else known_metrics(metrics, "score")
@@ -88,9 +88,9 @@ class ComparisonRequest:
         return result
 
 
-def _common_budget(those: Sequence[Contender], overrides: Sequence[str]) -> str:
+def _common_budget(compared: Sequence[Contender], overrides: Sequence[str]) -> str:
     """Return the budget that all recipes have."""
-    loaded = {one.name: recipe_file.load(one.source, [*overrides, *one.overrides]) for one in those}
+    loaded = {one.name: recipe_file.load(one.source, [*overrides, *one.overrides]) for one in compared}
     budgets = {name: recipe.train.budget for name, recipe in loaded.items()}
     if len(set(budgets.values())) > 1:
         each = ", ".join(f"{name} {budget}" for name, budget in budgets.items())
@@ -248,15 +248,15 @@ def _score(state: _State, entries: dict[str, Entry]) -> None:
         runs = {name: run if run.info_path.is_file() else state.run(BUDGET, name) for name, run in runs.items()}
         scores = _scores(state, names, runs, basis)
         rows = {name: {**_row(state, entries[name], run), "scores": scores[name]} for name, run in runs.items()}
-        bases[basis] = {"entries": rows, **judged(scores, names)}
+        bases[basis] = {"entries": rows, **basis_differences(scores, names)}
     state.write(bases=bases, primary=primary_of(names), state="finished")
     state.write(answer=answer(state.facts))
 
 
-def judged(scores: Mapping[str, Scores], names: Sequence[str], over_samples: bool = False) -> JsonObject:
+def basis_differences(scores: Mapping[str, Scores], names: Sequence[str], over_samples: bool = False) -> JsonObject:
     """Return the differences of a basis: to the first contender, and the best of all by metric."""
-    apart = Differences(scores, primary_of(names), over_samples)
-    return {"differences": apart.to_first(), "best": apart.best()}
+    differences = Differences(scores, primary_of(names), over_samples)
+    return {"differences": differences.to_first(), "best": differences.best()}
 
 
 def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str) -> dict[str, Scores]:

@@ -74,17 +74,17 @@ def _differences(facts: Comparison, basis: str) -> list[list[Any]]:
     """Return the table of differences to the first: for each metric and other contender the verdict, then the numbers."""
     first, *others = facts["bases"][basis]["entries"]
     head: list[Any] = ["score", *(column for name in others for column in (f"{name} is", f"minus {first}"))]
-    apart = facts["bases"][basis]["differences"]
+    differences = facts["bases"][basis]["differences"]
     rows = []
     for metric in comparison_text.named_metrics(facts, basis):
         cells: list[Any] = []
-        for own in apart.values():
-            one = own.get(metric)
-            verdict = Cell(one["verdict"], _PILLS[one["verdict"]]) if one else "–"
-            cells += [
-                verdict,
-                comparison_text.difference(metric, one).removesuffix(f", {one['verdict']}" if one else ""),
-            ]
+        for own in differences.values():
+            entry = own.get(metric)
+            if entry is None:
+                cells += ["–", "–"]
+                continue
+            verdict = Cell(entry["verdict"], _PILLS[entry["verdict"]])
+            cells += [verdict, comparison_text.difference_numbers(metric, entry)]
         rows.append([title_of(metric), *cells])
     return [head, *rows]
 

@@ -13,7 +13,11 @@ from ganherd.scoring.result import format_value, measured, skipped
 from ganherd.scoring.score_table import side_by_side
 from ganherd.util.errors import counted
 from ganherd.util.terminal.screen import Block, Columns, Styled
+from ganherd.util.text import listed
 
+_UNCORRECTED = (
+    "Each interval is that of one score by itself; the last column is corrected for the number of scores (Holm)."
+)
 UNEQUAL = 0.05  # relative difference of device-seconds that gets a note
 
 
@@ -21,8 +25,7 @@ def title(facts: Comparison) -> str:
     """Return what is compared, in one sentence."""
     training = facts["training"]
     names, seeds = list(training["recipes"]), training["seeds"]
-    others = " and ".join([", ".join(names[1:-1]), names[-1]] if len(names) > 2 else names[1:])
-    return f"{names[0]} against {others} on {facts['data']['name']}, {counted(seeds, 'seeds')} each"
+    return f"{names[0]} against {listed(names[1:])} on {facts['data']['name']}, {counted(seeds, 'seeds')} each"
 
 
 def rows(facts: Comparison) -> str:
@@ -68,7 +71,7 @@ def _count(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
 
-def apart(facts: Comparison, basis: str) -> list[Sequence[str]]:
+def difference_table(facts: Comparison, basis: str) -> list[Sequence[str]]:
     """Return the table of differences to the first recipe: a row for each metric, a column for each other recipe."""
     differences = facts["bases"][basis]["differences"]
     metrics = [metric for metric in named_metrics(facts, basis) if any(metric in own for own in differences.values())]
@@ -86,12 +89,15 @@ def difference(metric: str, entry: ScoreDifference | None) -> str:
     >>> difference("fid", {"value": -2.0, "interval": ends, "p_corrected": 0.0312, "verdict": "better"})
     '-2.000 (-3.000 to -1.000), p 0.031, better'
     """
-    if entry is None:
-        return "–"
+    return "–" if entry is None else f"{difference_numbers(metric, entry)}, {entry['verdict']}"
+
+
+def difference_numbers(metric: str, entry: ScoreDifference) -> str:
+    """Return one difference with its interval and corrected p-value."""
     ends, p = entry.get("interval"), entry.get("p_corrected")
     span = f" ({format_value(metric, ends['low'])} to {format_value(metric, ends['high'])})" if ends else ""
     chance = "" if p is None else f", p {p:.3f}" if p >= 0.001 else ", p < 0.001"
-    return f"{signed(metric, entry['value'])}{span}{chance}, {entry['verdict']}"
+    return f"{signed(metric, entry['value'])}{span}{chance}"
 
 
 def signed(metric: str, value: float) -> str:
@@ -109,22 +115,22 @@ def notes(facts: Comparison, basis: str) -> list[str]:
     seeds, primary = facts["training"]["seeds"], title_of(facts.get("primary", "fid"))
     out = []
     if seeds > 1:
-        out.append(f"difference: minus {first}, mean over the seeds, paired by seed, with its 95 % interval")
+        how = "seeds that both have are paired" if basis == RUNS else "paired by seed"
+        out.append(f"difference: minus {first}, mean over the seeds, with its 95 % interval; {how}")
     elif basis == RUNS:
         out.append(f"difference: minus {first}, with its 95 % interval over the samples of these runs")
     else:
         out.append("one seed: the variation between trainings is unknown; --seeds 3 or more measures it")
     if seeds > 1 or basis == RUNS:
+        declared = "" if basis == RUNS else ", declared before anything was trained"
         out.append(
-            f"{primary} is the primary score, declared beforehand; the p-values of all others are corrected together (Holm), "
-            "and the verdict is better or worse if p is at most 0.05"
+            f"{primary} is the primary score{declared}; the p-values of all others are corrected together (Holm), and the verdict "
+            "is better or worse if p is at most 0.05"
         )
     if nearest := [
         title_of(m) for m in named_metrics(facts, basis) if m in METRICS and METRICS[m].direction == "nearest"
     ]:
-        out.append(
-            f"for {' and '.join(nearest)}, better means nearer to the best value, and p is about the distance to it"
-        )
+        out.append(f"for {listed(nearest)}, better means nearer to the best value, and p is about the distance to it")
     if cut := cut_intervals(facts, basis):
         out.append(f"an interval over few seeds can exceed the possible values; it is cut there: {', '.join(cut)}")
     seconds = [row["device_seconds"] for row in entries.values()]
@@ -150,7 +156,7 @@ def cut_intervals(facts: Comparison, basis: str) -> list[str]:
         f"{score.title} of {name}"
         for name, row in facts["bases"][basis]["entries"].items()
         for score in measured(row.get("scores", {})).values()
-        if score.interval and ", cut at" in score.interval.get("how", "")
+        if score.interval and score.interval.get("cut")
     ]
 
 
@@ -206,6 +212,7 @@ def _short(facts: Comparison) -> list[Block]:
     return [
         Styled(what, "soft"),
         Columns(head, lines, right=right),
+        *([Styled(_UNCORRECTED, "soft")] if len(entries) == 2 and len(lines) > 1 else []),
         *(Styled(f"{n}.", "soft") for n in left_out(facts, basis)),
     ]
 
@@ -233,9 +240,9 @@ def _details(facts: Comparison) -> list[Block]:
     blocks: list[Block] = []
     for basis, by_basis in facts["bases"].items():
         scores = {name: row["scores"] for name, row in by_basis["entries"].items()}
-        costs, apart_ = took(facts, basis), apart(facts, basis)
+        costs, differences = took(facts, basis), difference_table(facts, basis)
         blocks += ["", Styled(heading(facts, basis), "strong"), "", Columns(costs[0], costs[1:]), ""]
-        blocks += [*side_by_side(scores, better=by_basis.get("best", {})), "", Columns(apart_[0], apart_[1:])]
+        blocks += [*side_by_side(scores, better=by_basis.get("best", {})), "", Columns(differences[0], differences[1:])]
         blocks += notes(facts, basis)
         if facts["training"]["seeds"] > 1:
             blocks.append(

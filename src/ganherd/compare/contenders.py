@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,9 +10,9 @@ from pathlib import Path
 
 from ganherd.compare.entry import names_of
 from ganherd.util.errors import UserError
+from ganherd.util.text import shortened
 
 _OVERRIDE = re.compile(r":(?=[A-Za-z_]\w*(?:\.\w+)*=)")  # a colon that begins an override, and not one of a value
-_LONGEST = 120  # letters of a folder's name
 
 
 @dataclass(frozen=True)
@@ -52,19 +51,16 @@ def contenders(sources: Sequence[str], vary: Sequence[str] = ()) -> list[Contend
     return [Contender(name, *one) for name, one in zip(names_of(named), each, strict=True)]
 
 
-def folder_name(those: Sequence[Contender]) -> str:
+def folder_name(compared: Sequence[Contender]) -> str:
     """Return the name of a folder for a comparison, which depends on what is compared only.
 
     >>> folder_name(contenders(["digits-wcgan"], ["optim.lr_g=1e-4,5e-4"]))
     'digits-wcgan,lr_g=1e-4-vs-lr_g=5e-4'
     """
-    stems = {Path(one.source).name.removesuffix(".yaml") for one in those}
-    name = "-vs-".join(one.name for one in those)
+    stems = {Path(one.source).name.removesuffix(".yaml") for one in compared}
+    name = "-vs-".join(one.name for one in compared)
     stem = stems.pop() if len(stems) == 1 else ""
-    name = f"{stem},{name}" if stem and not name.startswith(stem) else name
-    if len(name) <= _LONGEST:
-        return name
-    return f"{name[: _LONGEST - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+    return shortened(f"{stem},{name}" if stem and not name.startswith(stem) else name)
 
 
 def _varied(text: str) -> tuple[str, list[str]]:

@@ -14,9 +14,10 @@ from typing import Any, cast
 
 from ganherd.compare.comparison_record import ScoreDifference
 from ganherd.metrics.metric_registry import METRICS
-from ganherd.metrics.statistics.intervals import around, interval
+from ganherd.metrics.statistics.intervals import interval
 from ganherd.metrics.statistics.seeds import SURE, together
-from ganherd.metrics.statistics.verdict import UNDECIDED, Verdict
+from ganherd.metrics.statistics.verdict import UNDECIDED, Ends, Verdict
+from ganherd.metrics.statistics.verdict import difference as independent_difference
 from ganherd.scoring.result import SKIPPED
 
 Scores = Mapping[str, Mapping[str, Any]]
@@ -103,28 +104,31 @@ def difference(
     are paired; if they have fewer than two in common, Welch's test compares the means. See `Differences` for `over_samples`.
     """
     merit, mine, theirs = METRICS[metric].merit, _by_seed(first), _by_seed(other)
-    apart: ScoreDifference = {"value": other["value"] - first["value"], "per_seed": [], "verdict": UNDECIDED}
+    plain: ScoreDifference = {"value": other["value"] - first["value"], "per_seed": [], "verdict": UNDECIDED}
     common = [seed for seed in mine if seed in theirs]
     if len(common) > 1:
         paired = together([{"value": theirs[seed] - mine[seed]} for seed in common], common)
         gains = [merit(theirs[seed]) - merit(mine[seed]) for seed in common]
-        return _judged({**apart, **cast(ScoreDifference, paired)}, sum(gains), paired_p(gains))
+        return _with_verdict({**plain, **cast(ScoreDifference, paired)}, sum(gains), paired_p(gains))
     if len(mine) > 1 and len(theirs) > 1:
+        (a, b), how = ([*mine.values()], [*theirs.values()]), "Welch's t over different seeds"
+        if all(max(values) - min(values) <= 1e-9 * abs(values[0]) for values in (a, b)):
+            return plain  # neither varies, so that there is no spread to compare the difference with
         from scipy.stats import ttest_ind
 
-        (a, b), how = ([*mine.values()], [*theirs.values()]), "Welch's t over different seeds"
         ends = ttest_ind(b, a, equal_var=False).confidence_interval()
         merits = [[merit(value) for value in values] for values in (a, b)]
         test = ttest_ind(merits[1], merits[0], equal_var=False)
-        apart["interval"] = interval(float(ends.low), float(ends.high), how)
-        return _judged(apart, float(test.statistic), float(test.pvalue))
-    errors = [_error(entry) for entry in (first, other)]
-    if over_samples and None not in errors:
-        error = math.hypot(*cast(list[float], errors))
-        apart["interval"] = around(apart["value"], error, "over the samples of these two")
+        plain["interval"] = interval(float(ends.low), float(ends.high), how)
+        return _with_verdict(plain, float(test.statistic), float(test.pvalue))
+    own, others = _ends(first), _ends(other)
+    if over_samples and own is not None and others is not None:
+        low, high = independent_difference(other["value"], others, first["value"], own)
+        plain["interval"] = interval(low, high, "over the samples of these two")
         gain = merit(other["value"]) - merit(first["value"])
-        return _judged(apart, gain, math.erfc(abs(gain) / max(error, 1e-300) / math.sqrt(2)))
-    return apart
+        towards_zero = plain["value"] - low if plain["value"] > 0 else high - plain["value"]
+        return _with_verdict(plain, gain, math.erfc(abs(gain) / max(towards_zero / 1.96, 1e-300) / math.sqrt(2)))
+    return plain
 
 
 def paired_p(gains: Sequence[float]) -> float | None:
@@ -158,12 +162,12 @@ def holm(p_values: Sequence[float]) -> list[float]:
     return out
 
 
-def _judged(apart: ScoreDifference, gain: float, p: float | None) -> ScoreDifference:
+def _with_verdict(difference: ScoreDifference, gain: float, p: float | None) -> ScoreDifference:
     """Add the p-value, and the verdict that it gives for a gain of this sign."""
     if p is None or not math.isfinite(p):
-        return {**apart, "verdict": UNDECIDED}
+        return {**difference, "verdict": UNDECIDED}
     sign: Verdict = "better" if gain > 0 else "worse"
-    return {**apart, "p": p, "direction": sign, "verdict": sign if p <= ALPHA else UNDECIDED}
+    return {**difference, "p": p, "direction": sign, "verdict": sign if p <= ALPHA else UNDECIDED}
 
 
 def _correct(family: Sequence[ScoreDifference]) -> None:
@@ -182,10 +186,10 @@ def _by_seed(entry: Mapping[str, Any]) -> dict[int, float]:
     return {seed: value for seed, value in by_seed if _is_number(value)}
 
 
-def _error(entry: Mapping[str, Any]) -> float | None:
-    """Return the standard error of a score over its samples, from its interval."""
+def _ends(entry: Mapping[str, Any]) -> Ends | None:
+    """Return the interval of a score over its samples; None if it has none, or one over seeds."""
     ends = entry.get("interval")
-    return (ends["high"] - ends["low"]) / 2 / 1.96 if isinstance(ends, Mapping) and "per_seed" not in entry else None
+    return (ends["low"], ends["high"]) if isinstance(ends, Mapping) and "per_seed" not in entry else None
 
 
 def _measured(scores: Scores) -> Scores:

@@ -25,9 +25,9 @@ def _of_run(facts: Downstream) -> str:
     head = ("real images a class", "real alone", f"with {facts['generated']:,} generated a class", "difference", "")
     rows = []
     for row in facts["rows"]:
-        apart = row["difference"]
-        verdict = VERDICTS[apart["verdict"]] if apart else ""
-        cells = (_percent(row["alone"]), _percent(row["with"]), _percent(apart, True))
+        difference = row["difference"]
+        verdict = VERDICTS[difference["verdict"]] if difference else ""
+        cells = (_percent(row["alone"]), _percent(row["with"]), _percent(difference, True))
         rows.append((_name(row, facts), *cells, verdict))
     lines = [f"{facts['run']}: accuracy on {facts['held_out']:,} held-out images of {facts['data']}", ""]
     return "\n".join(

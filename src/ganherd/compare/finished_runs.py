@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ganherd.compare.answer import RUNS, answer
-from ganherd.compare.compare_recipes import RESULT, judged, plain_json
+from ganherd.compare.compare_recipes import RESULT, basis_differences, plain_json
 from ganherd.compare.comparison_record import Comparison, ComparisonRow
 from ganherd.compare.differences import primary_of
 from ganherd.compare.entry import names_of
@@ -16,6 +17,10 @@ from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.runs.score_entry import Scores
 from ganherd.util.errors import UserError
 from ganherd.util.files import atomic_write, read_json
+from ganherd.util.text import shortened
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
 
 
 def are_runs(names: Sequence[str]) -> bool:
@@ -49,7 +54,7 @@ def compare_runs(
     runs = dict(zip(names_of([Path(path).resolve().name for path in paths]), map(RunFolder.open, paths), strict=True))
     for run in runs.values():
         mixture_of(run.path)
-    folder = folder or Path("comparisons") / "-vs-".join(runs)
+    folder = folder or Path("comparisons") / shortened("-vs-".join(runs))
     _check(folder)
     wanted = None if metrics is None else known_metrics(metrics, "score")
     if contests := [name for name in wanted or () if METRICS[name].contest]:
@@ -60,6 +65,7 @@ def compare_runs(
         if data[name].digest != data[first].digest:
             raise UserError(f"{first} and {name} were not trained on the same data: their scores cannot be compared.")
     names = wanted or known_metrics(None, "score", data[first])
+    network = network or _common_network(list(runs.values()), data[first])
     rows: dict[str, ComparisonRow] = {}
     scores: dict[str, Scores] = {}
     for name, run in runs.items():
@@ -78,13 +84,22 @@ def compare_runs(
             "scoring": {"metrics": names, "samples": samples, "network": network},
             "data": {"name": data[first].name, "rows": data[first].kind, "sha256": data[first].digest},
             "primary": primary_of(names),
-            "bases": {RUNS: {"entries": rows, **judged(scores, names, over_samples=True)}},
+            "bases": {RUNS: {"entries": rows, **basis_differences(scores, names, over_samples=True)}},
         }
     )
     facts["answer"] = answer(facts)
     folder.mkdir(parents=True, exist_ok=True)
     atomic_write(folder / RESULT, json.dumps(facts, indent=1, allow_nan=False) + "\n")
     return facts, folder
+
+
+def _common_network(runs: Sequence[RunFolder], data: Dataset) -> str:
+    """Return the network that scores all runs: that of their recorded scores if all have the same, otherwise the best one."""
+    from ganherd.features import networks
+    from ganherd.scoring.one_run import recorded_network
+
+    recorded = {recorded_network(run.scores_path, data) for run in runs}
+    return (recorded.pop() if len(recorded) == 1 else None) or networks.choose(data)
 
 
 def _check(folder: Path) -> None:

@@ -18,6 +18,7 @@ from ganherd.data.readers.named import read_named, read_path
 from ganherd.data.shards import shards
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError
+from ganherd.util.paths import expanded
 from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.text import did_you_mean
 
@@ -77,7 +78,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     >>> digits.shape, digits.labels[7], len(digits.x) + len(digits.x_test)
     ((1, 8, 8), '7', 1797)
     """
-    path = Path(settings.source).expanduser()
+    path = expanded(settings.source)
     if settings.source not in DATA_SOURCES and shards.is_prepared(path):
         return _prepared(path, settings)
     raw, name = _read(settings)
@@ -152,7 +153,7 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
     name = settings.source
     if name in DATA_SOURCES:
         return read_named(settings), name
-    path = Path(name).expanduser()
+    path = expanded(name)
     if not path.exists():
         if path.is_absolute():
             raise UserError(

@@ -179,6 +179,11 @@ class ScoringContext:
         """Return a dictionary in which a metric stores results that other metrics use as well."""
         return {}
 
+    def forget_features(self) -> None:
+        """Free the features and what metrics stored; samples stay. Features that are needed again are computed again."""
+        for name in ("features", "member_features", "cache"):
+            self.__dict__.pop(name, None)
+
     @cached_property
     def class_weights(self) -> tuple[np.ndarray, str]:
         """Return p(y), float64 [classes], and where it comes from, in words.

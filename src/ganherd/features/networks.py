@@ -17,6 +17,7 @@ from ganherd.recipe.trust import script_of
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress
+from ganherd.util.paths import expanded
 from ganherd.util.text import did_you_mean
 
 if TYPE_CHECKING:
@@ -137,7 +138,7 @@ def find(
         UserError: There is no such network, or it is not trusted.
         MetricSkipped: It is not available here, or not for this data.
     """
-    path, script = Path(wanted).expanduser(), script_of(wanted)
+    path, script = expanded(wanted), script_of(wanted)
     if head is not None and wanted != "inception" and script is None:
         raise UserError(f"--head is for the network inception, and the network here is {wanted}.")
     if wanted == "inception" or script is not None:

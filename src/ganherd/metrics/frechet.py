@@ -21,6 +21,7 @@ from ganherd.util.meter import Progress, timed
 
 SURE = 10_000  # FID of fewer samples than this is clearly too high
 ENOUGH = 10  # samples per feature; with fewer, the error of the covariance is visible in the distance
+REDRAWS = 4  # over which the distance of redrawn data is averaged
 
 
 def distance(a: Moments, b: Moments) -> Tensor:
@@ -94,17 +95,23 @@ def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> l
 
 
 def of_redrawn_data(real: ExtractedFeatures, samples: int, seed: int) -> float:
-    """Return the distance that this many draws from the data itself have: what a perfect mixture would show.
+    """Return the distance that this many draws from the distribution of the data have: what a perfect mixture would show.
+
+    Both sides are resampled, because the data itself is a draw: rows drawn from the data and compared with that same data
+    would be nearer to it than new rows are. The result is the mean over `REDRAWS` draws.
 
     >>> x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
     >>> real = ExtractedFeatures(x, None, np.zeros(2000), np.zeros(2000))
     >>> of_redrawn_data(real, 200, 0) > of_redrawn_data(real, 20_000, 0) > 0
     True
     """
-    drawn = real.rows(np.random.default_rng(seed).integers(0, len(real), samples)).x
-    if samples > real.dimension:
-        return float(distance(moments(drawn), real.moments))
-    return distance_of_few(drawn, real.moments)
+    rng, distances = np.random.default_rng(seed), []
+    for _ in range(REDRAWS):
+        drawn = real.rows(rng.integers(0, len(real), samples)).x
+        data = moments(real.rows(rng.integers(0, len(real), len(real))).x)
+        few_drawn = samples <= real.dimension
+        distances.append(distance_of_few(drawn, data) if few_drawn else float(distance(moments(drawn), data)))
+    return sum(distances) / REDRAWS
 
 
 def interval(value: float, error: float | None) -> ScoreEntry:

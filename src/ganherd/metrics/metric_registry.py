@@ -42,6 +42,8 @@ class Metric:
     title: str = ""  # what people call it; empty: its name
     # Which value real data would have: the best one; the key of scores.json that has it; empty: not known
     real: str = ""
+    # What a value below and above that of real data says in a table
+    beyond_real: tuple[str, str] = ("worse", "worse")
 
     def merit(self, value: Number) -> Number:
         """Return a number of which more is better.
@@ -133,6 +135,7 @@ _METRICS: dict[str, Metric] = {
         needs_asking=True,
         when="train",
         real="held_out_accuracy",
+        beyond_real=("worse", "more typical"),
     ),
     "histogram": _distance(
         "metrics.histogram:measure",
@@ -150,6 +153,7 @@ _METRICS: dict[str, Metric] = {
         direction="nearest",
         when="train",
         real="best",
+        beyond_real=("less varied", "more varied"),
     ),
     "fid": _distance(
         "metrics.frechet:measure_fid",
@@ -215,6 +219,7 @@ _METRICS: dict[str, Metric] = {
         direction="nearest",
         bounds=(0.0, 1.0),
         real="by_chance",
+        beyond_real=("fewer copies", "more copies"),
     ),
     "ais": _unbounded(
         "metrics.ais.ais_mixture:measure",

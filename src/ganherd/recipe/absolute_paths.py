@@ -15,6 +15,7 @@ from typing import TypeVar
 from ganherd.recipe.base import Section
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import section_of
+from ganherd.util.paths import expanded
 from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.user_code import folders_with
 
@@ -61,7 +62,7 @@ def _absolute(text: str, names: Collection[str] = ()) -> str:
     if not text or text in names:
         return text
     try:
-        path = os.path.abspath(Path(text).expanduser())
+        path = os.path.abspath(expanded(text))
         return path if os.path.exists(path) else text
     except (OSError, RuntimeError, ValueError):  # no such user, a zero byte
         return text

@@ -25,6 +25,7 @@ from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import read_strategy
 from ganherd.recipe.yaml_lines import RecipeData, inherited, merge
 from ganherd.util.errors import UserError
+from ganherd.util.paths import expanded
 from ganherd.util.text import did_you_mean
 
 DEFAULT = "digits-wcgan"  # the recipe of `ganherd train` without arguments
@@ -202,7 +203,7 @@ def _base_of(base: str, own: _RecipeData) -> str | Path:
     """Return the packaged name or the file that `extends` names; a file is relative to the one that extends it."""
     if _ALSO.get(base, base) in preset_names():
         return base
-    path = Path(base).expanduser()
+    path = expanded(base)
     file = own.files[0].parent / path if own.files else path
     return file if file.exists() or path.exists() else base
 

@@ -20,6 +20,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.paths import expanded
 from ganherd.util.user_code import importable_from
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def script_of(network: str) -> tuple[Path, str] | None:
     ((PosixPath('my/net.pt'), ''), (PosixPath('net.bin'), '0a'), None)
     """
     path, _, stated = network.partition(STATED)
-    return (Path(path).expanduser(), stated) if stated or path.endswith(SCRIPT_SUFFIXES) else None
+    return (expanded(path), stated) if stated or path.endswith(SCRIPT_SUFFIXES) else None
 
 
 def read_script(path: Path, stated: str, trust_code: bool) -> tuple[bytes, str]:

@@ -11,7 +11,8 @@ from markupsafe import Markup
 
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.score_section import per_class
-from ganherd.report.templating import WORDS, Cell, count, number, percent, plain, render, svg
+from ganherd.report.templating import Cell, count, number, percent, plain, render, svg
+from ganherd.runs.results.verdict_record import style_of
 from ganherd.training.health.look_labels import LOOK_LABELS, explained
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
@@ -173,7 +174,7 @@ def _verdict(member: MemberStory) -> Any:
     """Return the verdict on a member, with its reason when the mouse is over it."""
     if member.verdict is None:
         return "–"
-    return Cell(member.verdict.word, f"pill {WORDS.get(member.verdict.word, 'bad')}", title=member.verdict.reason)
+    return Cell(member.verdict.word, f"pill {style_of(member.verdict.word)}", title=member.verdict.reason)
 
 
 def _troubles(member: MemberStory) -> Any:

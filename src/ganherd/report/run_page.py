@@ -17,7 +17,9 @@ from ganherd.report.grid_section import cells
 from ganherd.report.herd_section import events, meetings, members
 from ganherd.report.sample_section import maps, samples
 from ganherd.report.score_section import classes, losses, scores
-from ganherd.report.templating import WORDS, Cell, count, duration, number, plain
+from ganherd.report.templating import Cell, count, duration, number, plain
+from ganherd.runs.results.verdict_record import style_of
+from ganherd.util.text import listed
 
 _STATES = {"finished": "good", "running": "busy", "starting": "busy", "interrupted": "warn", "failed": "bad"}
 
@@ -57,7 +59,7 @@ def _header(story: RunStory) -> Markup:
         "header",
         name=story.name,
         state=state if judged is None else judged.word,
-        kind=_STATES.get(state, "") if judged is None else WORDS.get(judged.word, "bad"),
+        kind=_STATES.get(state, "") if judged is None else style_of(judged.word),
         verdict=None if judged is None else judged.sentence,
         summary=summary(story),
         about=str(story.recipe.get("about") or ""),
@@ -100,7 +102,7 @@ def _drawn_losses(story: RunStory) -> str:
     mutation = settings_of(story.recipe).mutation_rules
     each = Counter(mutation.losses)
     named = [f"{name} ({n} of {each.total()})" if len(set(each.values())) > 1 else name for name, n in each.items()]
-    known = " and ".join([", ".join(named[:-1]), named[-1]]) if len(named) > 1 else "".join(named)
+    known = listed(named)
     when = {"batch": "for every batch", "iteration": "in every iteration", "creation": "at the start"}
     return f"{known} {when[mutation.loss_each]}".rstrip() if known else ""
 

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-WORDS = {"good": "good", "undertrained": "warn", "cannot be judged": "warn"}  # the style of a verdict; others are bad
-
-
 @dataclass(frozen=True)
 class Cell:
     """A cell of a table whose text has its own style; see the macro `cell`."""

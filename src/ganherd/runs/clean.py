@@ -37,8 +37,14 @@ def removable(run: Path, keep_last: bool = False) -> Removable:
 
 
 def remove(what: Removable) -> None:
-    """Remove these checkpoints. The run is locked meanwhile, so that no process trains it further."""
+    """Remove these checkpoints. The run is locked meanwhile, so that no process trains it further.
+
+    Raises:
+        UserError: The run was resumed after its checkpoints were listed.
+    """
     with what.folder.lock():
+        if what.folder.info.state != "finished":
+            raise UserError(f"{what.folder.path} was resumed meanwhile, so its checkpoints stay.")
         for path in what.checkpoints:
             checkpoint.remove(path)
         checkpoint.sweep(what.folder.checkpoints)

@@ -19,8 +19,8 @@ from ganherd.util.files import JsonObject
 from ganherd.util.text import printable
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
-_CHECKPOINT, _PART = re.compile(r"step-(\d{8,})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
-_NOT_OURS = ("tensorboard", "wandb")  # folders that ganherd does not write itself; W&B links to its last run
+_CHECKPOINT, _PART = re.compile(r"step-(\d{8,18})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
+NOT_OURS = ("tensorboard", "wandb")  # folders in which other programs write; W&B links to its last run
 
 
 class RunFolder:
@@ -76,7 +76,7 @@ class RunFolder:
             raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
         if not folder.info_path.is_file() or not folder.recipe_path.is_file():
             raise UserError(f"{folder.path} is not a run folder: it has no run.json and recipe.yaml.")
-        files.refuse_odd_files(folder.path, _NOT_OURS)
+        files.refuse_odd_files(folder.path, NOT_OURS)
         return folder
 
     @classmethod
@@ -172,7 +172,7 @@ def mixture_of(path: str | Path) -> Path:
     folder = Path(path)
     folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
     if (folder / "mixture.json").exists():
-        files.refuse_odd_files(Path(path), _NOT_OURS)
+        files.refuse_odd_files(Path(path), NOT_OURS)
         return folder
     run, step = RunFolder.open(path), step_without_mixture(path)
     end = f"; with --budget {step}steps it ends where it stands" if step else ""

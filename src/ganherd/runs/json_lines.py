@@ -15,6 +15,7 @@ from ganherd.util import files
 from ganherd.util.errors import UserError
 
 MOST_LINE = 64 << 20  # bytes of a line; that of a hundred thousand members is shorter
+_COUNTABLE = 256 << 20  # bytes of a file whose lines are counted to name one of them
 _BLOCK = 1 << 16  # bytes read at once from the end of a file
 _ANY = 1 << 62  # bytes of a file that is never in memory as a whole
 
@@ -89,9 +90,10 @@ def _parsed(path: Path, line: bytes, number: int, kind: type[Line]) -> Line:
         return kind.parse(json.loads(line.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
         shown = line[:60].decode("utf-8", "replace").rstrip("\n")
-        if number < 0:
+        if number < 0 and path.stat().st_size <= _COUNTABLE:
             number += 1 + sum(1 for _ in _raw(path))
-        raise UserError(f"line {number} of {path} was not written by ganherd: {shown!r}. Remove that line.") from None
+        where = f"line {number}" if number > 0 else f"line {-number} from the end"
+        raise UserError(f"{where} of {path} was not written by ganherd: {shown!r}. Remove that line.") from None
 
 
 def _too_long(path: Path) -> UserError:

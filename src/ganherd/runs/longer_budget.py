@@ -30,7 +30,7 @@ def longer_budget(run: Path, budget: str) -> str:
         return f"{_seconds(folder, step) + amount:.10g}s"
     last = next(iter(read_last(folder.metrics_path, MetricsRecord, 1)), None)
     epochs = last.get("epoch") if last else None
-    if last is None or not isinstance(epochs, int | float) or epochs <= 0:
+    if last is None or not isinstance(epochs, int | float) or not 1e-6 < epochs < 1e12:
         raise UserError(f"--budget {budget}: {run} has recorded no epochs yet; add steps, e.g. +200steps.")
     return f"{step + max(1, round(amount * last.step / epochs))}steps"
 

@@ -44,7 +44,7 @@ Deadline = Annotated[float, Field(ge=-1e12, le=1e12)]
 Text = Annotated[str, Field(max_length=1 << 16)]
 
 
-class _Record(BaseModel):
+class Record(BaseModel):
     """Base class of records. Keys that are not fields, which other versions may write, are kept as they are."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, populate_by_name=True)
@@ -75,7 +75,7 @@ def _engine(name: str) -> str:
     return name
 
 
-class EngineRecord(_Record):
+class EngineRecord(Record):
     """The engine that the run was started with."""
 
     name: Annotated[str, AfterValidator(_engine)]
@@ -84,7 +84,7 @@ class EngineRecord(_Record):
     device: Device
 
 
-class BudgetRecord(_Record):
+class BudgetRecord(Record):
     """The length of the run: its steps, and for a time budget the second of training by which its mixture has to be saved."""
 
     steps: Count
@@ -101,7 +101,7 @@ def _sound_weights(value: Any) -> list[float] | None:
     return [float(one) for one in numbers] if is_sound else []
 
 
-class RanksRecord(_Record):
+class RanksRecord(Record):
     """The members of each rank. The record is empty if the run was resumed in one process."""
 
     communicator: Text = ""
@@ -116,13 +116,13 @@ class RanksRecord(_Record):
         return self
 
 
-class OriginRecord(_Record):
+class OriginRecord(Record):
     """The run that a member started from; empty if it started from fresh weights."""
 
     path: Annotated[Text | None, Field(alias="from")] = None
 
 
-class LookRecord(_Record):
+class LookRecord(Record):
     """Steps between two checks of the members' samples. Older runs wrote None until they had measured it."""
 
     every: Count | None
@@ -136,7 +136,10 @@ def _stream_version(value: Any) -> int:
     return value
 
 
-class RunInfo(_Record):
+Tile = Annotated[list[Annotated[int, Field(ge=1, le=1 << 16)]], Field(min_length=5, max_length=5)]
+
+
+class RunInfo(Record):
     """The content of run.json. A key that is missing is None; readers that need it report that."""
 
     versions: dict[Text, Text] | None = None
@@ -158,6 +161,7 @@ class RunInfo(_Record):
     ranks: RanksRecord | None = None
     meetings: dict[Text, Count] | None = None
     watch: LookRecord | None = None
+    tiles: dict[Text, Tile] | None = None  # shapes of kernels on a GPU: rows, columns, depth, warps, stages
     state: Text | None = None
     part: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     parts: bool | None = None
@@ -168,7 +172,7 @@ class RunInfo(_Record):
 # -- state.json ---------------------------------------------------------------------------------------------------------
 
 
-class TrainerState(_Record):
+class TrainerState(Record):
     """What a trainer resumes from in addition to tensors, in a checkpoint on disk or a copy in memory."""
 
     sums: Annotated[list[list[AnyFloat]], BeforeValidator(_named_floats)]  # [4][N] since the last record

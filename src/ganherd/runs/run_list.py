@@ -9,23 +9,21 @@ from __future__ import annotations
 import os
 import stat
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import NOT_OURS, RunFolder
 from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.json_lines import read_last
 from ganherd.runs.models import MetricsRecord, RunInfo
-from ganherd.runs.run_status import current_state
+from ganherd.runs.run_status import current_state, current_verdict
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
 _MOST_BYTES = 4 << 20  # of run.json and scores.json
 _MOST_FILES = 20_000  # files of a run that are counted
-_NOT_OURS = ("tensorboard", "wandb")  # folders in which other programs write, with links
 
 
 @dataclass(frozen=True)
@@ -53,14 +51,18 @@ class RunSummary:
         return asdict(self)
 
 
-def list_runs(folder: Path) -> list[RunSummary]:
-    """Return the runs in a folder and in its folders, the one that was active last at the end; `folder` may be a run itself."""
+def list_runs(folder: Path, sizes: bool = True) -> list[RunSummary]:
+    """Return the runs in a folder and in its folders, the one that was active last at the end; `folder` may be a run itself.
+
+    Args:
+        sizes: Whether to add up the sizes of the files of each run, which takes time on a slow disk.
+    """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; `ganherd train` makes runs in the folder runs.")
     now, paths = time.time(), run_paths(folder)
     if paths == [folder]:
-        return [summarise(folder, folder.name or str(folder), now)]
-    runs = [summarise(path, str(path.relative_to(folder)), now) for path in paths]
+        return [summarise(folder, folder.name or str(folder), now, sizes)]
+    runs = [summarise(path, str(path.relative_to(folder)), now, sizes) for path in paths]
     return sorted(runs, key=lambda run: (-run.age, run.name))
 
 
@@ -77,12 +79,12 @@ def newest_run(folder: Path) -> Path | None:
     return max(runs, key=lambda path: (os.lstat(path / "run.json").st_mtime, path.name), default=None)
 
 
-def summarise(path: Path, name: str, now: float) -> RunSummary:
+def summarise(path: Path, name: str, now: float, sizes: bool = True) -> RunSummary:
     """Return the summary of one run."""
     age = 0.0
     try:
         age = max(0.0, now - os.lstat(path if path.is_symlink() else path / "run.json").st_mtime)
-        return _summarise(path, name, age)
+        return _summarise(path, name, age, sizes)
     except UserError as error:
         problem = str(error)
     except OSError as error:
@@ -92,17 +94,10 @@ def summarise(path: Path, name: str, now: float) -> RunSummary:
     return RunSummary(name, str(path), age, problem)
 
 
-def verdict_of(scores: Mapping[str, Any]) -> str | None:
-    """Return the verdict that a scores.json records; None if it records none."""
-    verdict = scores.get("verdict")
-    word = verdict.get("word") if isinstance(verdict, dict) else None
-    return word if isinstance(word, str) else None
-
-
-def _summarise(path: Path, name: str, age: float) -> RunSummary:
+def _summarise(path: Path, name: str, age: float, sizes: bool) -> RunSummary:
     if path.is_symlink():
         raise UserError("a link, which is not followed")
-    total, checkpoints = _size(path)  # first, because it refuses links
+    total, checkpoints = _size(path) if sizes else (0, 0)  # first, because it refuses links
     folder = RunFolder(path)
     info, scores = RunInfo.parse(_read(folder.info_path)), {}
     if folder.scores_path.exists():
@@ -112,6 +107,7 @@ def _summarise(path: Path, name: str, age: float) -> RunSummary:
         last = read_last(folder.metrics_path, MetricsRecord, 1)
         state, step = current_state(folder, state, last), max([0, *(one.step for one in last)])
         step = max([step, *saved_steps(folder.checkpoints)])  # a stop between two records is saved, but not recorded
+    verdict = current_verdict(folder, step) if state == "finished" else None
     fid = (scores.get("scores") or {}).get("fid") or {}
     value, samples = fid.get("value"), fid.get("samples")
     return RunSummary(
@@ -122,9 +118,9 @@ def _summarise(path: Path, name: str, age: float) -> RunSummary:
         changes=tuple(info.changes or ()),
         state=state,
         step=step,
-        steps=info.budget.steps if info.budget else None,
+        steps=max(info.budget.steps, step or 0) if info.budget and info.budget.steps else None,
         seconds=info.seconds if state == "finished" else None,
-        verdict=verdict_of(scores),
+        verdict=verdict.word if verdict else None,
         fid=float(value) if isinstance(value, int | float) else None,
         samples=samples if type(samples) is int else None,
         bytes=total,
@@ -183,7 +179,7 @@ def _size(run: Path) -> tuple[int, int]:
                 except FileNotFoundError:  # a run that trains replaces its files
                     continue
                 if stat.S_ISDIR(kind.st_mode):
-                    if folder != run or entry.name not in _NOT_OURS:
+                    if folder != run or entry.name not in NOT_OURS:
                         folders.append(Path(entry.path))
                 elif not stat.S_ISREG(kind.st_mode):
                     what = "a link" if stat.S_ISLNK(kind.st_mode) else "neither a file nor a folder"

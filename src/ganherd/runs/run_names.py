@@ -10,9 +10,9 @@ from ganherd.runs.folder import RunFolder
 from ganherd.runs.run_list import newest_run
 from ganherd.util import files
 from ganherd.util.errors import UserError
+from ganherd.util.paths import RUNS
 from ganherd.util.text import did_you_mean
 
-RUNS = Path("runs")  # the folder in which `ganherd train` makes runs
 LAST = "last"
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
 _MOST_BYTES = 1 << 20

@@ -134,11 +134,11 @@ def _describe(folder: RunFolder) -> RunStatus:
         alarms=list(health.alarms),
         alarms_before=health.earlier,
         active_alarms=health.active_alarms,
-        verdict=_verdict(folder, info.step) if state == "finished" else None,
+        verdict=current_verdict(folder, info.step) if state == "finished" else None,
     )
 
 
-def _verdict(folder: RunFolder, step: int | None) -> VerdictRecord | None:
+def current_verdict(folder: RunFolder, step: int | None) -> VerdictRecord | None:
     """Return the verdict on the mixture of this step; None if there is none, or only one on another step."""
     verdict = read_verdict(folder.scores_path)
     return verdict if verdict is not None and verdict.step in (step, None) else None

@@ -6,7 +6,7 @@ They are typed dictionaries, because `ganherd score --json` and the Python API h
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 Groups = Mapping[str, float | None]  # values by the name of a class, member or neighbourhood
 GroupCounts = Mapping[str, int]
@@ -19,6 +19,7 @@ class ScoreInterval(TypedDict):
     high: float
     level: float
     how: str  # the method, in words
+    cut: NotRequired[bool]  # whether it ends at the least or the largest possible value, and would exceed it otherwise
 
 
 class GroupKid(TypedDict):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ganherd.features.material import Annealing, MetricSkipped, ScoredNeighbourhood, ScoringContext
@@ -73,31 +74,18 @@ def score(
         annealing: Settings of AIS.
     """
     names = known_metrics(metrics, "train", dataset)
-    context = _context(
-        _on_best_device(mixture), dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing
-    )
-    return _measured(context, names)
-
-
-def _context(
-    mixture: Mixture,
-    dataset: Dataset,
-    samples: int,
-    seed: int,
-    replica: int,
-    progress: Progress | None,
-    reference: RealFeatures | None,
-    per: str | None,
-    neighbourhoods: Sequence[ScoredNeighbourhood] | None,
-    annealing: Annealing,
-) -> ScoringContext:
-    """Return what metrics of one replica are computed from; see `score` for the arguments."""
-    if per == "neighbourhood":
-        neighbourhoods = neighbourhoods or of_grid(mixture, replica)
+    mixture = _on_best_device(mixture)
     context = ScoringContext(
         mixture, dataset, samples, seed, replica, progress, reference, per, neighbourhoods, annealing
     )
-    refuse_impossible(per, context)
+    return _measured(_prepared(context), names)
+
+
+def _prepared(context: ScoringContext) -> ScoringContext:
+    """Return the context with the neighbourhoods of its replica, if these are scored; refuse groups that there are not."""
+    if context.per == "neighbourhood" and not context.neighbourhoods:
+        context = replace(context, neighbourhoods=of_grid(context.mixture, context.replica))
+    refuse_impossible(context.per, context)
     return context
 
 
@@ -163,11 +151,10 @@ def contexts(
     from ganherd.features.real_features import RealFeatures
 
     reference = reference or RealFeatures(dataset, progress=progress)  # one for all replicas
-    mixture = _on_best_device(mixture)
-    return [
-        _context(mixture, dataset, samples, seed, r, progress, reference, per, neighbourhoods, annealing)
-        for r in range(mixture.replicas)
-    ]
+    first = ScoringContext(
+        _on_best_device(mixture), dataset, samples, seed, 0, progress, reference, per, neighbourhoods, annealing
+    )
+    return [_prepared(replace(first, replica=r)) for r in range(mixture.replicas)]
 
 
 def score_contexts(each: Sequence[ScoringContext], names: Sequence[str]) -> Scores:
@@ -182,6 +169,7 @@ def score_contexts(each: Sequence[ScoringContext], names: Sequence[str]) -> Scor
         if context.progress and len(each) > 1:
             context.progress(f"seed {number + 1} of {len(each)}")
         scores.append(_measured(context, names))
+        context.forget_features()  # verdicts need the samples only, and features of many replicas take much memory
     if len(scores) == 1:
         return scores[0]
     seeds = each[0].mixture.seeds

@@ -105,9 +105,9 @@ def keep(run: str | Path, scores: Scores, names: Sequence[str] = (), verdict: Ve
     skipped = {n: why for n, why in before.items() if n not in (*names, *scores)} | scores.get(SKIPPED, {})
     out = {**others, **{n: e for n, e in scores.items() if n != SKIPPED}} | ({SKIPPED: skipped} if skipped else {})
     verdict = verdict or read_verdict(path)
-    judged = {} if verdict is None else {VERDICT: verdict.as_json()}
+    with_verdict = {} if verdict is None else {VERDICT: verdict.as_json()}
     try:
-        atomic_write(path, json.dumps(plain({"scores": out, **judged}), indent=1, allow_nan=False) + "\n")
+        atomic_write(path, json.dumps(plain({"scores": out, **with_verdict}), indent=1, allow_nan=False) + "\n")
     except OSError as error:  # a run on a read-only disk can be scored too
         text.say(f"note: {path} cannot be written ({error.strerror}), so these scores are not kept")
 

@@ -15,9 +15,7 @@ from ganherd.util.terminal.screen import Block, Columns, Styled
 
 Scores = Mapping[str, Mapping[str, Any]]
 MOST = 30  # lines of a table of members or classes
-LIKE, WORSE = "like real data", "worse"
-# What a value beyond that of real data says, below it and above it, if "worse" does not say it
-_BEYOND = {"diversity": ("less varied", "more varied"), "label_accuracy": (WORSE, "more typical")}
+LIKE = "like real data"
 
 
 def brief(scores: Scores, parts: bool = False) -> list[Block]:
@@ -80,10 +78,10 @@ def standing(score: Score) -> Styled:
         return Styled("")
     if ends is None:
         return Styled("no interval", "soft")
-    below, above = _BEYOND.get(score.name, (WORSE, WORSE))
+    below, above = metric.beyond_real
     if metric.direction != "lower" and ends["high"] < real:
         return Styled(below, "warn")
-    if ends["low"] > real and (metric.direction != "higher" or score.name in _BEYOND):
+    if ends["low"] > real and (metric.direction != "higher" or above != "worse"):
         return Styled(above, "warn")
     return Styled(LIKE, "good")
 

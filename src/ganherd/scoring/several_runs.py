@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class ScoredRun:
     contest: str = ""  # the table of GAM-II
     contested: Sequence[GamRow] = ()  # its rows, by kind and run
     per: str | None = None  # the groups that have scores, too: class, member or neighbourhood
-    verdicts: Sequence[VerdictRecord] = ()  # on each run, if all usual metrics were measured
+    verdicts: Mapping[str, VerdictRecord] = field(default_factory=dict)  # by run, if all usual metrics were measured
 
     def __str__(self) -> str:
         return as_text(*self.screen(verbose=True))
@@ -50,9 +50,9 @@ class ScoredRun:
     def facts(self) -> JsonObject:
         """Return what `--json` prints: `scores`, or `runs` with the scores of each; and `gam2`, the table of GAM-II."""
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
-        verdicts = [{VERDICT: verdict.as_json()} for verdict in self.verdicts] or [{}] * len(self.runs)
-        each = [{"scores": scores, **own} for scores, own in zip(self.runs.values(), verdicts, strict=True)]
-        return (each[0] if len(each) == 1 else {"runs": dict(zip(self.runs, each, strict=True))}) | held
+        verdicts = {run: {VERDICT: verdict.as_json()} for run, verdict in self.verdicts.items()}
+        each = {run: {"scores": scores, **verdicts.get(run, {})} for run, scores in self.runs.items()}
+        return (next(iter(each.values())) if len(each) == 1 else {"runs": each}) | held
 
     def write(self, path: Path) -> None:
         """Write `facts` to a file as JSON; for a set of samples, with the names of the real data and of the set."""
@@ -92,8 +92,9 @@ def score_runs(
             # The number is that of the contest, not that of the images of AIS
             own = None if contests and others == ["ais"] else samples
             scores[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
-    judged = [read_verdict(RunFolder(run).scores_path) for run in runs] if names is None else []
-    result = ScoredRun(scores, per=settings.get("per"), verdicts=[one for one in judged if one is not None])
+    recorded = {str(run): read_verdict(RunFolder(run).scores_path) for run in runs} if names is None else {}
+    verdicts = {run: verdict for run, verdict in recorded.items() if verdict is not None}
+    result = ScoredRun(scores, per=settings.get("per"), verdicts=verdicts)
     if not contests:
         return result
     if "gam" in contests and len(runs) < 2:

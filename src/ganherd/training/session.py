@@ -13,7 +13,8 @@ from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import CompileReport
+from ganherd.herd.engine.device import set_precision
+from ganherd.herd.engine.engines import CompileReport, compiling_meanwhile, has_kernels
 from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.checkpoint import Checkpoint
@@ -27,6 +28,7 @@ from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.recording.progress import Progress
+from ganherd.training.recording.tile_record import TileRecord
 from ganherd.training.recording.trackers import Trackers
 from ganherd.training.setup import preflight, start_times
 from ganherd.training.setup.assemble import PreparedHerd
@@ -41,6 +43,7 @@ from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.meter import ProgressBar
+from ganherd.util.paths import RUNS
 from ganherd.util.terminal.standard_streams import safe_streams
 from ganherd.util.text import duration
 from ganherd.util.user_code import importable_from
@@ -133,6 +136,7 @@ class Session:
         closing.callback(self.progress.close)
         trackers = Trackers(folder, herd.recipe, ranks.is_first)
         closing.callback(trackers.close)
+        tile_record = [TileRecord(folder)] if has_kernels(herd.herd) else []
         trainer = self.trainer = Trainer(
             herd,
             self.own_plan,
@@ -142,7 +146,7 @@ class Session:
             self.resumed,
             looks=self.looks,
             strategy=make_strategy(herd, self.meetings),
-            callbacks=[trackers],
+            callbacks=[trackers, *tile_record],
             began=self._planned_at,
         )
         closing.callback(trainer.close)
@@ -318,7 +322,7 @@ def _train_two_phases(whole: NewRun, options: SessionOptions) -> Run:
     Both phases together have the budget. If the call is interrupted, the same call continues where it stopped.
     """
     recipe, name, counts_all = whole.recipe, whole.name, whole.counts_all
-    where = Path(whole.path) if whole.path is not None else next_path(Path("runs"), name)
+    where = Path(whole.path) if whole.path is not None else next_path(RUNS, name)
     log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
@@ -332,10 +336,12 @@ def _train_two_phases(whole: NewRun, options: SessionOptions) -> Run:
             if unit == "seconds" and not counts_all:
                 second = replace(options, began=options.began + amount, before=amount)
                 options = replace(options, second_phase=_second_phase(recipe, foreseen, options.began))
-            del foreseen  # its memory is for the first phase
             assert recipe.herd.first is not None
             origin = {"recipe": Path(recipe.herd.first.recipe).stem}
-            Session(NewRun(first, folder.path, name, counts_all, origin=origin), options).run()
+            set_precision(then)  # it is part of the kernels
+            with compiling_meanwhile(foreseen.herd):
+                del foreseen  # its memory is for the first phase
+                Session(NewRun(first, folder.path, name, counts_all, origin=origin), options).run()
         else:
             refuse_changes(folder.recipe, first, folder)
             if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:

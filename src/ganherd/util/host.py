@@ -35,17 +35,15 @@ def memory() -> int:
 
 
 def wake_gpu() -> None:
-    """Start the driver of an NVIDIA GPU in a thread: it takes a second or more, while Python imports PyTorch."""
+    """Start the driver of the first NVIDIA GPU in a thread, which takes a second or more, while Python imports PyTorch.
+
+    PyTorch shares the context that this creates. Not for ranks, which choose their GPU later.
+    """
 
     def wake() -> None:
         with suppress(OSError, AttributeError):
             driver, device, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_int(), ctypes.c_void_p()
-            # Ranks choose their GPU later; a single process uses the first one, whose context PyTorch shares.
-            if (
-                driver.cuInit(0) == 0
-                and "WORLD_SIZE" not in os.environ
-                and driver.cuDeviceGet(ctypes.byref(device), 0) == 0
-            ):
+            if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), 0) == 0:
                 driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
 
     if os.path.exists("/dev/nvidiactl"):

@@ -1,4 +1,4 @@
-"""Find the folders that ganherd has outside of runs, for data sets and caches, and write paths as people type them."""
+"""Find the folders of runs, data sets and caches, and write paths as people type them."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from ganherd.util.errors import UserError
 
 DEFAULT = "~/.cache/ganherd"
+RUNS = Path("runs")  # the folder in which `ganherd train` makes runs
 
 
 def data_home() -> Path:
@@ -24,6 +25,15 @@ def from_here(path: Path) -> Path:
     """Return the path as people would type it here: relative if it is below the current folder."""
     here = Path.cwd()
     return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def expanded(path: str | Path) -> Path:
+    """Return a path with `~` replaced by a home folder; that of an unknown user stays as it is.
+
+    >>> expanded("~nobody-has-this-name/x").name
+    'x'
+    """
+    return Path(os.path.expanduser(path))
 
 
 def shared_cache() -> Path | None:

@@ -12,8 +12,8 @@ _LONGEST_START = 5.0  # seconds from the start of a process to the import of thi
 def process_began() -> float:
     """Return when the command of this process was started, on the clock of `time.monotonic`.
 
-    If the system does not tell, it is when this module was imported. That also holds for a process that a script has become by
-    `exec`, whose age is that of the script, and for a forked one, whose parent has imported this module.
+    If the system does not report it, return when this module was imported. The same holds for a process that a script has become
+    by `exec`, whose age is that of the script, and for a forked one, whose parent has imported this module.
     """
     try:
         with open("/proc/self/stat", "rb") as file:

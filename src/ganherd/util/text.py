@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import hashlib
 import sys
 import textwrap
 from collections.abc import Collection, Iterable, Sequence
@@ -75,9 +76,10 @@ def span(seconds: float) -> str:
     >>> span(7.2), span(300), span(7300), span(200_000)
     ('7 s', '5 min', '2 h', '2 d')
     """
-    if seconds < 3600:
-        return duration(seconds).partition(" min")[0] + " min" if seconds >= 60 else duration(seconds)
-    return f"{seconds / 3600:.0f} h" if seconds < 86_400 else f"{seconds / 86_400:,.0f} d"
+    for unit, name in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= unit:
+            return f"{seconds // unit:,.0f} {name}"
+    return f"{seconds:.0f} s"
 
 
 def size(num_bytes: float) -> str:
@@ -100,6 +102,26 @@ def words(name: str) -> str:
     'dead critic'
     """
     return name.replace("_", " ")
+
+
+def listed(words: Sequence[str]) -> str:
+    """Join words to a list for a sentence.
+
+    >>> listed(["a"]), listed(["a", "b", "c"]), listed([])
+    ('a', 'a, b and c', '')
+    """
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def shortened(name: str, most: int = 120) -> str:
+    """Return a name of at most `most` letters for a folder; a longer one ends with a digest, so that no two become equal.
+
+    >>> shortened("a-vs-b"), shortened("a" * 200, 12)
+    ('a-vs-b', 'aaa-c2a908d9')
+    """
+    if len(name) <= most:
+        return name
+    return f"{name[: most - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
 
 
 def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> list[str]:

@@ -116,17 +116,18 @@ def draw_sheet(
     each = -(-len(rows) // columns)
     cuts = [slice(i, i + each) for i in range(0, len(rows), each)]
     grids = [draw_grid(rows[cut], names[cut], below=below[cut], largest=largest) for cut in cuts]
-    if heading is None:
+    if heading is None and len(grids) == 1 and not note:
         return grids[0]
     big, small = font(_BIG, bold=True), font(_SMALL)
     widths = [grid.width + MARGIN for grid in grids]
-    width = max(sum(widths) - MARGIN, math.ceil(big.getlength(heading.title)), 320)
-    lines = _wrapped(heading.facts, small, width)
-    top = MARGIN + _BIG + 12 + len(lines) * (_SMALL + 7) + 10
+    title = heading.title if heading else ""
+    width = max(sum(widths) - MARGIN, math.ceil(big.getlength(title)), 320)
+    lines = _wrapped(heading.facts, small, width) if heading else []
+    top = MARGIN + (_BIG + 12 + len(lines) * (_SMALL + 7) + 10 if heading else 0)
     height = top + max(grid.height for grid in grids) + (2 * _SMALL if note else 0) + MARGIN
     sheet = Image.new("RGB", (width + 2 * MARGIN, height), "white")
     pen = ImageDraw.Draw(sheet)
-    pen.text((MARGIN, MARGIN + _BIG), heading.title, INK, big, anchor="ls")
+    pen.text((MARGIN, MARGIN + _BIG), title, INK, big, anchor="ls")
     for i, line in enumerate(lines):
         pen.text((MARGIN, MARGIN + _BIG + 12 + i * (_SMALL + 7) + _SMALL), line, SOFT, small, anchor="ls")
     for i, grid in enumerate(grids):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from ganherd.herd.engine import cuda_graph
 from ganherd.herd.engine.engines import Plan, make_engine, place_state
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
@@ -82,13 +83,21 @@ _TOLD = {
     ],
     ids=["plain", "n_critic", "skip_d", "shared", "shared_g-d", "input_noise", "losses", "sound", "told"],
 )
-def test_graph_equals_fused(tmp_path, sections):
+def test_graph_equals_fused(tmp_path, sections, monkeypatch):
+    monkeypatch.setattr(cuda_graph, "_SHORT", float("inf"))  # with the graph of several periods
     fused, fused_sums = trained(tmp_path, "fused", [20], **sections)
     graph, graph_sums = trained(
         tmp_path, "graph", [7, 20], **sections
     )  # stops within a period and within an unrolled graph
     hold_equal(fused, graph)
     assert (fused_sums - graph_sums).abs().max() < 1e-6
+
+
+def test_a_graph_of_one_period_equals_fused(tmp_path, monkeypatch):
+    monkeypatch.setattr(cuda_graph, "_SHORT", 0.0)
+    (one, sums), (other, other_sums) = (trained(tmp_path, engine, [1, 7, 30]) for engine in ("graph", "fused"))
+    hold_equal(one, other)
+    assert (sums - other_sums).abs().max() < 1e-6
 
 
 def test_capture_with_a_backup_on_the_host_gives_the_same_state(tmp_path, monkeypatch):

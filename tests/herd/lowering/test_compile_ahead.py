@@ -52,6 +52,14 @@ def test_all_kernels_are_compiled_and_each_is_reported(facts: dict[str, Any]) ->
     assert facts["reports"] == [[done, number] for done in range(number + 1)]
 
 
+def test_what_launches_a_kernel_is_built_along_with_it(facts: dict[str, Any]) -> None:
+    assert facts["launchers"] == facts["collected"]
+
+
+def test_kernels_can_be_compiled_while_something_else_runs(facts: dict[str, Any]) -> None:
+    assert facts["compiled in the background"] == facts["collected"]
+
+
 def test_the_step_compiles_nothing_itself(facts: dict[str, Any]) -> None:
     assert facts["found at launch"] == facts["collected"] and facts["compiled at launch"] == 0
 

@@ -133,6 +133,36 @@ def test_candidates_of_unmeasured_kernels_can_be_listed(own_table: Path, monkeyp
     assert not unmeasured
 
 
+def test_a_resumed_run_uses_its_recorded_shapes_whatever_was_measured_since(
+    own_table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Clock({SLOW: 1.2, QUICK: 1.0})
+    on_gpu(monkeypatch, clock)
+    tiles.start_run({})
+    assert choose(10, clock) == SLOW
+    choose(3, clock, work=1e6)
+    recorded = tiles.used()
+    assert list(recorded.values()) == [list(astuple(SLOW))]  # light work has one shape, which is not recorded
+    with tiles.measuring():
+        choose(10, clock)
+    tiles.start_run({})
+    assert choose(10, clock) == QUICK and tiles.used() != recorded
+    tiles.start_run(recorded)
+    assert choose(10, clock) == SLOW and tiles.used() == recorded
+
+
+def test_a_recorded_shape_that_the_kernel_does_not_offer_is_ignored(
+    own_table: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stranger's run may name any shape."""
+    clock = Clock({SLOW: 1.2, QUICK: 1.0})
+    on_gpu(monkeypatch, clock)
+    tiles.start_run({})
+    choose(10, clock)
+    tiles.start_run({key: [4096, 4096, 4096, 32, 9] for key in tiles.used()})
+    assert choose(10, clock) == SLOW
+
+
 def test_the_users_table_comes_before_a_shared_one_and_that_before_the_packaged_one(tmp_path: Path) -> None:
     own, shared, packaged = (tmp_path / name for name in ("own.json", "shared.json", "packaged.json"))
     own.write_text(json.dumps({"a": astuple(QUICK)}))

@@ -14,6 +14,7 @@ from ganherd.cli.options import (
     Set,
     Trust,
     Verbose,
+    check_unit,
     log_unless,
     named_files,
     named_run,
@@ -22,7 +23,6 @@ from ganherd.cli.options import (
     print_result,
     print_screen,
     refuse,
-    with_unit,
 )
 from ganherd.util.text import show
 
@@ -105,7 +105,7 @@ def compare(
         return
     refuse((per_class, "--per-class needs --downstream."), (generated, "--generated needs --downstream."))
     if budget is not None:
-        with_unit(budget)
+        check_unit(budget)
     from ganherd.compare import finished_runs
 
     scoring = (names(metrics), samples, network, trust_code)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -87,6 +86,7 @@ _FOOTER = (
 def _seconds_here() -> dict[str, float]:
     """Return how long finished runs of unchanged recipes have trained, from the runs in the folder runs."""
     from ganherd.runs.run_list import list_runs
+    from ganherd.util.paths import RUNS
 
-    runs = list_runs(Path("runs")) if Path("runs").is_dir() else []
+    runs = list_runs(RUNS, sizes=False) if RUNS.is_dir() else []
     return {run.recipe: run.seconds for run in runs if run.recipe and run.seconds is not None and not run.changes}

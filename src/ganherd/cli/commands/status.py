@@ -6,8 +6,18 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.options import Json, Quiet, RunFolderArgument, Seed, Trust, log_unless, print_json, print_result
-from ganherd.util.text import show, text_table
+from ganherd.cli.options import (
+    Json,
+    Quiet,
+    RunFolderArgument,
+    Seed,
+    Trust,
+    coloured_verdict,
+    log_unless,
+    print_json,
+    print_result,
+)
+from ganherd.util.terminal.screen import Columns, Styled, show_screen
 
 
 def status(run: RunFolderArgument, as_json: Json = False) -> None:
@@ -28,6 +38,7 @@ def check(
     quiet: Quiet = False,
 ) -> None:
     """Give the verdict on a run and each member. Exit code: 0 good, 1 not good, 2 it cannot be judged."""
+    from ganherd.runs.results.verdict_record import style_of
     from ganherd.scoring.verdicts.run_verdict import check_run
 
     verdict = check_run(
@@ -36,7 +47,8 @@ def check(
     if as_json:
         print_json({"run": str(run), **verdict.as_json(), "exit_code": verdict.exit_code})
     else:
-        show(verdict.sentence)
+        show_screen(coloured_verdict(verdict))
         if len(verdict.members) > 1:
-            show("\n" + "\n".join(text_table([(one.name, one.word, one.reason) for one in verdict.members])))
+            rows = [(one.name, Styled(one.word, style_of(one.word)), one.reason) for one in verdict.members]
+            show_screen("", Columns(("member", "verdict", "reason"), rows, whole={0, 1}))
     raise typer.Exit(verdict.exit_code)

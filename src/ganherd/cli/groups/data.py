@@ -10,6 +10,7 @@ import typer
 
 from ganherd.cli.options import Json, Quiet, examples, print_json, print_result
 from ganherd.util.errors import UserError, counted
+from ganherd.util.paths import expanded
 from ganherd.util.text import say, show
 
 LARGE = 256  # pixels above which images are inspected at the size that training would give them
@@ -65,14 +66,14 @@ def data_inspect(
     from ganherd.recipe.schema import DataConfig
     from ganherd.util.registry import DATA_SOURCES
 
-    folder, files, choice = Path(source).expanduser(), None, None
+    folder, files, choice = expanded(source), None, None
     given = [f"data.size={size}"] if size else []
     if source not in DATA_SOURCES and surveys.is_image_folder(folder):
         files = surveys.survey(folder)
         choice = advising.choose_for_folder(source, files, given=given)
     # images of one size are shown as they are, unless they are large; others as training would resize them
     if choice and files and size is None and (files.is_varied or files.side > LARGE):
-        size = choice.wanted.data.size or files.side
+        size = choice.loaded.data.size or files.side
     try:
         dataset = load(DataConfig(source=source, size=size, bad_images="skip"))
     except UserError as error:
@@ -81,7 +82,7 @@ def data_inspect(
         facts = {"name": folder.name, "files": files.facts(), "refused": str(error)}
         print_result(as_json, facts, f"{files.text()}\n`ganherd train` would refuse this folder: {error}")
         return
-    prepared = advising.is_prepared(dataset)
+    prepared = advising.has_fixed_size(dataset)
     if prepared:
         shards.verify(folder)
     path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")

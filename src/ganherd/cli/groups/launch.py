@@ -9,9 +9,10 @@ from typing import Annotated
 
 import typer
 
-from ganherd.cli.completion import complete_recipe
-from ganherd.cli.options import Budget, Quiet, Seeds, Set, examples, recipe_overrides, refuse
+from ganherd.cli.completion import complete_recipe, complete_run
+from ganherd.cli.options import Budget, Quiet, Seeds, Set, examples, named_run, recipe_overrides, refuse
 from ganherd.util.errors import UserError
+from ganherd.util.paths import RUNS
 from ganherd.util.text import say
 
 launch_app = typer.Typer(help="Start runs on a cluster.", no_args_is_help=True)
@@ -26,7 +27,10 @@ def launch_slurm(
     ] = None,
     sets: Set = None,
     run: Annotated[Path | None, typer.Option(help="Run folder. Default: runs/NAME.")] = None,
-    resume: Annotated[Path | None, typer.Option(help="Resume this run.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Resume this run: a folder, @last or @TAG.", callback=named_run, autocompletion=complete_run),
+    ] = None,
     budget: Budget = None,
     seeds: Seeds = None,
     nodes: Annotated[int, typer.Option(min=1, help="Number of hosts.")] = 1,
@@ -83,10 +87,10 @@ def launch_slurm(
         name = recipe_file.DEFAULT if recipe is None else recipe
         loaded = recipe_file.load(name, overrides)
         if array:
-            from ganherd.cli.commands.train import refuse_meeting
+            from ganherd.cli.train_command import refuse_meeting
 
             refuse_meeting(loaded, "--array")
-        where, new = run or Path("runs") / Path(name).stem, [name, *words]
+        where, new = run or RUNS / Path(name).stem, [name, *words]
     job = slurm.Job(
         tuple(new), where, tuple(words) if resume is not None else (), nodes, ranks_per_node, cpus_per_rank, gpus_per_node, time,
         notice, partition, account, tuple(module or ()), container, launcher, launcher_options, array, members_each,

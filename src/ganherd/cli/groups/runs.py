@@ -12,12 +12,12 @@ from typer.core import TyperGroup
 from ganherd.cli.completion import complete_run
 from ganherd.cli.options import Json, RunFolderArgument, examples, named_runs, print_json, print_result, terminal_width
 from ganherd.util.errors import UserError, counted
+from ganherd.util.paths import RUNS
 from ganherd.util.text import one_line, say, show, size, span, table_with_notes
 
 if TYPE_CHECKING:
     from ganherd.runs.run_list import RunSummary
 
-DEFAULT = Path("runs")  # where `ganherd train` makes runs
 WIDE = 110  # columns from which the recipe is in a column; on a narrower terminal it is on a second line
 
 
@@ -26,7 +26,7 @@ class _ListByDefault(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
-        if first not in self.commands and first not in ("--help", "-h"):
+        if not ctx.resilient_parsing and first not in self.commands and first not in ("--help", "-h"):
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
@@ -46,7 +46,7 @@ def runs_list(
     tagged = {path.absolute(): name for name, path in tags().items()}
     names = [tagged.get(Path(run.path).absolute()) for run in runs]
     rows = [{**run.as_json(), "tag": name} for run, name in zip(runs, names, strict=True)]
-    print_result(as_json, {"runs": rows}, _table(folder or DEFAULT, runs, names, terminal_width()))
+    print_result(as_json, {"runs": rows}, _table(folder or RUNS, runs, names, terminal_width()))
 
 
 @runs_app.command("tag", epilog=examples("ganherd runs tag @last best", "ganherd sample @best -o grid.png"))
@@ -91,6 +91,7 @@ def runs_clean(
         else:
             finished = [Path(one.path) for one in _runs_in(path) if one.state == "finished"]
             chosen += [one for one in finished if (one / "mixture" / "mixture.json").is_file()]
+    chosen = list({path.resolve(): path for path in chosen}.values())  # a run may be named twice
     from ganherd.runs import clean
 
     each = [what for path in chosen if (what := clean.removable(path, keep_last)).checkpoints]
@@ -102,7 +103,7 @@ def runs_clean(
         say(f"{what.folder.path}: {counted(len(what.checkpoints), 'checkpoints')}, {size(what.bytes)}")
     if not yes:
         if not sys.stdin.isatty():
-            raise UserError(f"{size(total)} would be removed, and this is no terminal to ask in: add --yes.")
+            raise UserError(f"Removing {size(total)} needs a confirmation, and there is no terminal: add --yes.")
         lost = "they can be trained further" if keep_last else "none of these runs can then be resumed or fine-tuned"
         say(f"Mixtures, pictures, scores and records stay; {lost}.")
         if not typer.confirm(f"Remove {size(total)}?", err=True):
@@ -121,7 +122,7 @@ def _runs_in(folder: Path | None) -> list[RunSummary]:
     """Return the runs in a folder; of the default folder, which need not exist, if it is None."""
     from ganherd.runs.run_list import list_runs
 
-    return [] if folder is None and not DEFAULT.exists() else list_runs(folder or DEFAULT)
+    return [] if folder is None and not RUNS.exists() else list_runs(folder or RUNS)
 
 
 def _table(folder: Path, runs: list[RunSummary], tags: list[str | None], width: int) -> str:
@@ -136,7 +137,7 @@ def _table(folder: Path, runs: list[RunSummary], tags: list[str | None], width: 
         cells = {
             "run": one_line(run.name, 60) + (f" @{tag}" if tag else ""),
             "state": "unreadable" if run.problem else one_line(run.state, 20),
-            "step": _step(run),
+            "step": one_line(_step(run), 24),
             "verdict": one_line(run.verdict or "–", 20),
             "FID": "–" if run.fid is None else f"{run.fid:.4g}",
             "age": span(run.age),

@@ -21,11 +21,12 @@ _GREY = ("1", "L", "LA", "La", "I", "F")  # modes of Pillow, in addition to 16-b
 
 @dataclass
 class ImageSurvey:
-    """What the headers of a folder's files say."""
+    """Sizes, colours and counts from the headers of a folder's files."""
 
     classes: dict[str, int] = field(default_factory=dict)  # number of images by name; empty: no labels
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # number of images by width and height
     kinds: Counter[str] = field(default_factory=Counter)  # number of images by what they are: grey, colour, CMYK, …
+    train: int = 0  # number of images of the train split
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # files without a header that can be read, and why
 
     @property
@@ -67,9 +68,13 @@ class ImageSurvey:
         if self.is_varied:
             lines.append(f"half of them have a shorter side of at least {self.side} pixels")
         if self.unreadable and skipped:
-            bad = few([f"{file} ({why})" for file, why in self.unreadable], 5)
-            lines.append(f"no images: {counted(len(self.unreadable), 'files')}: {bad}")
+            lines.append(f"{counted(len(self.unreadable), 'files')} cannot be read as images: {self.broken_files}")
         return "\n".join(lines)
+
+    @property
+    def broken_files(self) -> str:
+        """The first few files that cannot be read, and why; empty if there are none."""
+        return few([f"{file} ({why})" for file, why in self.unreadable], 5)
 
 
 def is_image_folder(path: Path) -> bool:
@@ -93,7 +98,9 @@ def survey(root: Path) -> ImageSurvey:
                 continue
             result.sizes[size] += 1
             result.kinds.update(kinds)
-            if group.label >= 0:
+            if group.split == "train":
+                result.train += 1
+            if group.label >= 0 and group.split == "train":
                 result.classes[tree.labels[group.label]] += 1
     return result
 

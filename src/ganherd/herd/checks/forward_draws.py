@@ -79,6 +79,11 @@ class RefuseDraws(TorchFunctionMode):
 class RefuseDrawsInBackward(TorchDispatchMode):
     """Refuse backward passes that draw random numbers, as activation checkpoints do when they run their layers again."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return False. Otherwise PyTorch imports its compiler at the first call, which takes seconds and is not used."""
+        return False
+
     def __init__(self, net: nn.Module) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._net = net

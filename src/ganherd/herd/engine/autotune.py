@@ -23,7 +23,7 @@ from ganherd.herd.engine.engines import (
     Herd,
     Plan,
     measure_rate,
-    members_that_fit,
+    memory_per_member,
     no_report,
     one_member_per_breed,
     train_copy,
@@ -203,7 +203,7 @@ def _refuse_if_too_large(subject: str, device: torch.device, smaller: str) -> It
 def _chunk(herd: Herd, settings: Settings) -> int:
     """Return how many members train on the device at once; 1 if only its measurement runs out of memory."""
     try:
-        return members_that_fit(herd, _limit(herd, settings))
+        return max(1, min(herd.num_members, _limit(herd, settings) // _bytes_per_member(herd)))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -211,6 +211,19 @@ def _chunk(herd: Herd, settings: Settings) -> int:
         torch.cuda.empty_cache()
     _try_step(herd, fused=False)
     return 1
+
+
+def _bytes_per_member(herd: Herd) -> int:
+    """Return the memory that a member takes while it trains; on a GPU from the cache if it was measured before."""
+    if herd.device.type != "cuda":
+        return memory_per_member(herd)
+    cache, identity = cache_home() / "engines.json", _identity(herd, [])
+    known = _read(cache).get(identity)
+    if isinstance(known, list) and len(known) == 1 and type(known[0]) is int and known[0] > 0:
+        return known[0]
+    measured = memory_per_member(herd)
+    write_cache(cache, {**_read(cache), identity: [measured]})
+    return measured
 
 
 def _limit(herd: Herd, settings: Settings) -> int:
@@ -250,7 +263,7 @@ def _source_digest(modules: Sequence[nn.Module]) -> str:
 
 
 def _read(path: Path) -> dict[str, list[object]]:
-    """Read the cache: identity -> [name, chunk, threads] of the chosen plan."""
+    """Read the cache: identity -> [name, chunk, threads] of the chosen plan, or [bytes] of a member."""
     try:
         return dict(json.loads(path.read_text()))
     except (OSError, ValueError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -24,6 +26,7 @@ from ganherd.herd.state import State, base_keys, bytes_per_member, members_of
 
 _STEPS_AHEAD = 64  # the order of the data is sent to the device for this many periods at a time
 _UNROLLED = 8  # periods in the longer of the two graphs
+_SHORT = 1e-3  # seconds; a longer period gains nothing from a graph of several periods, which takes time to capture
 _LARGE = 1 / 16  # a state that takes more than this share of the device's memory is not copied on the device
 
 
@@ -83,7 +86,7 @@ class GraphEngine(Engine):
     def _replay(self, step: int, stop: int, should_stop: StopCheck, tick: Tick) -> int:
         """Replay graphs from `step` to `stop`, both at the start of a period; return the step that was reached."""
         while step < stop:
-            periods = _UNROLLED if step + _UNROLLED * self._period <= stop else 1
+            periods = max(periods for periods in self._graphs if step + periods * self._period <= stop)
             self._graphs[periods].replay()
             step += periods * self._period
             tick(step)
@@ -102,17 +105,30 @@ class GraphEngine(Engine):
         side = torch.cuda.Stream(self.herd.device)
         side.wait_stream(torch.cuda.current_stream(self.herd.device))
         with torch.cuda.stream(side):
-            for _ in range(2):
-                self._steps(1)
+            self._steps(1)
         torch.cuda.current_stream(self.herd.device).wait_stream(side)
-        pool = None
-        for periods in (1, _UNROLLED):
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=pool):
-                self._steps(periods)
-            pool = graph.pool()
-            self._graphs[periods] = graph
+        single = self._captured(1)
+        self._graphs = {1: single}
+        if self._seconds_of(single) < _SHORT:
+            self._graphs[_UNROLLED] = self._captured(_UNROLLED, single)
         self._restore(saved)
+
+    def _captured(self, periods: int, other: torch.cuda.CUDAGraph | None = None) -> torch.cuda.CUDAGraph:
+        """Capture some periods as a graph, which shares the memory of another one."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=None if other is None else other.pool()):
+            self._steps(periods)
+        return graph
+
+    def _seconds_of(self, graph: torch.cuda.CUDAGraph) -> float:
+        """Measure the seconds of a replay."""
+        self._cursor.zero_()
+        graph.replay()  # the first one takes longer
+        torch.cuda.synchronize(self.herd.device)
+        began = time.perf_counter()
+        graph.replay()
+        torch.cuda.synchronize(self.herd.device)
+        return time.perf_counter() - began
 
     def _restore(self, saved: State) -> None:
         for name, value in self.herd.state.items():

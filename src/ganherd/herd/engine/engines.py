@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -239,6 +239,23 @@ def collecting(report: CompileReport = no_report) -> Iterator[None]:
     compile_ahead.compile_kernels(sources, report)
 
 
+@contextmanager
+def compiling_meanwhile(herd: Herd) -> Iterator[None]:
+    """Compile the kernels of a herd's step in the background while the context runs, for an engine that is made later."""
+    with ExitStack() as closing:
+        if has_kernels(herd):
+            from ganherd.herd.lowering.kernels import compile_ahead
+
+            with suppress(RuntimeError, MemoryError):  # it may not fit now; then its engine compiles them
+                with compile_ahead.collected() as sources:
+                    engine = trial_engine(herd, Plan("fused", herd.num_members, 1, str(herd.device)))
+                    engine.advance(0, herd.rules.skip_d + 1, engine.herd.zero_sums())
+                del engine
+                torch.cuda.empty_cache()
+                closing.enter_context(compile_ahead.compiling(sources))
+        yield
+
+
 def place_state(herd: Herd, plan: Plan) -> None:
     """Move the state to the device, unless the plan trains the herd in several blocks."""
     if plan.chunk >= herd.num_members or plan.one_by_one:
@@ -315,11 +332,6 @@ def train_copy(herd: Herd, block: slice, breed: Breed, fused: bool) -> State:
     batches = partial(herd.feed.batch_at, block, base)
     Step(breed.g, herd.d, herd.rules, fused)(state, batches, keys_on_device(base, herd.device), sums, 0)
     return state
-
-
-def members_that_fit(herd: Herd, limit: int) -> int:
-    """Return how many members can train at once in `limit` bytes, at least 1."""
-    return max(1, min(herd.num_members, limit // memory_per_member(herd)))
 
 
 def trial_engine(herd: Herd, plan: Plan) -> Engine:

@@ -82,12 +82,12 @@ def table(players: Sequence[Player], verdict: Gam2Scores, real_errors: np.ndarra
     for player, why in zip(players, weak_judges(real_errors, verdict), strict=True):
         if why:
             weak.setdefault((player.group, why), []).append(player)
-    for (group, why), those in weak.items():
+    for (group, why), weak_players in weak.items():
         is_ = "is " if why.startswith("no ") else ""
-        if len(those) > 3:
-            text.append(f"each of {len(those)} judges of {group} {is_}{why}")
+        if len(weak_players) > 3:
+            text.append(f"each of {len(weak_players)} judges of {group} {is_}{why}")
         else:
-            text += [f"the judge of {player.name} {is_}{why}" for player in those]
+            text += [f"the judge of {player.name} {is_}{why}" for player in weak_players]
     for row in groups:
         baseline = _named(row.get("against", ""), row["kind"])
         sentence = f"{baseline} is the baseline: the first run given" + (" with this kind" if row["kind"] else "")

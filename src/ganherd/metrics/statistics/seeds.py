@@ -46,6 +46,8 @@ def together(
         cuts = [f"{bounds[0]:g}"] * (mean - reach < bounds[0]) + [f"{bounds[1]:g}"] * (mean + reach > bounds[1])
         how += f", cut at {' and '.join(cuts)}" if cuts else ""
         out["interval"] = intervals.interval(max(bounds[0], mean - reach), min(bounds[1], mean + reach), how)
+        if cuts:
+            out["interval"]["cut"] = True
     return cast(ScoreEntry, {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)})
 
 

@@ -43,7 +43,7 @@ def difference(value: float, ends: Ends, other: float, other_ends: Ends) -> Ends
     >>> round(low, 3), round(high, 3)
     (0.059, 0.341)
     """
-    apart = value - other
+    middle = value - other
     down = math.hypot(value - ends[0], other_ends[1] - other)
     up = math.hypot(ends[1] - value, other - other_ends[0])
-    return apart - down, apart + up
+    return middle - down, middle + up

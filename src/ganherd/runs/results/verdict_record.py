@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from ganherd.runs.models import Count, Text, _Record
+from ganherd.runs.models import Count, Record, Text
 from ganherd.util import files
 
 Word = Literal["good", "undertrained", "collapsed", "unstable", "memorising", "unlike the data", "cannot be judged"]
@@ -15,7 +15,12 @@ VERDICT = "verdict"  # its key in scores.json, next to `scores`
 EXIT_CODES = {"good": 0, "cannot be judged": 2}  # of `ganherd check`; every other word is 1
 
 
-class MemberVerdict(_Record):
+def style_of(word: str) -> str:
+    """Return whether a word is "good", a warning ("warn") or "bad", for its colour."""
+    return {"good": "good", "undertrained": "warn", "cannot be judged": "warn"}.get(word, "bad")
+
+
+class MemberVerdict(Record):
     """The verdict on a member, or on a class of a herd whose generators take the label as an input."""
 
     name: Text
@@ -28,7 +33,7 @@ class MemberVerdict(_Record):
     evidence: dict[Text, Any] = {}
 
 
-class VerdictRecord(_Record):
+class VerdictRecord(Record):
     """The verdict on a herd, with those on its members and the evidence for all of them."""
 
     word: Word

@@ -23,6 +23,8 @@ MOST_REGIONS, IN_REGION, RARE = 20, 12, 0.2  # see `missing_share`
 MOST = 512  # samples, and real rows, of a comparison: more would cost time and change no verdict
 MOST_TRAINING = 20_000  # training rows among which copies are searched
 FEWEST_HELD_OUT = 10  # rows; with fewer, copies cannot be recognised
+MAIN = 0.5  # share of the variance of the data that its main directions hold
+END = 0.25  # share of the data at one end of a main direction
 FEATURES = 64  # dimensions that larger images are projected to before copies are searched
 
 
@@ -42,8 +44,11 @@ class Evidence:
     precision: float | None = None  # samples that lie where the data is, by the same share of real rows
     coverage: float | None = None  # data that has a sample near it, by the same share for real rows
     recall: float | None = None
-    missing: float | None = None  # share of the data in regions that samples hardly reach
+    missing: float | None = (
+        None  # share of the data in regions, or at the end of a main direction, that samples hardly reach
+    )
     spread: float | None = None  # standard deviation of pixels or coordinates by the data's
+    main_spread: float | None = None  # the same along the main directions of the data
     variety: float | None = None  # distance of a sample to its nearest other sample, by that of real rows
     detail: float | None = None  # differences between neighbouring pixels by the data's; points have none
     copies: float | None = None  # share of samples that look like copies of one training row; 0.05 is chance
@@ -92,8 +97,9 @@ def compare(features: Tensor, x: np.ndarray, real: RealRows, key: int = 0) -> Ev
         precision=min(one["precision"] for one in each),
         coverage=min(one["coverage"] for one in each),
         recall=min(one["recall"] for one in each),
-        missing=max(one["missing"] for one in each),
+        missing=max(missing_end(flat, flat_real), *(one["missing"] for one in each)),
         spread=_ratio(_spread(x), _spread(real.x)),
+        main_spread=main_spread(flat, flat_real),
         variety=min(one["variety"] for one in each),
         detail=_ratio(_detail(x), _detail(real.x)) if x.ndim == 4 else None,
         copies=copies,
@@ -131,13 +137,13 @@ def _statistics(fake: Tensor, real: Tensor) -> dict[str, float]:
     within, among, between = torch.cdist(real, real), torch.cdist(fake, fake), torch.cdist(real, fake)
     real_radius = within.kthvalue(NEIGHBOURS + 1, dim=1).values
     fake_radius = among.kthvalue(NEIGHBOURS + 1, dim=1).values
-    apart = among.fill_diagonal_(torch.inf).min(1).values
+    to_nearest = among.fill_diagonal_(torch.inf).min(1).values
     return {
         "fid": float(distance(moments(fake), moments(real))),
         "precision": float((between <= real_radius[:, None]).any(0).double().mean()),
         "coverage": float((between.min(1).values <= real_radius).double().mean()),
         "recall": float((between <= fake_radius[None, :]).any(1).double().mean()),
-        "variety": float(apart.mean()),
+        "variety": float(to_nearest.mean()),
     }
 
 
@@ -180,6 +186,46 @@ def pixels(x: np.ndarray, side: int = 8) -> Tensor:
 
 def _spread(x: np.ndarray) -> float:
     return float(np.asarray(x, np.float32).reshape(len(x), -1).std(0, dtype=np.float64).mean())
+
+
+def main_spread(fake: Tensor, real: Tensor) -> float | None:
+    """Return the spread of samples [n, d] along the main directions of real rows [m, d], as a share of theirs.
+
+    Noise is spread over all directions, so that noise on top of one image does not count as variation. Variation beyond the
+    data's does not make up for directions that are missing. None if the real rows do not vary.
+
+    >>> real = torch.randn(500, 20, generator=torch.Generator().manual_seed(0)) * torch.linspace(9, 0, 20)
+    >>> noise = torch.randn(500, 20, generator=torch.Generator().manual_seed(1))
+    >>> round(main_spread(real, real), 3), round(main_spread(noise, real), 1)
+    (1.0, 0.1)
+    """
+    directions = _main_directions(real)
+    own, data = ((rows.double() @ directions).var(0) for rows in (fake, real))
+    return _ratio(float(torch.minimum(own, data).sum().sqrt()), float(data.sum().sqrt()))
+
+
+def missing_end(fake: Tensor, real: Tensor) -> float:
+    """Return the share of real rows at one end of a main direction if samples hardly reach any such end; otherwise 0.
+
+    Clusters do not show this in many dimensions, because each of them extends along the direction.
+
+    >>> x = torch.randn(400, 9, generator=torch.Generator().manual_seed(0)) * torch.tensor([3.0] + [1.0] * 8)
+    >>> missing_end(x, x), missing_end(x[x[:, 0] < 1], x)
+    (0.0, 0.25)
+    """
+    directions = _main_directions(real)
+    own, data = (rows.double() @ directions for rows in (fake, real))
+    low, high = data.quantile(END, 0), data.quantile(1 - END, 0)
+    least = torch.stack([(own <= low).double().mean(0), (own >= high).double().mean(0)]).min()
+    return END if least <= RARE * END and END * len(fake) >= 2 * IN_REGION else 0.0
+
+
+def _main_directions(real: Tensor) -> Tensor:
+    """Return the fewest orthogonal directions [d, k] that hold `MAIN` of the variance of rows [m, d]."""
+    values, vectors = torch.linalg.eigh(moments(real).cov)  # ascending
+    held_by_larger = values.flip(0).cumsum(0).flip(0) - values
+    directions: Tensor = vectors[:, held_by_larger < MAIN * values.sum().clamp(min=1e-300)]
+    return directions
 
 
 def _detail(x: np.ndarray) -> float:

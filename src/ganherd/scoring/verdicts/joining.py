@@ -74,19 +74,33 @@ def _used(members: Sequence[MemberVerdict]) -> list[MemberVerdict]:
 def _joined(herd: Judged, members: Sequence[MemberVerdict], share_data: bool) -> Judged:
     """Return the verdict on the herd: that on its mixture, unless members are not good.
 
-    The word of the members that are not good says more than that of the mixture, which mixes them with the others. If all
-    members are not good and share the data, they are no better compared than their mixture.
+    The word of the members that are not good says more than that of the mixture, which mixes them with the others. If the
+    members share the data, the mixture says more in two cases: if no member is good, and if members are merely undertrained
+    and the mixture has a definite failure, such as data that none of them reaches.
     """
     bad = [one for one in members if one.word not in _FINE]
     if not bad:
         return _with_unknown(herd, members)
-    word, _ = Counter(one.word for one in bad).most_common(1)[0]
-    if herd.word not in _FINE and (herd.word == word or (share_data and len(bad) == len(members))):
+    word = _leading_word(bad, members)
+    mixture_says_more = share_data and (len(bad) == len(members) or word == "undertrained")
+    if herd.word not in _FINE and (herd.word == word or mixture_says_more):
         return herd if len(members) == 1 else Judged(herd.word, f"{herd.reason}; {_named(bad, members)}", herd.try_next)
     first = next(one for one in bad if one.word == word)
     if len(members) == 1:
         return Judged(first.word, first.reason, first.try_next)
     return Judged(word, f"{_named(bad, members)}; of {first.name}: {first.reason}", first.try_next)
+
+
+def _leading_word(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict]) -> Word:
+    """Return the word for several members that are not good: the most frequent definite failure.
+
+    "undertrained" is no definite failure: it leads only if there is no other word, or if more than half of all members are.
+    """
+    counts = Counter(one.word for one in bad)
+    definite = [(word, count) for word, count in counts.most_common() if word != "undertrained"]
+    if not definite or 2 * counts["undertrained"] > len(members):
+        return "undertrained"
+    return definite[0][0]
 
 
 def _named(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict]) -> str:

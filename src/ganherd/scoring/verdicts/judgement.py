@@ -1,7 +1,7 @@
 """Turn evidence into a verdict: a word, the reason in one sentence, and what to try next.
 
-The rules are tried in the order of `_RULES`; the first that applies gives the word. Each limit is one of `LIMITS`, relative to
-real data of the same size, so that it holds on other data.
+The rules are tried in the order of `judge` and `_poor`; the first that applies gives the word. Each limit is one of `LIMITS`,
+relative to real data of the same size, so that it holds on other data.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ganherd.metrics.memorisation import BY_CHANCE
 from ganherd.runs.results.verdict_record import Word
 from ganherd.scoring.verdicts.evidence import Evidence
 from ganherd.training.health.alarms import LIMITS as ALARM_LIMITS
@@ -26,13 +27,15 @@ class VerdictLimits:
     precision: float = 0.35  # unlike the data: fewer samples lie where the data is,
     off: float = 0.3  # … and they are this far from it,
     far: float = 1.0  # … or this far, wherever they lie: the mean of the data has a distance of 1
-    spread: float = 0.4  # collapsed: the standard deviation of samples that are as sharp as the data
+    spread: float = (
+        0.4  # collapsed: the standard deviation of samples that are as sharp as the data, if below the data's
+    )
     variety: float = 0.3  # collapsed: distance between neighbouring samples; real data has 1
     missing: float = 0.08  # collapsed: share of the data in regions that samples hardly reach
     missing_shared: float = 0.5  # the same for one of several members on the same data, which the others complete
     coverage: float = 0.6  # undertrained: data that has a sample near it,
     on_data: float = 0.7  # … or samples that lie where the data is,
-    distance: float = 0.25  # … or excess of the Fréchet distance,
+    distance: float = 0.3  # … or excess of the Fréchet distance,
     recall: float = 0.2  # … or data that lies among the samples
     recognised: float = 0.6  # unlike the data: samples of its class that the classifier sees, by those of real rows
     early: int = ALARM_LIMITS.warm_up  # steps before which poor samples of any kind are an early stage
@@ -90,8 +93,8 @@ def judge(
     if lasting := [alarm for alarm in _UNSTABLE if alarm in course.active]:
         return Judged("unstable", f"{WHY[lasting[0]]} and had not recovered when the training ended", TRY[lasting[0]])
     if _are_copies(evidence, limits):
-        share = f"{evidence.copies:.0%} of its samples look like copies of single training rows; held-out rows have 5 %"
-        return Judged("memorising", share, TRY["memorising"])
+        copies = f"{_share(evidence.copies or 0)} of its samples look like copies of single training rows"
+        return Judged("memorising", f"{copies}; of held-out rows {_share(BY_CHANCE)} do", TRY["memorising"])
     if evidence.distance is None or evidence.compared < limits.fewest:
         return _too_few(evidence, limits)
     poor = _poor(evidence, limits, limits.missing_shared if shares_data else limits.missing)
@@ -166,14 +169,19 @@ def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | N
 
 
 def _hardly_vary(e: Evidence, limits: VerdictLimits) -> bool:
+    """Return whether samples are alike. Noise is not: it varies at least as much as the data, though elsewhere."""
     spread, variety = _variation(e)
-    return spread < limits.spread or variety < limits.variety
+    return (spread < limits.spread and (e.spread or 0.0) < 1.0) or variety < limits.variety
 
 
 def _variation(e: Evidence) -> tuple[float, float]:
-    """Return spread and variety as they would be with the contrast of the data: pale images are not alike for being pale."""
+    """Return spread and variety as they would be with the contrast of the data: pale images are not alike for being pale.
+
+    The spread is that along the main directions of the data if it is smaller there: noise on top of one image is no variation.
+    """
     contrast = min(1.0, e.detail or 1.0)
-    return (1.0 if e.spread is None else e.spread) / contrast, (1.0 if e.variety is None else e.variety) / contrast
+    spread = min((value for value in (e.spread, e.main_spread) if value is not None), default=1.0)
+    return spread / contrast, (1.0 if e.variety is None else e.variety) / contrast
 
 
 def _misses_class(e: Evidence, limits: VerdictLimits) -> bool:
@@ -188,7 +196,7 @@ def _share(value: float) -> str:
 
 
 def _fid(e: Evidence) -> str:
-    return f"FID {e.fid:.3g} where real data has {e.real_fid:.3g}"
+    return f"FID {e.fid:.3g} where real data has {e.real_fid:.3g} ({e.compared:,} rows each)"
 
 
 def _praise(e: Evidence) -> str:

@@ -22,7 +22,10 @@ MOST_HELD_OUT = 1000
 
 @dataclass(frozen=True)
 class Part:
-    """A member of the herd, or a class of a herd whose generators take the label, with its evidence."""
+    """A member of the herd, or a class of a herd whose generators take the label, with its evidence.
+
+    Classes whose samples are not finite are one part, because no sample of a single class is known then.
+    """
 
     name: str
     evidence: Evidence
@@ -46,7 +49,7 @@ class EvidenceCollector:
         try:
             drawn = material.drawn
         except NotFinite:
-            return Evidence(samples=0, real=len(self.data.x), finite=False)
+            return self._not_finite()
         return self._evidence(drawn, -1)
 
     def parts(self, material: ScoringContext) -> Iterator[Part]:
@@ -59,7 +62,11 @@ class EvidenceCollector:
                 evidence = self._member(material, member, label)
                 yield Part(name, evidence, member, float(weights[member]), (label_of == label).sum() > 1)
         if getattr(material.mixture, "takes_label", False):
-            drawn = material.by_label
+            try:
+                drawn = material.by_label
+            except NotFinite:
+                yield Part("classes", self._not_finite())
+                return
             for k, label in enumerate(labels):
                 rows = np.flatnonzero(drawn.y == k)
                 own = DrawnSamples(drawn.x[rows], drawn.y[rows], drawn.member[rows])
@@ -70,8 +77,11 @@ class EvidenceCollector:
         try:
             drawn = _samples_of(material, member)
         except NotFinite:
-            return Evidence(samples=0, real=len(self.data.x), finite=False)
+            return self._not_finite()
         return self._evidence(drawn, label)
+
+    def _not_finite(self) -> Evidence:
+        return Evidence(samples=0, real=len(self.data.x), finite=False)
 
     def _evidence(self, drawn: DrawnSamples, label: int) -> Evidence:
         """Return the evidence about samples against a class of the data; -1: against all of it."""

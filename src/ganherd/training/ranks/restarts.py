@@ -11,6 +11,7 @@ from pathlib import Path
 from ganherd.comm import heartbeat
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
+from ganherd.util.paths import RUNS
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
@@ -51,7 +52,7 @@ def begun(run: Path | None, environ: Mapping[str, str]) -> Path | None:
         return None
     if run is not None:
         return run if (run / "run.json").is_file() else None
-    for path in sorted(Path("runs").glob("*/run.json"), reverse=True):
+    for path in sorted(RUNS.glob("*/run.json"), reverse=True):
         with suppress(UserError):
             info = RunFolder(path.parent).info
             if info.launcher == launcher(environ) and info.state != "finished":

@@ -29,6 +29,7 @@ from ganherd.training.setup.member_data import MemberData
 from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import JsonObject, atomic_write
+from ganherd.util.paths import RUNS
 
 if TYPE_CHECKING:
     from ganherd.training.session import Session
@@ -141,7 +142,7 @@ class NewRun(RunSource):
         return folder
 
     def _new_path(self) -> Path:
-        return Path(self.path) if self.path is not None else next_path(Path("runs"), self.name)
+        return Path(self.path) if self.path is not None else next_path(RUNS, self.name)
 
 
 class RecordedRun(RunSource):

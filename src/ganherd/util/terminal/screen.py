@@ -15,7 +15,7 @@ from ganherd.util.text import printable
 if TYPE_CHECKING:
     from rich.console import Console
 
-# What a colour says. "soft" and "strong" are about attention, the others about the matter.
+# What a colour means. "soft" and "strong" are about attention, the others about the matter.
 STYLES = {"good": "green", "warn": "yellow", "bad": "red", "soft": "dim", "strong": "bold"}
 UNWRAPPED = 10_000  # columns of a file or a pipe
 
@@ -38,7 +38,8 @@ class Columns:
     whole: Collection[int] = ()  # columns whose cells stay on one line
 
 
-Block = str | Styled | Columns
+Line = tuple[str | Styled, ...]  # parts of one paragraph
+Block = str | Styled | Line | Columns
 
 
 def show_screen(*blocks: Block) -> None:
@@ -75,6 +76,8 @@ def _renderable(block: Block) -> Any:
     from rich.table import Table
     from rich.text import Text
 
+    if isinstance(block, tuple):
+        return Text.assemble(*(_text(part) for part in block))
     if not isinstance(block, Columns):
         return _text(block)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")

@@ -67,8 +67,9 @@ class KernelSource:
         return bool(get_cache_manager(key).get_group(f"{self.name[:150]}.json"))
 
     def compile(self, target: GPUTarget) -> None:
-        """Compile the kernel into Triton's cache on disk."""
-        triton.compile(self._ast(), target=target, options=dict(self.options))
+        """Compile the kernel and the C code that launches it into Triton's cache on disk."""
+        kernel = triton.compile(self._ast(), target=target, options=dict(self.options))
+        driver.active.launcher_cls(kernel.src, kernel.metadata)
 
     def _ast(self) -> ASTSource:
         return ASTSource(self._function(), dict(self.signature), dict(self.constants), dict(self.attributes))
@@ -160,12 +161,24 @@ def compile_kernels(sources: Sequence[KernelSource], report: Report) -> None:
 
 
 @contextmanager
-def _workers(number: int) -> Iterator[Executor]:
+def compiling(sources: Sequence[KernelSource]) -> Iterator[None]:
+    """Compile kernels in processes of low priority while the context runs; what is not started at its end is left out."""
+    target = driver.active.get_current_target()
+    missing = [source for source in sources if not source.is_cached(target)]
+    missing.sort(key=lambda source: -source.length)
+    with _workers(max(1, min(cores() // 2, len(missing))), niceness=10) as pool:
+        for source in missing:
+            pool.submit(_compile, source, target)
+        yield
+
+
+@contextmanager
+def _workers(number: int, niceness: int = 0) -> Iterator[Executor]:
     """Return processes that compile; threads if this process must not be forked, as with MPI."""
     if sys.platform == "win32" or "mpi4py.MPI" in sys.modules:
         pool: Executor = ThreadPoolExecutor(number, "ganherd-compile")
     else:
-        pool = ProcessPoolExecutor(number, get_context("fork"), _start_worker)
+        pool = ProcessPoolExecutor(number, get_context("fork"), _start_worker, (niceness,))
     try:
         with warnings.catch_warnings():  # Python warns of forks with threads; the workers use neither PyTorch nor CUDA
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -174,8 +187,9 @@ def _workers(number: int) -> Iterator[Executor]:
         pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _start_worker() -> None:
-    """Leave Ctrl-C to the parent."""
+def _start_worker(niceness: int) -> None:
+    """Lower the priority, and leave Ctrl-C to the parent."""
+    os.nice(niceness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 

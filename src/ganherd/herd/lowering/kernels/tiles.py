@@ -1,13 +1,15 @@
 """Choose the tile shape of a kernel: from measurements on this kind of GPU if there are any, otherwise by a rule.
 
 Nothing is measured before a run, so that it starts at once; `ganherd doctor --warm RECIPE` measures for later runs (`measuring`).
-Shapes come from three tables: what this user measured, a cache that many share, and what ganherd brings along.
+Shapes come from three tables: what this user measured, a cache that many share, and what ganherd brings along. The shape decides
+in which order numbers are added. Therefore a run records the shapes that it uses (`used`), and a resumed run uses them again
+(`start_run`), even if the tables have changed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import astuple, dataclass
 from functools import lru_cache
@@ -83,8 +85,22 @@ def table() -> TileTable:
     return TileTable(cache_home() / "kernels.json", [*shared, PACKAGED])
 
 
+_used: dict[str, TileShape] = {}  # by the present run
+_recorded: dict[str, TileShape] = {}  # by the process that the present run continues
 _unmeasured: set[str] | None = None  # inside `listing`: the kernels that no table has
 _is_measuring = False  # inside `measuring`
+
+
+def start_run(recorded: Mapping[str, Sequence[int]]) -> None:
+    """Forget the shapes of the run before. The new run uses the recorded ones wherever the kernels have them as candidates."""
+    _used.clear()
+    _recorded.clear()
+    _recorded.update({key: TileShape(*values) for key, values in recorded.items()})
+
+
+def used() -> dict[str, list[int]]:
+    """Return the shapes that the present run uses for heavy work, in the form in which run.json has them."""
+    return {key: list(astuple(shape)) for key, shape in sorted(_used.items())}
 
 
 @contextmanager
@@ -124,7 +140,8 @@ def choose_shape(
         return candidates[0]
     device, n = torch.cuda.get_device_name(x.device), member_bucket(len(x))
     key = " ".join(map(str, (name, device, x.dtype, n, *sizes)))
-    shape = table().get(key)
+    recorded = _recorded.get(key)
+    shape = recorded if recorded in candidates else table().get(key)
     if shape is None and _unmeasured is not None:
         _unmeasured.add(key)
         for candidate in candidates[1:]:
@@ -133,7 +150,8 @@ def choose_shape(
         shape = fastest(candidates, run)
         if shape is not None:
             table().add(key, shape)
-    return shape or candidates[0]
+    _used[key] = shape or candidates[0]
+    return _used[key]
 
 
 def member_bucket(members: int) -> int:

@@ -1,0 +1,267 @@
+"""Carry out one `ganherd train` command: in this process, as a rank of a job, or as one of several jobs."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from ganherd.cli.options import print_json, print_result, refuse, show_verdict
+from ganherd.util.errors import UserError
+from ganherd.util.host import wake_gpu
+from ganherd.util.paths import from_here
+from ganherd.util.process_clock import process_began
+from ganherd.util.terminal.screen import show_screen
+from ganherd.util.text import say, show
+
+if TYPE_CHECKING:
+    from ganherd.comm.communicator import Communicator
+    from ganherd.recipe.schema import Recipe
+    from ganherd.training.finish import Run
+
+
+@dataclass
+class TrainCommand:
+    """The arguments of a `ganherd train` command."""
+
+    recipe: str | None
+    run: Path | None
+    resume: Path | None
+    overrides: list[str]
+    trust_code: bool
+    as_json: bool
+    verbose: bool
+    quiet: bool
+    name: str | None = None  # of the run folder; default: that of the recipe
+    grown_from: Path | None = None  # the finished run whose classes stay
+    chosen: str = ""  # what was chosen for the user's own data, for people
+
+    def take_own_data(self, recipe_name: str | None, grows: bool) -> None:
+        """Choose recipe and settings if the argument is the user's own data.
+
+        Args:
+            recipe_name: The recipe that --recipe names.
+            grows: The recipe is that of the run that --grow names.
+        """
+        from ganherd.cli.own_data import is_own_data
+
+        source = self.recipe
+        if source is None or not is_own_data(source):
+            refuse(
+                (
+                    source and recipe_name,
+                    f"{source} is not a folder or file of data, and --recipe names another recipe: leave one of them out.",
+                )
+            )
+            self.recipe = recipe_name if source is None else source
+            return
+        refuse((self.resume, f"--resume uses the data of the run: leave {source} out."))
+        if grows and recipe_name is None:
+            self.recipe, self.overrides = None, [f"data.source={source}", *self.overrides]
+            return
+        from ganherd import recommend
+
+        choice = recommend.choose_for(source, recipe_name, self.overrides)
+        self.name, self.recipe, self.overrides = Path(source).stem, choice.recipe, list(choice.sets)
+        self.chosen = choice.text()
+
+    def show_choice(self) -> None:
+        """Report what was chosen for the user's own data."""
+        if self.chosen and not self.quiet:
+            say(self.chosen)
+
+    def load(self) -> Recipe:
+        """Return the recipe of a new run, after checking that its code is trusted, or that of the run to resume."""
+        from ganherd.recipe import recipe_file, trust
+        from ganherd.runs.folder import RunFolder
+
+        if self.resume is None:
+            source = recipe_file.DEFAULT if self.recipe is None else self.recipe
+            loaded = recipe_file.load(source, self.overrides)
+            trust.check_recipe(loaded, source, self.trust_code)
+            return loaded
+        folder = RunFolder.open(self.resume)
+        if self.recipe is not None:  # a recipe that is given with --resume must be that of the run
+            from ganherd.training.setup.identity import refuse_changes
+
+            refuse_changes(folder.recipe, recipe_file.load(self.recipe, self.overrides), folder)
+        return recipe_file.load(folder.recipe_path, self.overrides)
+
+    def grow(self, finished: Path) -> None:
+        """Apply --grow: train new classes in addition to those of a finished run, with its recipe unless another one is given."""
+        from ganherd.runs.folder import RunFolder
+
+        self.grown_from = finished
+        self.overrides.append(f"herd.grow_from={finished}")
+        if self.recipe is None:
+            self.recipe = str(RunFolder.open(finished).recipe_path)
+
+    def look(self, explain: bool) -> None:
+        """Run --explain or --dry-run."""
+        self.show_choice()
+        loaded = self.load()
+        if explain:
+            from ganherd.herd.engine import explain as explaining
+            from ganherd.training.setup import net_guard
+            from ganherd.training.setup.assemble import assemble
+
+            assembly = assemble(loaded, trust_code=True)
+            reports = [net_guard.facts(report) for _, report in net_guard.checked(assembly)]
+            facts = explaining.explain(assembly.herd, reports)
+            print_result(self.as_json, facts, explaining.render_text(facts))
+            return
+        from ganherd.training.setup import dry_run as dry
+
+        if self.as_json:
+            print_json(dry.describe(loaded, began=process_began()))
+            return
+        shown: list[str] = []
+
+        def show_known(facts: Mapping[str, Any]) -> None:
+            shown.extend(facts["notes"])
+            show(dry.known(facts))
+            say("measuring memory and time…")
+
+        show(dry.measured(dry.describe(loaded, show_known, process_began()), shown))
+
+    def prepare_retraining(self, classes: str, budget: str | None) -> None:
+        """Apply --retrain: write the checkpoint from which some classes of a finished run are retrained."""
+        from ganherd.training.variants.retrain import prepare
+
+        assert self.resume is not None
+        message = prepare(self.resume, classes, budget, self.trust_code)
+        if not self.quiet:
+            say(message)
+        self.overrides = []  # the checkpoint has the budget
+
+    def train_part(self, members: str) -> None:
+        """Run --members: start or resume some members of a run; the last job to finish joins all members."""
+        self.show_choice()
+        loaded = self.load()
+        refuse_meeting(loaded, "--members")
+        from ganherd import api
+        from ganherd.runs.folder import RunFolder, unfinished
+        from ganherd.training.variants import job_parts, phases
+
+        phases.refuse(loaded)
+        assert self.run is not None
+        settings = (loaded, self.run, members, self.quiet)
+        done = job_parts.train_part(*settings, finishers=api.FINISHERS, began=process_began())
+        if done.folder.info.part is None or self.as_json:
+            self.show(done)
+            return
+        left = ", ".join(unfinished(RunFolder(self.run)))
+        show(f"members {members} of {self.run} are trained" + (f"; left are {left}." if left else "."))
+
+    def start_ranks(self, ranks: int, budget: str | None) -> None:
+        """Start this command on several ranks of this machine, and exit with their code; `budget` is the whole length."""
+        from ganherd.cli.main import main
+        from ganherd.training.ranks.spawn import spawn
+        from ganherd.training.variants import phases
+
+        loaded = self.load()  # report mistakes once, before any rank starts
+        if self.resume is None:
+            phases.refuse(loaded)
+        resolved = ["--budget", budget] if budget else []  # the last of equal options counts
+        resolved += ["--resume", str(self.resume)] if self.resume else []
+        resolved += ["--grow", str(self.grown_from)] if self.grown_from else []
+        words = [word for word in _without_ranks(sys.argv[1:]) if word != "--ui"]  # this process has the page
+        raise typer.Exit(spawn(main, ranks, [*words, *resolved]))
+
+    def train_in_job(self, engine: str) -> None:
+        """Train as one rank of a job; the first rank shows the result."""
+        from ganherd.comm.backends.detect import connect
+        from ganherd.comm.ranks import open_job
+
+        with open_job(lambda: connect(engine)) as comm:
+            done = self.train(comm)
+        if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
+            self.show(done)
+
+    def train(self, comm: Communicator | None = None) -> Run:
+        """Train in this process, or as one of the ranks of `comm`, which all call this."""
+        from ganherd.comm.ranks import run_on_all_ranks
+        from ganherd.recipe import recipe_file
+
+        if comm is None or comm.rank == 0:
+            self.show_choice()
+        loaded = run_on_all_ranks(comm, self.load)
+        if comm is not None:
+            self._agree(loaded, comm)
+        elif loaded.engine.device in ("auto", "cuda"):
+            wake_gpu()
+        from ganherd import api
+        from ganherd.training import session
+
+        began = process_began()
+        if self.resume:
+            settings = (self.overrides, self.quiet, self.trust_code, comm)
+            return session.resume(self.resume, *settings, finishers=api.FINISHERS, began=began)
+        recipe = Path(self.recipe or recipe_file.DEFAULT).stem
+        origin, name = {"recipe": recipe, "changes": self.overrides}, self.name or recipe
+        settings_of_run: Any = {"job": comm, "finishers": api.FINISHERS, "began": began, "origin": origin}
+        return session.train(loaded, self.run, name, self.quiet, **settings_of_run)
+
+    def _agree(self, loaded: Recipe, comm: Communicator) -> None:
+        """Check that all ranks have the same recipe; resume the run if the same command was started before."""
+        from ganherd.comm.handshake import agree
+        from ganherd.comm.ranks import run_on_all_ranks
+        from ganherd.recipe import recipe_file
+        from ganherd.recipe.trust import vouches_for
+        from ganherd.runs.folder import RunFolder
+        from ganherd.training.ranks.restarts import begun
+
+        text = f"{recipe_file.dump(loaded)}run: {self.run}\nresume: {self.resume}\n"
+        run_on_all_ranks(comm, lambda: agree(comm, "recipe", text))
+        if again := comm.broadcast(str(begun(self.run, os.environ) or "").encode() if comm.rank == 0 else None):
+            path = Path(again.decode())
+            if self.resume is None:  # the same command as before: the recipe of the user trusts the same code
+                self.trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
+            self.resume, self.overrides = path, []
+
+    def show(self, run: Run) -> None:
+        """Show where the results of a run are, its scores and its verdict."""
+        path, info = from_here(run.path), run.folder.info
+        if self.as_json:
+            judged = {} if run.verdict is None else {"verdict": run.verdict.as_json()}
+            print_json({"run": str(path), "state": info.state, "step": info.step, "scores": run.scores, **judged})
+            return
+        if info.part is not None:
+            show(f"{path}: trained; `ganherd train --members` with the same --run joins it with the other parts.")
+            return
+        folder = type(run.folder)(path)
+        picture = folder.samples / "final.png"
+        from ganherd.nets.catalog import is_foreign
+
+        trust = " --trust-code" if any(is_foreign(net.name) for net in folder.recipe.nets.all) else ""
+        name = shlex.quote(str(path)) + trust
+        scores = folder.scores_path if run.scores else f"ganherd score {name}"
+        show(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")
+        if run.scores:
+            from ganherd import scoring
+
+            show_screen("", *(scoring.full if self.verbose else scoring.brief)(run.scores))
+        show_verdict(run.verdict)
+        show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
+
+
+def refuse_meeting(recipe: Recipe, option: str) -> None:
+    """Refuse to train a herd as several jobs unless its members never meet."""
+    if recipe.strategy.meets or recipe.herd.seeds > 1:
+        raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
+
+
+def _without_ranks(words: list[str]) -> list[str]:
+    """Return the arguments of the command without `--ranks N`.
+
+    >>> _without_ranks(["train", "--ranks", "2", "--quiet"]), _without_ranks(["train", "--ranks=2"])
+    (['train', '--quiet'], ['train'])
+    """
+    at = [i for i, word in enumerate(words) if word == "--ranks"]
+    return [w for i, w in enumerate(words) if i not in at and i - 1 not in at and not w.startswith("--ranks=")]

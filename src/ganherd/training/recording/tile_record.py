@@ -1,0 +1,38 @@
+"""Record the tile shapes of a run's GPU kernels in run.json, so that a resumed run adds numbers in the same order."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ganherd.runs.folder import RunFolder
+from ganherd.training.callbacks import Callback
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+
+class TileRecord(Callback):
+    """Use the shapes that run.json has, and add those that are used for the first time, of all ranks."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        from ganherd.herd.lowering.kernels import tiles  # needs Triton
+
+        self._folder, self._recorded = folder, dict(folder.info.tiles or {})
+        self._used = tiles.used
+        tiles.start_run(self._recorded)
+
+    def on_train_start(self, trainer: Trainer) -> None:
+        """Record the shapes before the first step. They are known, because the engine is prepared."""
+        self._record(trainer)
+
+    def on_checkpoint(self, trainer: Trainer, step: int) -> None:
+        """Record shapes that are new, for example because fewer members are trained."""
+        self._record(trainer)
+
+    def _record(self, trainer: Trainer) -> None:
+        shapes = dict(self._recorded)
+        for used in trainer.ranks.all_gather_json(self._used()):
+            shapes |= used
+        if shapes != self._recorded and trainer.ranks.is_first:
+            self._folder.write_info(tiles=shapes)
+        self._recorded = shapes

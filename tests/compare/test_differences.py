@@ -1,0 +1,93 @@
+"""Differences between contenders: paired by seed or by Welch's test, corrected by Holm, with an honest verdict."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from comparisons import facts_of, scored, shown
+
+from ganherd.compare import differences
+from ganherd.metrics.statistics.verdict import difference as newcombe
+
+
+def test_a_verdict_needs_an_interval_without_zero() -> None:
+    def verdict(metric: str, first: list[float], other: list[float]) -> str:
+        a, b = ({"value": float(np.mean(v)), "per_seed": v, "seeds": [0, 1, 2]} for v in (first, other))
+        return differences.difference(metric, a, b)["verdict"]
+
+    assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 4.1, 5.0]) == "better"
+    assert verdict("fid", [3.0, 4.0, 5.0], [5.0, 6.1, 7.0]) == "worse"
+    assert verdict("fid", [5.0, 6.0, 7.0], [3.0, 9.0, 5.0]) == "undecided"
+    assert (
+        verdict("modes", [14.0, 13.0], [15.0, 14.0]) == "undecided"
+    )  # that two differ by the same tells nothing of the spread
+    assert verdict("fid", [0.3, 0.2], [0.3 - 0.1, 0.1]) == "undecided"  # nor does rounding
+    assert verdict("modes", [14.0] * 6, [15.0] * 6) == "better"
+    assert verdict("label_accuracy", [0.5, 0.6, 0.7], [0.7, 0.81, 0.9]) == "better"
+    assert verdict("diversity", [1.5, 1.6, 1.7], [1.2, 1.31, 1.4]) == "better"  # nearer to 1, from above
+    assert verdict("density", [0.9, 0.91, 0.89], [1.1, 1.11, 1.09]) == "undecided"  # as far from 1, on the other side
+    assert verdict("density", [0.9, 0.91, 0.89], [1.3, 1.31, 1.28]) == "worse"
+
+
+def test_a_star_needs_a_paired_difference_to_all_others() -> None:
+    """Intervals that overlap do not matter: seeds that go up and down together still differ."""
+    a = scored(fid=[5.0, 6.0, 7.0], kid=[1.0, 2.0, 3.0], recall=[0.1, 0.2, 0.3])
+    b = scored(fid=[4.0, 5.01, 6.0], kid=[2.0, 1.0, 2.5], recall=[0.2, 0.3001, 0.4])
+    assert differences.Differences({"a": a, "b": b}).best() == {"fid": "b", "recall": "b"}
+    c = scored(fid=[5.0, 4.0, 6.0], recall=[0.0, 0.1002, 0.2])
+    assert differences.Differences({"a": a, "b": b, "c": c}).best() == {"recall": "b"}
+    text = shown(facts_of({"a": a, "b": b}, 3), verbose=True)
+    by_score = {line.split()[0]: line for line in text.split("difference  ")[0].splitlines() if line}
+    assert "4.000 *" not in text and by_score["FID"].index("*") > by_score["FID"].index("5.003")
+    assert "*" not in by_score["KID"] and "~" not in text and "overlap" not in text
+    one = shown(facts_of({"a": scored(fid=[5.0]), "b": scored(fid=[1.0])}, 1), verbose=True)
+    assert "*" not in one and "~" not in one
+
+
+def test_verdicts_on_other_than_the_primary_score_are_corrected() -> None:
+    """By itself each difference is significant; of eleven looks at noise, one would be too."""
+    first = {"fid": [5.0, 6.0, 7.0]} | {name: [5.0, 6.0, 7.0] for name in ("kid", "ifid", "recall", "coverage")}
+    other = {name: [value + 0.7 + 0.3 * i for i, value in enumerate(values)] for name, values in first.items()}
+    other["kid"] = [value + 1 + 0.001 * i for i, value in enumerate(first["kid"])]
+    both = {"a": scored(**first), "b": scored(**other)}
+    apart = differences.Differences(both).to_first()["b"]
+    assert apart["fid"]["p"] == pytest.approx(apart["recall"]["p"]) and apart["fid"]["p"] < 0.05
+    assert apart["fid"]["p_corrected"] == apart["fid"]["p"] and apart["fid"]["verdict"] == "worse"  # primary, by itself
+    assert apart["recall"]["p_corrected"] == pytest.approx(3 * apart["recall"]["p"])  # one of four has a smaller p
+    assert apart["recall"]["p_corrected"] > 0.05 and apart["recall"]["verdict"] == "undecided"
+    assert apart["kid"]["verdict"] == "worse"  # certain enough for four looks
+    assert differences.Differences(both, primary="recall").to_first()["b"]["recall"]["verdict"] == "better"
+
+
+def test_seeds_are_paired_by_their_number_or_compared_by_welch() -> None:
+    a = {"value": 6.0, "per_seed": [5.0, 6.0, 7.0], "seeds": [0, 1, 2]}
+    b = {"value": 3.0, "per_seed": [3.01, 2.0, 4.0], "seeds": [1, 0, 2]}
+    paired = differences.difference("fid", a, b)
+    assert paired["verdict"] == "better" and sorted(paired["per_seed"]) == pytest.approx([-3.0, -3.0, -2.99])
+    other = differences.difference("fid", a, {**b, "seeds": [7, 8, 9]})
+    assert "Welch" in other["interval"]["how"] and other["verdict"] == "better" and other["p"] > paired["p"]
+    one_seed = [{"value": v, "interval": {"low": v - 0.1, "high": v + 0.1}} for v in (3.0, 4.0)]
+    assert differences.difference("fid", *one_seed)["verdict"] == "undecided"  # one seed says nothing of luck
+    assert (
+        differences.difference("fid", *one_seed, over_samples=True)["verdict"] == "worse"
+    )  # but something of these samples
+
+
+def test_different_seeds_that_do_not_vary_are_undecided_without_a_warning() -> None:
+    a = {"value": 14.0, "per_seed": [14.0, 14.0], "seeds": [0, 1]}
+    b = {"value": 15.0, "per_seed": [15.0, 15.0], "seeds": [7, 8]}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        undecided = differences.difference("modes", a, b)
+    assert undecided["verdict"] == "undecided" and "interval" not in undecided and "p" not in undecided
+
+
+def test_the_interval_over_samples_is_newcombes_and_agrees_with_the_verdict() -> None:
+    first = {"value": 0.9, "interval": {"low": 0.7, "high": 0.95}}
+    other = {"value": 0.99, "interval": {"low": 0.97, "high": 1.0}}
+    result = differences.difference("recall", first, other, over_samples=True)
+    ends = (result["interval"]["low"], result["interval"]["high"])
+    assert ends == newcombe(0.99, (0.97, 1.0), 0.9, (0.7, 0.95))
+    assert ends[0] > 0 and result["verdict"] == "better"
