@@ -14,7 +14,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ganherd.runs.models import Members, Text, _Record
+from ganherd.runs.models import Members, Record, Text
 from ganherd.util import files
 
 MOST_BYTES = 200 << 20  # of all sheets of a run
@@ -24,7 +24,7 @@ _SHEET = re.compile(r"step-(\d{8,15})\.(webp|json)")
 Size = Annotated[int, Field(ge=1, le=1 << 14)]
 
 
-class SpriteIndex(_Record):
+class SpriteIndex(Record):
     """What the sheets of a run show, and where in a sheet each member is."""
 
     kind: Literal["images", "points"]

@@ -46,6 +46,7 @@ class SpriteRecorder(Callback):
     def on_train_start(self, trainer: Trainer) -> None:
         step, folder = trainer.step, self._folder
         if trainer.ranks.is_first:
+            files.sweep(folder, seconds=-1.0)  # no other process writes here
             # a resumed run repeats the steps after its checkpoint; without sprites nothing is left of an earlier step
             earlier = (saved for saved in sprite_files.saved_sheets(folder) if saved <= step)
             sprite_files.keep_only(folder, self._thinned(earlier, step) if self._most else ())
