@@ -234,6 +234,15 @@ def start_server(runs: Path) -> tuple[subprocess.Popen[str], str]:
     return server, server.stderr.readline().split()[-1].removesuffix("/#/")
 
 
+def place() -> dict[str, str]:
+    """Return the commit, the date and the machine of a measurement."""
+    git = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent
+    )
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    return {"commit": git.stdout.strip(), "date": time.strftime("%Y-%m-%d"), "machine": machine}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("-o", type=Path, help="file for the results")
@@ -245,7 +254,8 @@ def main() -> None:
     if options.follow:
         with tempfile.TemporaryDirectory() as folder:
             text = json.dumps(
-                {"command": " ".join(["python", *sys.argv]), **follow(Path(folder), options.follow)}, indent=1
+                {"command": " ".join(["python", *sys.argv]), **place(), **follow(Path(folder), options.follow)},
+                indent=1,
             )
         print(text)
         if options.o:
@@ -265,8 +275,7 @@ def main() -> None:
             server.wait(10)
     facts = {
         "command": " ".join(["python", *sys.argv]),
-        "date": time.strftime("%Y-%m-%d"),
-        "machine": f"{platform.machine()}, {os.cpu_count()} cores",
+        **place(),
         "network": f"{MBIT:g} Mbit/s, {LATENCY} ms latency",
         "members": options.members,
         "records": options.records,
