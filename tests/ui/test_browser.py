@@ -232,6 +232,26 @@ def test_curves_have_exact_values_zoom_a_log_axis_and_other_runs(page: PageServe
     assert "median" in download.value.path().read_text().splitlines()[0]
 
 
+def test_curves_of_a_growing_run_ask_only_for_what_is_new(tmp_path: Path, shown_runs: Path, visit: Visit) -> None:
+    shutil.copytree(shown_runs / "classes", tmp_path / "grows")
+    metrics = tmp_path / "grows" / "metrics.jsonl"
+    lines = metrics.read_text().splitlines(keepends=True)
+    metrics.write_text("".join(lines[:-2]))
+    with page_server.serving([tmp_path]) as page:
+        tab = visit(f"{page.address}/#/run/grows/curves?figure=loss_g")
+        expect(tab.locator(".chart canvas")).to_be_visible()
+        tab.wait_for_timeout(2500)  # until the page follows
+        with tab.expect_request(re.compile(r"/metrics\?.*offset=")) as asked, metrics.open("a") as handle:
+            handle.write("".join(lines[-2:]))
+        assert f"offset={len(''.join(lines[:-2]))}" in asked.value.url
+        canvas = tab.locator(".chart canvas")
+        canvas.focus()
+        tab.wait_for_timeout(500)
+        tab.keyboard.press("ArrowLeft")
+        expect(tab.locator(".chart .read")).to_contain_text("step 30")
+        tab.close()
+
+
 def test_the_sampler_draws_at_once_and_downloads(page: PageServer, visit: Visit) -> None:
     tab = visit(f"{page.address}/{VIEWS['sample']}")
     drawn = "canvas.samples[data-drawn]"
@@ -385,5 +405,5 @@ def test_the_page_is_small_before_it_is_painted_and_as_a_whole() -> None:
     from ganherd.ui.app import STATIC
 
     size = {path.relative_to(STATIC).as_posix(): len(gzip.compress(path.read_bytes())) for path in STATIC.rglob("*.*")}
-    first = ("index.html", "style.css", "app.js", "dom.js", "source.js", "icon.svg")
+    first = ("index.html", "style.css", "app.js", "address.js", "dom.js", "source.js", "icon.svg")
     assert sum(size[name] for name in first) < 20_000 and sum(size.values()) < 80_000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Response
@@ -224,8 +225,6 @@ def _members(text: str | None, number: int) -> list[int] | None:
 
 def _file(content: bytes, suffix: str, known: str) -> Response:
     """Return a file that the browser may keep, and that is sent again only if it has changed."""
-    import hashlib
-
     tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
     headers = {"etag": tag, "cache-control": "private, no-cache"}
     if known == tag:

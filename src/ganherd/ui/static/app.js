@@ -1,5 +1,6 @@
 // The frame of the page: addresses, navigation, theme, and the live state of the run that is shown.
 
+import { place } from "./address.js";
 import { fill, h } from "./dom.js";
 import { ServerSource } from "./source.js";
 
@@ -9,21 +10,6 @@ const nav = document.getElementById("nav");
 const VIEWS = [["", "Herd"], ["curves", "Curves"], ["sample", "Sample"], ["ranks", "Ranks"]];
 let leave = () => {};
 let visit = 0;
-
-/** Return the parts of the address: view, run, rest, and the query. */
-export function place() {
-  const [path, query] = decodeURI(location.hash.replace(/^#\/?/, "")).split("?");
-  const words = path.split("/").filter(Boolean);
-  return { words, query: new URLSearchParams(query ?? "") };
-}
-
-/** Change the query of the address without a new visit. */
-export function remember(changes) {
-  const { words, query } = place();
-  for (const [key, value] of Object.entries(changes)) value === null ? query.delete(key) : query.set(key, value);
-  const text = query.toString();
-  history.replaceState(null, "", `#/${words.map(encodeURIComponent).join("/")}${text ? `?${text}` : ""}`);
-}
 
 function navigation(run, view) {
   const items = [h("a", { href: "#/", "aria-current": run || view === "compare" ? null : "page" }, "Runs")];
@@ -66,21 +52,18 @@ async function show() {
   }
 }
 
-const themes = ["auto", "light", "dark"];
-function setTheme(name) {
-  if (name === "auto") delete document.documentElement.dataset.theme;
-  else document.documentElement.dataset.theme = name;
-}
-function stored() {
-  try { return localStorage.getItem("ganherd-theme") ?? "auto"; } catch { return "auto"; }
-}
-setTheme(stored());
+// the theme of the system, until somebody chooses another one
+const THEME = "ganherd-theme";
+try {
+  const chosen = localStorage.getItem(THEME);
+  if (chosen === "light" || chosen === "dark") document.documentElement.dataset.theme = chosen;
+} catch { /* a private window */ }
 document.getElementById("theme").addEventListener("click", () => {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
   const now = document.documentElement.dataset.theme ?? (dark ? "dark" : "light");
   const next = now === "dark" ? "light" : "dark";
-  setTheme(themes.includes(next) ? next : "auto");
-  try { localStorage.setItem("ganherd-theme", next); } catch { /* a private window */ }
+  document.documentElement.dataset.theme = next;
+  try { localStorage.setItem(THEME, next); } catch { /* a private window */ }
   dispatchEvent(new Event("themechange"));
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => dispatchEvent(new Event("themechange")));

@@ -4,6 +4,7 @@ import { choice, debounced, duration, figureText, fill, h, num, segmented, count
 import { nameColour } from "./colours.js";
 import { Chart } from "./chart.js";
 
+const MOST_POINTS = 1200; // of a line that grows; then it is thinned again
 const MOST_LINES = 24; // members that are drawn as lines unless somebody asks for more
 
 export class Curves {
@@ -33,7 +34,7 @@ export class Curves {
         this.reset,
         h("button", { type: "button", class: "quiet", onclick: () => this.save() }, "CSV")) : null,
       this.problem, this.chart.element, this.keys, this.about);
-    this.again = debounced(() => this.load(), 250);
+    this.again = debounced(() => this.append().catch(() => {}), 250);
   }
 
   close() { this.stopped = true; this.chart.close(); }
@@ -44,13 +45,7 @@ export class Curves {
     const own = (this.turn = (this.turn ?? 0) + 1);
     const zoom = this.zoomed && this.over === "step" ? { first: Math.max(0, Math.floor(this.zoomed[0])), last: Math.ceil(this.zoomed[1]) } : {};
     try {
-      const answers = await Promise.all(this.runs.map((run) => {
-        const lines = this.shape === "lines";
-        const number = lines ? this.members?.length ?? run.members : 1;
-        const members = lines ? (this.members ?? "all").toString() : null;
-        const points = Math.max(40, Math.min(lines && number > 1 ? 400 : 600, Math.floor(60000 / number)));
-        return this.source.metrics(run.id, { figures: this.figure.name, members, points, ...zoom });
-      }));
+      const answers = await Promise.all(this.runs.map((run) => this.source.metrics(run.id, { ...this.request(run), ...zoom })));
       if (own !== this.turn || this.stopped) return;
       this.answers = answers;
       const damaged = answers.reduce((sum, one) => sum + one.damaged, 0);
@@ -61,6 +56,34 @@ export class Curves {
       this.problem.hidden = false;
       this.problem.textContent = error.message;
     }
+  }
+
+  /** Return what is asked for of a run. */
+  request(run) {
+    const lines = this.shape === "lines", number = lines ? this.members?.length ?? run.members : 1;
+    const points = Math.max(40, Math.min(number > 1 ? 400 : 600, Math.floor(60000 / number)));
+    return { figures: this.figure.name, members: lines ? (this.members ?? "all").toString() : null, points };
+  }
+
+  /** Fetch only the records that were written since, and append them. */
+  async append() {
+    if (this.zoomed || !this.answers) return;
+    const own = this.turn, name = this.figure.name;
+    const added = await Promise.all(this.runs.map((run, i) => this.source.metrics(run.id, { ...this.request(run), offset: this.answers[i].offset })));
+    if (own !== this.turn || this.stopped) return;
+    const kind = (answer) => Object.keys(answer.figures[name])[0];
+    const fits = added.every((answer, i) => !answer.restarted && (!answer.step.length || (kind(answer) === kind(this.answers[i]) && this.answers[i].step.length + answer.step.length <= MOST_POINTS)));
+    if (!fits) return this.load();
+    added.forEach((answer, i) => {
+      const known = this.answers[i], from = answer.figures[name], to = known.figures[name];
+      known.offset = answer.offset;
+      if (!answer.step.length) return;
+      known.step.push(...answer.step);
+      known.seconds.push(...answer.seconds);
+      if (to.all) to.all.push(...from.all);
+      (to.band ?? to.lines ?? []).forEach((row, k) => row.push(...(from.band ?? from.lines)[k]));
+    });
+    this.show();
   }
 
   show() {

@@ -1,6 +1,6 @@
 // Curves of one run, with others laid over it.
 
-import { remember } from "../app.js";
+import { remember } from "../address.js";
 import { fill, h } from "../dom.js";
 import { Curves, differences } from "../curves.js";
 

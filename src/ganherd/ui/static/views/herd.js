@@ -1,6 +1,6 @@
 // The herd: every member a tile with its samples at the chosen step, coloured by a figure.
 
-import { remember } from "../app.js";
+import { remember } from "../address.js";
 import { choice, count, duration, figureText, fill, h, num, resizeCanvas, statePill, verdictPill } from "../dom.js";
 import { Chart } from "../chart.js";
 import { drawLegend, nameColour, scaleOf } from "../colours.js";

@@ -1,6 +1,6 @@
 // One member: its samples over time, its curves within the herd, where its nets come from, and why it failed.
 
-import { remember } from "../app.js";
+import { remember } from "../address.js";
 import { count, figureText, fill, h, resizeCanvas, verdictPill } from "../dom.js";
 import { Chart } from "../chart.js";
 import { nameColour } from "../colours.js";
