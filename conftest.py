@@ -17,10 +17,14 @@ if not Path("/dev/nvidiactl").exists():
 pytest_plugins = ["sandbox_plugin", "run_fixtures"]
 
 
+gc.disable()  # until all tests are collected: what the imports make stays
+
+
 def pytest_collection_finish() -> None:
     """Let the garbage collector pass over what the imports have made."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(autouse=True)

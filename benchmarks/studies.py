@@ -108,6 +108,19 @@ STUDIES = {
         10_000,
         "lipizzaner_mnist_cnn.npz",
     ),
+    "grid-r1-weight": Study(
+        "How strong should the R1 penalty of a cellular grid be?",
+        {
+            f"r1-{weight}": Arm(
+                "mnist-cellular-4x4", f"4 × 4 with loss.r1_weight {weight}", (f"loss.r1_weight={weight}",)
+            )
+            for weight in ("0.1", "1", "10")
+        },
+        _OF_A_GRID,
+        "fid,histogram",
+        10_000,
+        "lipizzaner_mnist_cnn.npz",
+    ),
     "gap-described": Study(
         "Does swapping help when members differ in their prior and see decaying noise, as the paper describes?",
         {

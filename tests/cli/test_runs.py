@@ -21,12 +21,23 @@ from ganherd.scoring import one_run
 from ganherd.util.errors import UserError
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a recipe, its data and a finished run of 30 steps; tests copy them."""
+    folder = tmp_path_factory.mktemp("little")
+    recipes.write_recipe(folder, net="tiny")
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_runs.skip_products(patch)
+        patch.chdir(folder)
+        assert tiny_runs.command("train", "little.yaml", "--quiet") == 0
+    return folder
+
+
 @pytest.fixture
-def little(cli, monkeypatch: pytest.MonkeyPatch) -> Path:
+def little(cli, trained: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A finished run, runs/00001-little, of 30 steps in the folder at hand."""
     tiny_runs.skip_products(monkeypatch)
-    recipes.write_recipe(Path.cwd(), net="tiny")
-    assert cli("train", "little.yaml", "--quiet").code == 0
+    shutil.copytree(trained, Path.cwd(), dirs_exist_ok=True)
     return Path("runs/00001-little")
 
 

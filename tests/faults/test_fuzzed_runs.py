@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -134,15 +135,21 @@ def runs(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Callable[[str]
     return trained
 
 
+@cache
+def own_recipe(honest: Path) -> str:
+    """Return a recipe that starts from the spoilt copy of a run."""
+    recipe = yaml.safe_load((honest / "recipe.yaml").read_text())
+    own = {section: recipe[section] for section in ("data", "train", "strategy", "engine")}
+    return yaml.safe_dump(own | {"herd": {"start_from": "spoilt"}, "run": {"scores": False}})
+
+
 def judged(cli: Callable[..., Answer], honest: Path, case: fuzzing.Case, cache: Path) -> Answer:
     """What a command says of a spoilt copy; the folders are new for each."""
     here = Path.cwd()
     for left in here.iterdir():
         shutil.rmtree(left) if left.is_dir() else left.unlink()
     run = shutil.copytree(honest, here / "spoilt")
-    recipe = yaml.safe_load((honest / "recipe.yaml").read_text())
-    own = {section: recipe[section] for section in ("data", "train", "strategy", "engine")}
-    (here / "own.yaml").write_text(yaml.safe_dump(own | {"herd": {"start_from": "spoilt"}, "run": {"scores": False}}))
+    (here / "own.yaml").write_text(own_recipe(honest))
     fuzzing.spoil(run, case)
     with confined(here, cache):
         answer = cli(*("spoilt" if word == "RUN" else word for word in case.command))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+from pathlib import Path
 
 import pytest
 import torch
@@ -34,7 +36,7 @@ def test_weights_equal_those_of_torch_optim_to_the_last_bit(steps: int) -> None:
     assert not torch.equal(own[0].weight, first)
 
 
-def test_a_classifier_is_trained_without_the_compiler() -> None:
+def test_a_classifier_is_trained_without_the_compiler(tmp_path: Path) -> None:
     program = """
 import sys
 from ganherd.data.dataset import load
@@ -44,5 +46,6 @@ classifier.STEPS = (2, 2)
 classifier.classifier_for(load(DataConfig(source="digits")))
 print([name for name in ("torch._dynamo", "torch._inductor") if name in sys.modules])
 """
-    done = subprocess.run([warm_python.python(), "-c", program], capture_output=True, text=True)
+    own_cache = {**os.environ, "GANHERD_CACHE": str(tmp_path)}  # no other test shall read a classifier of two steps
+    done = subprocess.run([warm_python.python(), "-c", program], capture_output=True, text=True, env=own_cache)
     assert done.stdout.strip() == "[]", done

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from score_fixtures import cache, digits, own_score_cache, replay_fixture, rgb, ring
+from score_fixtures import digits, replay_fixture, rgb, ring
 
-__all__ = ["cache", "digits", "own_score_cache", "replay_fixture", "rgb", "ring"]
+__all__ = ["digits", "replay_fixture", "rgb", "ring"]

@@ -37,6 +37,7 @@ class SeparateGan:
         self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
         self.ema = self._module(assembly, "g", member) if self.rules.ema is not None else self.g
+        self.takes_label: dict[nn.Module, bool] = {}
         self.averaged = 0
         self.losses: list[tuple[float, float]] = []
         self.shared: Tensor | None = None  # samples of this step that both updates see
@@ -149,8 +150,10 @@ class SeparateGan:
     # -- what a run defines ---------------------------------------------------------------------------------------
 
     def _call(self, module: nn.Module, x: Tensor, draws: Streams, call: int) -> Tensor:
+        if module not in self.takes_label:  # as after a swap
+            self.takes_label[module] = takes_label(module)
         with MemberRandomness(draws.keys(rng.INSIDE, call)[0]):  # dropout from the member's stream
-            return module(x, self.y) if takes_label(module) else module(x)
+            return module(x, self.y) if self.takes_label[module] else module(x)
 
     def _judge(self, x: Tensor, draws: Streams, call: int) -> tuple[Tensor, Tensor | None]:
         """The discriminator's logits, and what it says of classes where it says anything."""

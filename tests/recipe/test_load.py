@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganherd.nets import catalog
+from ganherd.recipe import yaml_lines
 from ganherd.recipe.recipe_file import DEFAULT, difference, dump, load, names, text
 from ganherd.recipe.schema import Recipe, parse_budget, parse_bytes
 from ganherd.util.errors import UserError
@@ -68,6 +69,35 @@ def test_a_packaged_recipe_comes_back_from_its_dump(name: str, tmp_path: Path) -
     recipe = load(name)
     assert load(write(tmp_path, dump(recipe))) == recipe
     assert load(str(tmp_path / "recipe.yaml")) == recipe
+
+
+ODD_TEXTS = [
+    "",
+    "7",
+    "a: [",
+    "a: 'x",
+    "a:\tb",
+    "a: *b",
+    "&a [*a]",
+    "a: 1\na: 2",
+    "%YAML 1.2\n---\n<<: {a: 0x1F}",
+    "\x00",
+    "[" * 5000,
+]
+
+
+@pytest.mark.skipif(not yaml.__with_libyaml__, reason="this PyYAML was built without libyaml")
+@pytest.mark.parametrize("content", [*map(text, PACKAGED), dump(load(DEFAULT)), *ODD_TEXTS], ids=lambda t: repr(t[:9]))
+def test_libyaml_and_the_parser_of_pyyaml_read_a_recipe_alike(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def result() -> Any:
+        try:
+            return yaml_lines.read(content, "a.yaml")
+        except UserError as error:
+            return str(error)
+
+    quick = result()
+    monkeypatch.setattr(yaml, "__with_libyaml__", False)
+    assert result() == quick
 
 
 def test_recipes_that_are_meant_for_a_gpu_say_what_to_do_without_one() -> None:

@@ -212,3 +212,10 @@ def test_the_list_fits_the_terminal(cli, columns: int, monkeypatch: pytest.Monke
 def test_without_runs_the_list_says_how_to_get_one(cli) -> None:
     assert cli("runs").out == "There are no runs in runs; `ganherd train` makes one.\n"
     assert "there is no folder nowhere" in cli("runs", "nowhere").sentence
+
+
+def test_a_finished_run_records_the_memory_that_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_runs.skip_products(monkeypatch)
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
+    memory = only(tmp_path / "run").memory
+    assert memory is not None and 20 << 20 < memory < 1 << 40

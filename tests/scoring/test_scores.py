@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,11 @@ def test_every_number_has_its_samples_network_resizing_and_seed(digits: Any, rep
     assert json.loads(json.dumps(found)) == found
 
 
-def test_what_is_done_to_large_images_stands_beside_every_number(rgb: Any, replay: Replay) -> None:
+def test_what_is_done_to_large_images_stands_beside_every_number(
+    rgb: Any, replay: Replay, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ganherd.features.classifier.STEPS", (5, 5))  # its accuracy does not matter here,
+    monkeypatch.setenv("GANHERD_CACHE", str(tmp_path))  # and no other test shall use it
     large = dataclasses.replace(rgb, x=np.repeat(rgb.x, 2, 2), x_test=np.repeat(rgb.x_test, 2, 2))  # 64 × 32
     found = score(replay(large), large, ["label_accuracy", "histogram", "classifier_score", "fid", "diversity"], 40)
     judged = {"label_accuracy", "histogram", "classifier_score", "fid"}

@@ -35,9 +35,7 @@ def digits_data() -> Dataset:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "a"
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GANHERD_CACHE", str(tmp_path_factory.mktemp("cache")))
-        ganherd.train("digits-wcgan", ["train.budget=3steps", "engine.name=loop"], run=folder, quiet=True)
+    ganherd.train("digits-wcgan", ["train.budget=3steps", "engine.name=loop"], run=folder, quiet=True)
     return folder
 
 

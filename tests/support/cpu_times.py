@@ -2,8 +2,9 @@
 
 Writes one JSON line per test to the file named by GANHERD_CPU_TIMES (default: cpu_times.jsonl in the current folder) as
 soon as the test has ended, and prints the most expensive files at the end. The time of a fixture counts for the first
-test that uses it. A child counts when it has ended and was waited for, so a server that outlives a test is charged to
-the test during which it ends. Run `python tests/support/cpu_times.py FILE` to print the table of an earlier run.
+test that uses it. Processes that outlive a test, such as the server of `warm_python` with the programs that it has run,
+are read from /proc; without it they count when they end. Run `python tests/support/cpu_times.py FILE` to print the table
+of an earlier run.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -23,7 +25,18 @@ NUM_FILES = 40  # listed in the summary
 
 def _cpu_seconds() -> float:
     times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    return times.user + times.system + times.children_user + times.children_system + _running(os.getpid())
+
+
+def _running(process: int | str) -> float:
+    """Return the CPU seconds of all running descendants of a process, and of their children that have ended."""
+    seconds = 0.0
+    for list_of_children in Path(f"/proc/{process}/task").glob("*/children"):
+        with suppress(OSError):  # it has ended meanwhile
+            for child in list_of_children.read_text().split():
+                fields = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()
+                seconds += sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") + _running(child)
+    return seconds
 
 
 def _path() -> Path:

@@ -72,8 +72,16 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
-    """Return a finished run of three members, one per class. Tests may read or copy it, but must not change it."""
-    return _trained(shared(tmp_path_factory) / "run", tiny_recipe(data))
+    """Return a finished run of three members, one per class, with the pictures that a first `ganherd report` draws.
+
+    Tests may read or copy it, but must not change it.
+    """
+    path = shared(tmp_path_factory) / "run"
+    if not path.exists():
+        from ganherd import report
+
+        report.write(_trained(path, tiny_recipe(data)), draw=True)
+    return path
 
 
 @pytest.fixture(scope="session")

@@ -5,11 +5,9 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import numpy as np
 import pytest
-from run_fixtures import shared
 
 
 @dataclass(frozen=True)
@@ -101,18 +99,6 @@ def ring() -> FakeDataset:
     x = np.stack([np.cos(angle), np.sin(angle)], 1)[y] + 0.02 * rng.standard_normal((2000, 2))
     x = x.astype(np.float32)
     return FakeDataset("ring8", x[:1600], y[:1600], x[1600:], y[1600:], tuple("abcdefgh"), 0.0, 1.0)
-
-
-@pytest.fixture(scope="session")
-def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = shared(tmp_path_factory) / "score-cache"
-    path.mkdir(exist_ok=True)
-    return path
-
-
-@pytest.fixture(autouse=True)
-def own_score_cache(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("GANHERD_CACHE", str(cache))
 
 
 def replay(dataset: FakeDataset, **extra: object) -> FakeMixture:

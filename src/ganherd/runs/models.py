@@ -166,6 +166,7 @@ class RunInfo(Record):
     part: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     parts: bool | None = None
     seconds: Seconds | None = None
+    memory: Count | None = None  # bytes that the training took at most: of its GPU, otherwise of its process
     step: Count | None = None
 
 

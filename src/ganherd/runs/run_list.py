@@ -40,6 +40,7 @@ class RunSummary:
     step: int | None = None
     steps: int | None = None
     seconds: float | None = None  # of training, if it is finished
+    memory: int | None = None  # bytes that the training took at most, if it is finished
     verdict: str | None = None
     fid: float | None = None
     samples: int | None = None  # with which the FID was measured
@@ -120,6 +121,7 @@ def _summarise(path: Path, name: str, age: float, sizes: bool) -> RunSummary:
         step=step,
         steps=max(info.budget.steps, step or 0) if info.budget and info.budget.steps else None,
         seconds=info.seconds if state == "finished" else None,
+        memory=info.memory if state == "finished" else None,
         verdict=verdict.word if verdict else None,
         fid=float(value) if isinstance(value, int | float) else None,
         samples=samples if type(samples) is int else None,
