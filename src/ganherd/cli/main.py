@@ -22,6 +22,7 @@ from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
 from ganherd.cli.commands.status import check, status
 from ganherd.cli.commands.train import train
+from ganherd.cli.commands.ui import ui
 from ganherd.cli.groups.bench import bench_app
 from ganherd.cli.groups.data import data_app
 from ganherd.cli.groups.launch import launch_app
@@ -87,6 +88,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     (_RESULTS, figures, ("ganherd figures runs/a runs/b -o figures",)),
     (_RESULTS, ensemble, ("ganherd ensemble @last --size 3",)),
     (_RUNS, status, ("ganherd status @last",)),
+    (_RUNS, ui, ("ganherd ui", "ganherd ui runs/00001-digits-wcgan", "ganherd ui --host 0.0.0.0")),
     (_INPUT, recipes, ("ganherd recipes", "ganherd recipes digits-wcgan > mine.yaml", "ganherd recipes --keys lr",
                        "ganherd recipes --schema > ganherd.schema.json")),
     (_MACHINE, doctor, ("ganherd doctor", "ganherd doctor --warm cifar10-wcgan-paper")),

@@ -177,7 +177,8 @@ class TrainCommand:
         resolved = ["--budget", budget] if budget else []  # the last of equal options counts
         resolved += ["--resume", str(self.resume)] if self.resume else []
         resolved += ["--grow", str(self.grown_from)] if self.grown_from else []
-        raise typer.Exit(spawn(main, ranks, [*_without_ranks(sys.argv[1:]), *resolved]))
+        words = [word for word in _without_ranks(sys.argv[1:]) if word != "--ui"]  # this process has the page
+        raise typer.Exit(spawn(main, ranks, [*words, *resolved]))
 
     def train_in_job(self, engine: str) -> None:
         """Train as one rank of a job; the first rank shows the result."""

@@ -141,6 +141,7 @@ class Mixture:
         *,
         device: torch.device | str | None = None,
         watch: Callable[[int], None] | None = None,
+        truncation: float = 1.0,
     ) -> Samples:
         """Return n samples.
 
@@ -154,18 +155,19 @@ class Mixture:
             replica: The replica that generates them.
             device: The device to generate on; None: that of the generators.
             watch: Called with the number of samples generated so far.
+            truncation: Factor by which the noise is scaled; below 1 samples are more typical and less varied.
 
         Raises:
             UserError: There is no such label or replica, or a generator returns numbers that are not finite.
         """
         if device is not None:
-            return self.to(device).sample(n, label, seed, replica, watch=watch)
+            return self.to(device).sample(n, label, seed, replica, watch=watch, truncation=truncation)
         member, y = self.routes(n, label, seed, replica)
         x = np.empty((n, *self.shape), np.uint8 if self.is_image else np.float32)
         done = 0
         for generator, drawn in np.unique(np.stack([member, y]), axis=1).T.tolist():
             rows = np.flatnonzero((member == generator) & (y == drawn))
-            for images in self.images(generator, drawn, len(rows), seed, replica):
+            for images in self.images(generator, drawn, len(rows), seed, replica, truncation):
                 x[rows[: len(images)]], rows = images, rows[len(images) :]
                 done += len(images)
                 if watch:
@@ -222,7 +224,9 @@ class Mixture:
         y = np.full(n, label, np.int64) if label is not None else _inverse(self.label_weights, u[:, 1])
         return member, y
 
-    def images(self, member: int, label: int, count: int, seed: int = 0, replica: int = 0) -> Iterator[np.ndarray]:
+    def images(
+        self, member: int, label: int, count: int, seed: int = 0, replica: int = 0, truncation: float = 1.0
+    ) -> Iterator[np.ndarray]:
         """Yield the first `count` samples of a member for a label (-1: none) and a seed, batch by batch."""
         batch = _CALL.get(self.device.type, _BLOCK)
         blocks = batch // _BLOCK
@@ -230,7 +234,8 @@ class Mixture:
         calls = [np.arange(first, first + blocks) for first in range(0, -(-count // _BLOCK), blocks)]
         noise = self._noise(member, base, calls[0])
         for number, next_call in enumerate([*calls[1:], None]):
-            x, finite = self._call(member, label, replica, *noise)
+            z, key = noise
+            x, finite = self._call(member, label, replica, z * truncation if truncation != 1.0 else z, key)
             if next_call is not None:
                 noise = self._noise(member, base, next_call)  # while a GPU generates the current batch
             if not finite:
@@ -238,6 +243,43 @@ class Mixture:
                     f"member {member} of the mixture generates numbers that are not finite: train it again."
                 )
             yield x.cpu().numpy()[: count - number * batch]
+
+    def walk(
+        self,
+        frames: int,
+        seeds: tuple[int, int],
+        label: str | int | None = None,
+        replica: int = 0,
+        truncation: float = 1.0,
+    ) -> Samples:
+        """Return samples on the way from the first sample of one seed to the first sample of another, of the same member.
+
+        Args:
+            frames: The number of samples, both ends included.
+            seeds: The seeds of the two ends. The first one determines the member and the label.
+            label: Sample this label only, by name or number; None: the label that the first seed draws.
+            replica: The replica that generates them.
+            truncation: Factor by which the noise is scaled.
+        """
+        member, y = (int(first[0]) for first in self.routes(1, label, seeds[0], replica))
+        ends = [
+            self._noise(member, rng.key(seed, rng.SAMPLE, replica, member, y + 1), np.arange(1))
+            for seed in dict.fromkeys(seeds)
+        ]
+        (first, key), (last, _) = ends[0], ends[-1]
+        is_normal = self.prior_of(member) == "normal"
+        path = _path_between(first[0], last[0], frames, is_normal) * truncation  # [frames, Z]
+        batches = []
+        for start in range(0, frames, _BLOCK):
+            z = path[start : start + _BLOCK]
+            full = torch.cat([z, z[-1:].expand(_BLOCK - len(z), -1)])  # always full, as for all samples
+            x, finite = self._call(member, y, replica, full, key)
+            if not finite:
+                raise NotFinite(
+                    f"member {member} of the mixture generates numbers that are not finite: train it again."
+                )
+            batches.append(x.cpu().numpy()[: len(z)])
+        return Samples(np.concatenate(batches), np.full(frames, y), np.full(frames, member), self.labels)
 
     def _noise(self, member: int, base: int, blocks: np.ndarray) -> tuple[Tensor, np.ndarray]:
         """Return noise [blocks × 64, Z], and the key for random numbers inside the generator."""
@@ -362,6 +404,17 @@ def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.bat
         norm.momentum = None  # average over all batches
         norm.train()
     return norms
+
+
+def _path_between(first: Tensor, last: Tensor, frames: int, is_normal: bool) -> Tensor:
+    """Return noise [frames, Z] from one noise [Z] to another: along an arc for normal noise, which has a typical length."""
+    at = torch.linspace(0.0, 1.0, frames, dtype=first.dtype)[:, None]
+    if is_normal:
+        cosine = torch.nn.functional.cosine_similarity(first, last, dim=0).clamp(-1.0, 1.0)
+        angle = torch.arccos(cosine)
+        if torch.sin(angle) > 1e-4:
+            return (torch.sin((1 - at) * angle) * first + torch.sin(at * angle) * last) / torch.sin(angle)
+    return (1 - at) * first + at * last
 
 
 def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:

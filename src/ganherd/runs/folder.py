@@ -39,6 +39,7 @@ class RunFolder:
         self.events_path = self.path / "events.jsonl"
         self.checkpoints = self.path / "checkpoints"
         self.samples = self.path / "samples"
+        self.sprites = self.path / "sprites"
         self.mixture = self.path / "mixture"
         self.scores_path = self.path / "scores.json"
         self.report_path = self.path / "report.html"

@@ -61,12 +61,16 @@ def list_runs(folder: Path, sizes: bool = True) -> list[RunSummary]:
     """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}; `ganherd train` makes runs in the folder runs.")
-    now = time.time()
-    if _is_run(folder):
+    now, paths = time.time(), run_paths(folder)
+    if paths == [folder]:
         return [summarise(folder, folder.name or str(folder), now, sizes)]
-    paths = _run_folders(folder)
     runs = [summarise(path, str(path.relative_to(folder)), now, sizes) for path in paths]
     return sorted(runs, key=lambda run: (-run.age, run.name))
+
+
+def run_paths(folder: Path) -> list[Path]:
+    """Return the runs in a folder and in its folders, and links, which may be runs; only `folder` if it is a run itself."""
+    return [folder] if _is_run(folder) else list(_run_folders(folder))
 
 
 def list_own_runs(sizes: bool = True) -> list[RunSummary]:
