@@ -50,6 +50,8 @@ ASKED = [  # what is typed, the exit code, a word of the answer
     (["train", "--resume", "folder", "--run", "other"], 2, "leave --run out"),
     (["train", "--resume", "folder", "--dry-run"], 2, "--dry-run is for new runs"),
     (["status", "nowhere"], 2, "there is no run folder nowhere"),
+    (["ui", "--help"], 0, "--port"),
+    (["ui", "nowhere"], 2, "there is no folder nowhere"),
     (["report", "nowhere"], 2, "there is no run folder nowhere"),
     (["sample"], 2, "Missing argument 'run'. See `ganherd sample --help`."),
     (["sample", "nowhere", "-o", "x.npz"], 2, "there is no run folder nowhere"),

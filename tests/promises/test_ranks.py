@@ -11,12 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import processes
 import pytest
 import run_files
 import tiny_runs
 import torch
 import warm_python
+from PIL import Image
 
 from comm.launch import mpiexec, torchrun
 from ganherd.comm import heartbeat
@@ -126,8 +128,10 @@ def close(one: Any, other: Any, tolerance: float) -> bool:
     return bool(one == other)
 
 
-def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.jsonl", "events.jsonl")) -> None:
-    """Every tensor of the last checkpoint and every record to 1e-9, every event exactly."""
+def assert_same_herd(
+    run: Path, other: Path, names: tuple[str, ...] = ("metrics.jsonl", "events.jsonl"), sprites: bool = True
+) -> None:
+    """Every tensor of the last checkpoint and every record to 1e-9, every event exactly, sprites to one grey level."""
     nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
     assert run_files.steps(run)[-1] == run_files.steps(other)[-1]
     found, expected = (checkpoint.load(run_files.last_checkpoint(path), nets) for path in (run, other))
@@ -148,6 +152,11 @@ def assert_same_herd(run: Path, other: Path, names: tuple[str, ...] = ("metrics.
     mixtures = [run_files.tensors(path / "mixture") for path in (run, other)]
     for name, value in mixtures[1].items():
         assert torch.allclose(mixtures[0][name].double(), value.double(), 1e-9, 1e-9), name
+    for path in (other / "sprites").glob("*.webp") if sprites else ():
+        sheets = [np.asarray(Image.open(folder / "sprites" / path.name)).astype(int) for folder in (run, other)]
+        assert np.abs(sheets[0] - sheets[1]).max() <= 1, path.name
+    if sprites:
+        assert len(list((run / "sprites").iterdir())) == len(list((other / "sprites").iterdir())) >= 3
     assert RunFolder(run).info.state == "finished"
 
 

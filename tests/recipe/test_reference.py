@@ -173,10 +173,16 @@ def test_the_time_of_a_recipe_that_was_trained_here_is_shown(cli) -> None:
     for number, changes in enumerate(([], ["train.batch=3"])):
         run = Path(f"runs/{number}")
         run.mkdir(parents=True)
-        facts = {"state": "finished", "seconds": 75.0 + number, "recipe": ["ring8", "r15"][number], "changes": changes}
+        facts = {
+            "state": "finished",
+            "seconds": 75.0 + number,
+            "memory": 400 << 20,
+            "recipe": ["ring8", "r15"][number],
+            "changes": changes,
+        }
         (run / "run.json").write_text(json.dumps(facts))
     out = cli("recipes").out
-    assert "5000steps (1 min 15 s here)" in out and "1 min 16 s" not in out
+    assert "5000steps (1 min 15 s, 400.0 MiB here)" in out and "1 min 16 s" not in out
 
 
 def test_schema_and_keys_are_printed(cli) -> None:

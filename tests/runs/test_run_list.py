@@ -194,7 +194,7 @@ def test_escapes_of_a_stranger_do_not_reach_the_terminal(cli, monkeypatch: pytes
     assert answer.code == 0
     assert "\x1b" not in answer.out and "\x07" not in answer.out and "\r" not in answer.out
     lines = answer.out.splitlines()
-    assert len(lines) == 4 and all(len(line) < 400 for line in lines)  # header, two runs, the sum
+    assert len(lines) == 7 and all(len(line) <= 140 for line in lines)  # header, two runs with their notes, the sum
     found = json.loads(cli("runs", "--json").out)["runs"]
     assert {run["recipe"][:1] for run in found} == {"r", "y"}
 
@@ -212,3 +212,10 @@ def test_the_list_fits_the_terminal(cli, columns: int, monkeypatch: pytest.Monke
 def test_without_runs_the_list_says_how_to_get_one(cli) -> None:
     assert cli("runs").out == "There are no runs in runs; `ganherd train` makes one.\n"
     assert "there is no folder nowhere" in cli("runs", "nowhere").sentence
+
+
+def test_a_finished_run_records_the_memory_that_it_took(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_runs.skip_products(monkeypatch)
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
+    memory = only(tmp_path / "run").memory
+    assert memory is not None and 20 << 20 < memory < 1 << 40

@@ -47,8 +47,12 @@ def history(run: Path) -> list[tuple[str, str]]:
     return kept
 
 
-def assert_same_run(run: Path, undisturbed: Path) -> None:
-    """Check that two runs ended with the same herd, bit for bit, and wrote the same lines in the same order."""
+def assert_same_run(run: Path, undisturbed: Path, sprites: bool = True) -> None:
+    """Check that two runs ended with the same herd, bit for bit, and wrote the same lines in the same order.
+
+    Args:
+        sprites: Whether they must have saved the same sprites, too.
+    """
     assert last_checkpoint(run).name == last_checkpoint(undisturbed).name
     ours, theirs = tensors(last_checkpoint(run)), tensors(last_checkpoint(undisturbed))
     assert ours.keys() == theirs.keys()
@@ -61,6 +65,9 @@ def assert_same_run(run: Path, undisturbed: Path) -> None:
     assert history(run) == history(undisturbed)
     for name in ("mixture.json", "generators.safetensors"):
         assert (run / "mixture" / name).read_bytes() == (undisturbed / "mixture" / name).read_bytes()
+    if sprites:
+        saved = [{path.name: path.read_bytes() for path in (each / "sprites").iterdir()} for each in (run, undisturbed)]
+        assert saved[0] == saved[1]
     assert json.loads((run / "run.json").read_text())["state"] == "finished"
 
 

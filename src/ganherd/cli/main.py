@@ -23,6 +23,7 @@ from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
 from ganherd.cli.commands.status import check, status
 from ganherd.cli.commands.train import train
+from ganherd.cli.commands.ui import ui
 from ganherd.cli.groups.bench import bench_app
 from ganherd.cli.groups.data import data_app
 from ganherd.cli.groups.launch import launch_app
@@ -79,7 +80,8 @@ _TRAIN, _RESULTS, _RUNS, _INPUT, _MACHINE = "Train", "Results", "Runs", "Data an
 _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     (_TRAIN, train, ("ganherd train", "ganherd train pictures --budget 10m", "ganherd train mnist-wcgan --set train.batch=32",
                      "ganherd train --resume @last --budget +200steps")),
-    (_TRAIN, compare, ("ganherd compare digits-wcgan digits-nonsat --budget 60s",)),
+    (_TRAIN, compare, ("ganherd compare digits-wcgan digits-nonsat --budget 60s",
+                       "ganherd compare digits-wcgan --vary optim.lr_g=1e-4,5e-4")),
     (_RESULTS, sample, ("ganherd sample @last -n 64 -o grid.png", "ganherd sample @last --per-class 100 -o made/")),
     (_RESULTS, score, ("ganherd score @last", "ganherd score --real pictures --fake made")),
     (_RESULTS, check, ("ganherd check @last", "ganherd check @last --json")),
@@ -89,6 +91,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
                         "ganherd export @last --format html -o model.html")),
     (_RESULTS, ensemble, ("ganherd ensemble @last --size 3",)),
     (_RUNS, status, ("ganherd status @last",)),
+    (_RUNS, ui, ("ganherd ui", "ganherd ui runs/00001-digits-wcgan", "ganherd ui --host 0.0.0.0")),
     (_INPUT, recipes, ("ganherd recipes", "ganherd recipes digits-wcgan > mine.yaml", "ganherd recipes --keys lr",
                        "ganherd recipes --schema > ganherd.schema.json")),
     (_MACHINE, doctor, ("ganherd doctor", "ganherd doctor --warm cifar10-wcgan-paper")),
@@ -115,7 +118,17 @@ def command_group() -> TyperGroup:
     """Return all commands with their arguments. Building them takes longer than most commands, so a process does it once."""
     group = typer.main.get_command(app)  # with the options of the shell completion
     assert isinstance(group, TyperGroup)
+    _hide_types_of_flags(group)
     return group
+
+
+def _hide_types_of_flags(command: Any) -> None:
+    """Show no type next to options that take no value, for this command and those below it."""
+    for param in command.params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(below)
 
 
 def main() -> None:

@@ -145,6 +145,7 @@ class Mixture:
         *,
         device: torch.device | str | None = None,
         watch: Callable[[int], None] | None = None,
+        truncation: float = 1.0,
     ) -> Samples:
         """Return n samples.
 
@@ -158,18 +159,19 @@ class Mixture:
             replica: The replica that generates them.
             device: The device to generate on; None: that of the generators.
             watch: Called with the number of samples generated so far.
+            truncation: Factor by which the noise is scaled; below 1 samples are more typical and less varied.
 
         Raises:
             UserError: There is no such label or replica, or a generator returns numbers that are not finite.
         """
         if device is not None:
-            return self.to(device).sample(n, label, seed, replica, watch=watch)
+            return self.to(device).sample(n, label, seed, replica, watch=watch, truncation=truncation)
         member, y = self.routes(n, label, seed, replica)
         x = np.empty((n, *self.shape), np.uint8 if self.is_image else np.float32)
         done = 0
         for generator, drawn in np.unique(np.stack([member, y]), axis=1).T.tolist():
             rows = np.flatnonzero((member == generator) & (y == drawn))
-            for images in self.images(generator, drawn, rows, seed, replica):
+            for images in self.images(generator, drawn, rows, seed, replica, truncation):
                 x[rows[: len(images)]], rows = images, rows[len(images) :]
                 done += len(images)
                 if watch:
@@ -230,7 +232,7 @@ class Mixture:
         return member, y
 
     def images(
-        self, member: int, label: int, rows: np.ndarray, seed: int = 0, replica: int = 0
+        self, member: int, label: int, rows: np.ndarray, seed: int = 0, replica: int = 0, truncation: float = 1.0
     ) -> Iterator[np.ndarray]:
         """Yield samples of a member for a label (-1: none) and a seed, batch by batch.
 
@@ -241,35 +243,86 @@ class Mixture:
         count = len(rows)
         batch = _CALL.get(self.device.type, _BLOCK)
         base = rng.key(seed, rng.SAMPLE, replica, member, label + 1)
-        portable = _portable_keys(seed, rows, rng.SAMPLE) if self.stream_version == rng.PORTABLE else None
-        noise = self._noise(member, base, 0, batch, portable)
-        for first in range(0, count, batch):
-            x, finite = self._call(member, label, replica, *noise)
-            if first + batch < count:
-                noise = self._noise(
-                    member, base, first + batch, batch, portable
-                )  # while a GPU generates the current batch
+        blocks = batch // _BLOCK
+        calls = [
+            (
+                np.arange(first // _BLOCK, first // _BLOCK + blocks),
+                self._portable_keys(seed, rows[first : first + batch]),
+            )
+            for first in range(0, count, batch)
+        ]
+        noise = self._noise(member, base, *calls[0])
+        for number, next_call in enumerate([*calls[1:], None]):
+            z, key = noise
+            x, finite = self._call(member, label, replica, z * truncation if truncation != 1.0 else z, key)
+            if next_call is not None:
+                noise = self._noise(member, base, *next_call)  # while a GPU generates the current batch
             if not finite:
                 raise NotFinite(
                     f"member {member} of the mixture generates numbers that are not finite: train it again."
                 )
-            yield x.cpu().numpy()[: count - first]
+            yield x.cpu().numpy()[: count - number * batch]
+
+    def walk(
+        self,
+        frames: int,
+        seeds: tuple[int, int],
+        label: str | int | None = None,
+        replica: int = 0,
+        truncation: float = 1.0,
+    ) -> Samples:
+        """Return samples on the way from the first sample of one seed to the first sample of another, of the same member.
+
+        Args:
+            frames: The number of samples, both ends included.
+            seeds: The seeds of the two ends. The first one determines the member and the label.
+            label: Sample this label only, by name or number; None: the label that the first seed draws.
+            replica: The replica that generates them.
+            truncation: Factor by which the noise is scaled.
+        """
+        member, y = (int(first[0]) for first in self.routes(1, label, seeds[0], replica))
+        ends = [
+            self._noise(
+                member,
+                rng.key(seed, rng.SAMPLE, replica, member, y + 1),
+                np.arange(1),
+                self._portable_keys(seed, np.arange(1)),
+            )
+            for seed in dict.fromkeys(seeds)
+        ]
+        (first, key), (last, _) = ends[0], ends[-1]
+        is_normal = self.prior_of(member) == "normal"
+        path = _path_between(first[0], last[0], frames, is_normal) * truncation  # [frames, Z]
+        batches = []
+        for start in range(0, frames, _BLOCK):
+            z = path[start : start + _BLOCK]
+            full = torch.cat([z, z[-1:].expand(_BLOCK - len(z), -1)])  # always full, as for all samples
+            x, finite = self._call(member, y, replica, full, key)
+            if not finite:
+                raise NotFinite(
+                    f"member {member} of the mixture generates numbers that are not finite: train it again."
+                )
+            batches.append(x.cpu().numpy()[: len(z)])
+        return Samples(np.concatenate(batches), np.full(frames, y), np.full(frames, member), self.labels)
+
+    def _portable_keys(self, seed: int, rows: np.ndarray) -> np.ndarray | None:
+        """Return the key of each sample's noise in portable streams; None for other streams."""
+        return _portable_keys(seed, rows, rng.SAMPLE) if self.stream_version == rng.PORTABLE else None
 
     def _noise(
-        self, member: int, base: int, first: int, batch: int, portable: np.ndarray | None
+        self, member: int, base: int, blocks: np.ndarray, portable: np.ndarray | None = None
     ) -> tuple[Tensor, np.ndarray]:
-        """Return the noise [batch, Z] of a member's samples from `first` on, and the key for random numbers inside it.
+        """Return noise [blocks × 64, Z], and the key for random numbers inside the generator.
 
         Args:
             base: The key of the member's samples, whose blocks have a stream each.
-            portable: The key of each sample, for portable streams instead of those of `base`.
+            portable: The keys of the samples, at most as many as fit the blocks, which replace the streams of the blocks.
         """
-        blocks = np.arange(first // _BLOCK, (first + batch) // _BLOCK)
         keys, shape = rng.keys(np.full(len(blocks), base), blocks), (_BLOCK, self.latent)
         inside = keys[:1]
         if portable is not None:
-            own = portable[first : first + batch]
-            keys, shape = np.pad(own, (0, batch - len(own)), mode="edge"), (1, self.latent)  # batches are always full
+            missing = len(blocks) * _BLOCK - len(portable)
+            keys, shape = np.pad(portable, (0, missing), mode="edge"), (1, self.latent)  # batches are always full
         with rng.using(self.stream_version):
             z = _prior(keys, shape, self.prior_of(member), self.generator(member)[0].dtype)
         return z.reshape(-1, self.latent), inside
@@ -309,7 +362,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
 
     >>> load("runs/no-such-run")
     Traceback (most recent call last):
-    ganherd.util.errors.UserError: there is no run folder runs/no-such-run; `ganherd train --run runs/no-such-run` makes one.
+    ganherd.util.errors.UserError: there is no run folder runs/no-such-run; `ganherd runs` lists those that there are.
     """
     folder = mixture_of(path)
     facts = mixture_files.read_facts(folder)
@@ -390,6 +443,17 @@ def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.bat
         norm.momentum = None  # average over all batches
         norm.train()
     return norms
+
+
+def _path_between(first: Tensor, last: Tensor, frames: int, is_normal: bool) -> Tensor:
+    """Return noise [frames, Z] from one noise [Z] to another: along an arc for normal noise, which has a typical length."""
+    at = torch.linspace(0.0, 1.0, frames, dtype=first.dtype)[:, None]
+    if is_normal:
+        cosine = torch.nn.functional.cosine_similarity(first, last, dim=0).clamp(-1.0, 1.0)
+        angle = torch.arccos(cosine)
+        if torch.sin(angle) > 1e-4:
+            return (torch.sin((1 - at) * angle) * first + torch.sin(at * angle) * last) / torch.sin(angle)
+    return (1 - at) * first + at * last
 
 
 def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:

@@ -244,6 +244,9 @@ class RunConfig(Section):
     seed: int = Field(0, ge=0)  # seed of all random numbers: the same seed gives the same herd
     record_every: Annotated[int, BeforeValidator(steps_of), Field(ge=1)] = 50  # steps between lines of metrics.jsonl
     sample_every: Steps = 500  # steps between pictures of samples; 0: never
+    # most steps at which small samples of all members are saved, for `ganherd ui`: at every record first, and when there are
+    # more, every second one is removed; 0: never
+    sprites: int = Field(200, ge=0, le=10_000)
     checkpoint_every: Steps = 500  # steps between checkpoints; 0: never
     # steps between copies of members in another rank's memory, for jobs that survive the loss of a rank; 0: never
     buddy_every: Steps = 100
@@ -258,6 +261,13 @@ class RunConfig(Section):
     watch: WatchConfig = WatchConfig()
     tensorboard: bool = False  # write metrics for TensorBoard
     wandb: Literal["off", "offline", "online"] = "off"  # log to Weights & Biases
+
+    @field_validator("sprites")
+    @classmethod
+    def _first_and_last(cls, value: int) -> int:
+        if value == 1:
+            raise ValueError("must be 0 or at least 2: the first and the last step are always saved")
+        return value
 
     @field_validator("weights")
     @classmethod

@@ -68,6 +68,7 @@ class RunStatus:
     alarms: list[EventRecord]  # the last ones
     alarms_before: int  # how many there were before these
     active_alarms: list[EventRecord]  # the alarms that are not over
+    reason: str = ""  # why it ended before its last planned step
     verdict: VerdictRecord | None = None  # on the mixture of a finished run
 
     def as_json(self) -> JsonObject:
@@ -122,7 +123,7 @@ def _describe(folder: RunFolder) -> RunStatus:
         step=step,
         steps=max(step, info.budget.steps),  # the steps of a time budget are an estimate
         rate=last.rate,
-        seconds_left=_left(metrics, step, info.budget) if metrics and state == "running" else None,
+        seconds_left=seconds_left(metrics, step, info.budget) if metrics and state == "running" else None,
         members=info.members,
         ranks=_ranks(folder, time.time()) if info.ranks and info.ranks.members else [],
         engine=info.engine,
@@ -134,6 +135,7 @@ def _describe(folder: RunFolder) -> RunStatus:
         alarms=list(health.alarms),
         alarms_before=health.earlier,
         active_alarms=health.active_alarms,
+        reason=info.reason or "",
         verdict=current_verdict(folder, info.step) if state == "finished" else None,
     )
 
@@ -221,11 +223,11 @@ def active_alarms(events: Iterable[EventRecord]) -> list[EventRecord]:
     return health.active_alarms
 
 
-def _left(metrics: Sequence[MetricsRecord], step: int, budget: BudgetRecord) -> float | None:
+def seconds_left(metrics: Sequence[MetricsRecord], step: int, budget: BudgetRecord) -> float | None:
     """Return the seconds until the deadline, or that the remaining steps take at the last rate; None if that is not known.
 
     >>> records = [MetricsRecord.parse({"step": n, "seconds": s}) for n, s in ((10, 4.0), (30, 8.0))]
-    >>> _left(records, 35, BudgetRecord(steps=50)), _left(records, 35, BudgetRecord(steps=50, deadline=20.0))
+    >>> seconds_left(records, 35, BudgetRecord(steps=50)), seconds_left(records, 35, BudgetRecord(steps=50, deadline=20.0))
     (3.0, 12.0)
     """
     first = metrics[0] if len(metrics) > 1 else MetricsRecord(0, {})

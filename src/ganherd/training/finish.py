@@ -29,6 +29,7 @@ from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
 from ganherd.runs.score_entry import Scores
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
+from ganherd.util.memory import peak_memory
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -111,7 +112,17 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
         here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
         watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
         budget = trainer.budget.record()
-        folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=budget, watch=watch)
+        memory = peak_memory(prepared.herd.device)
+        reason = "" if trainer.deadline is None else "the time of its budget was over."
+        folder.write_info(
+            state="finished",
+            reason=reason,
+            seconds=seconds,
+            memory=memory,
+            step=trainer.step,
+            budget=budget,
+            watch=watch,
+        )
 
     mixture = make_mixture(prepared, trainer.step, near, exported)
     product = Product(folder, prepared.recipe, prepared.dataset, mixture, trainer.progress.say)

@@ -27,6 +27,7 @@ from ganherd.training.ranks.rank_sync import RankSync
 from ganherd.training.recording.preview import Preview
 from ganherd.training.recording.progress import Progress
 from ganherd.training.recording.recorder import Recorder
+from ganherd.training.recording.sprite_recorder import SpriteRecorder
 from ganherd.training.run_state import RunState
 from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd
@@ -106,6 +107,7 @@ class Trainer:
             RecordWindow(),
             Meetings(),
             SamplePictures(),
+            SpriteRecorder(self),
             self.checkpointer,
         ]
 

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
 
 SMALLER = "Train fewer members, lower train.batch, or use smaller nets"
 RESUMED = "Members, batch and nets of a run that has begun stay as they are: free memory, or resume it with more ranks"
@@ -62,6 +67,20 @@ def refused_if_too_large(is_resumed: bool = False) -> Iterator[None]:
         raise UserError(f"this run does not fit into memory ({reason(error)}). {advice()}.") from error
     finally:
         _IS_RESUMED.reset(before)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Return the bytes that this process has taken at most: on a GPU, or of the machine's memory; 0 if that is unknown."""
+    if device.type == "cuda":
+        import torch
+
+        return torch.cuda.max_memory_reserved(device)
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024  # macOS counts bytes
 
 
 def available_memory(with_swap: bool = False) -> int:

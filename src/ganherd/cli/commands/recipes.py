@@ -10,7 +10,7 @@ import typer
 
 from ganherd.cli.completion import complete_recipe
 from ganherd.cli.options import Json, print_result, refuse, terminal_width
-from ganherd.util.text import duration, show, table_with_notes
+from ganherd.util.text import duration, show, size, table_with_notes
 
 if TYPE_CHECKING:
     from ganherd.recipe.reference.recipe_list import ListedRecipe
@@ -62,11 +62,11 @@ def recipes(
 
 def _table(rows: list[ListedRecipe], width: int) -> str:
     """Return recipes by task: the device each was made for, its length, its data, and what it trains."""
-    seconds = _seconds_here()
+    measured = _measured_here()
     cells, titles, notes = [], [], []
     for task, group in groupby(rows, key=lambda row: row.task):
         for number, row in enumerate(group):
-            took = f" ({duration(seconds[row.name])} here)" if row.name in seconds else ""
+            took = f" ({measured[row.name]} here)" if row.name in measured else ""
             cells.append((f"  {row.name}", row.device, f"{row.length}{took}", row.data))
             titles.append(task if number == 0 else "")
             notes.append(row.about)
@@ -78,15 +78,19 @@ def _table(rows: list[ListedRecipe], width: int) -> str:
 
 
 _FOOTER = (
-    "CPU or GPU is what a recipe was made for. To measure time and memory here:",
+    "CPU or GPU is what a recipe was made for, (… here) what your last run took.",
+    "To estimate time and memory:",
     "  ganherd train NAME --dry-run",
 )
 
 
-def _seconds_here() -> dict[str, float]:
-    """Return how long finished runs of unchanged recipes have trained, from the runs in the folder runs."""
-    from ganherd.runs.run_list import list_runs
-    from ganherd.util.paths import RUNS
+def _measured_here() -> dict[str, str]:
+    """Return the time and the memory that finished runs of unchanged recipes took, from the runs in the folder runs."""
+    from ganherd.runs.run_list import list_own_runs
 
-    runs = list_runs(RUNS, sizes=False) if RUNS.is_dir() else []
-    return {run.recipe: run.seconds for run in runs if run.recipe and run.seconds is not None and not run.changes}
+    runs = list_own_runs(sizes=False)
+    return {
+        run.recipe: ", ".join([duration(run.seconds), *([size(run.memory)] if run.memory else [])])
+        for run in runs
+        if run.recipe and run.seconds is not None and not run.changes
+    }

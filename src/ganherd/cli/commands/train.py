@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Annotated
 
@@ -107,6 +108,9 @@ def train(
             "--explain", help="Show how each layer would run (kernel, PyTorch or vmap), and why.", rich_help_panel=LOOK
         ),
     ] = False,
+    ui: Annotated[
+        bool, typer.Option("--ui", help="Show the run in a browser while it trains; see `ganherd ui`.")
+    ] = False,
     trust_code: Trust = False,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -133,6 +137,11 @@ def train(
             "--members is for one of several jobs with the same --run: give it, and neither --ranks nor --resume.",
         ),
         (look and is_part, "--dry-run and --explain show the whole herd: leave --members out."),
+        (ui and look, "--ui shows a run that trains: leave --dry-run and --explain out."),
+        (
+            ui and engine != "local",
+            "--ui starts a page next to one process: leave it out of jobs, and start `ganherd ui RUN` on the login node.",
+        ),
         (look and in_job, "--dry-run and --explain run in one process: leave --ranks out, and start no job."),
         (
             engine != "local" and ranks,
@@ -151,6 +160,18 @@ def train(
         return
     if retrain is not None:
         command.prepare_retraining(retrain, budget)
+    if ui:
+        from ganherd.ui.serve import page_beside
+
+        page: AbstractContextManager[None] = page_beside(run or resume or Path("runs"), quiet)
+    else:
+        page = nullcontext()
+    with page:
+        _start(command, members, engine, ranks, budget)
+
+
+def _start(command: TrainCommand, members: str | None, engine: str, ranks: int | None, budget: str | None) -> None:
+    """Train in this process, as a part of a run, as a rank of a job, or on several ranks of this machine."""
     if members is not None:
         command.train_part(members)
     elif engine != "local":

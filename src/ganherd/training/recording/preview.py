@@ -57,35 +57,37 @@ class Preview:
         self._last = None
 
     def _look(self) -> float:
-        blocks = self._prepared.herd.blocks(at_once(self._prepared.herd))
-        with torch.no_grad():
-            out = [self._look_at(block, breed) for block, breed in blocks]
-        self.images = torch.cat(out)  # [N, 64, …] in model units
+        self.images = self.generate(_IMAGES)
         mean, std = zip(*(_moments(x.double().flatten(1)) for x in self.images), strict=True)
         fake_mean, fake_std = torch.stack(mean), torch.stack(std)
         distance = ((fake_mean - self._mean).square() + (fake_std - self._std).square()).mean(1)  # [N]
         return float(self._prepared.ranks.all_gather(distance).mean())
 
-    def _look_at(self, block: slice, breed: Breed) -> Tensor:
-        """Return the images [n, 64, …] of some members of one breed."""
+    def generate(self, images: int) -> Tensor:
+        """Return images [N, images, …] of all members of this rank on fixed noise, in the range that nets use."""
+        herd = self._prepared.herd
+        blocks = herd.blocks(at_once(herd) * max(1, _IMAGES // images))
+        with torch.no_grad():
+            return torch.cat([self._images_of(block, breed, images) for block, breed in blocks])
+
+    def _images_of(self, block: slice, breed: Breed, images: int) -> Tensor:
+        """Return the images [n, images, …] of some members of one breed."""
         herd = self._prepared.herd
         state = breed.view(members_of(herd.state, block))
         rows = state.get("g.ema", state["g.params"]).to(herd.device)
-        seeds, z = fixed_noise(herd, block, _IMAGES)
+        seeds, z = fixed_noise(herd, block, images)
         views = breed.g.views(rows)
         buffers = {k: v.to(herd.device) for k, v in buffers_of(state, "g").items()}
         inputs: tuple[Tensor, ...] = (z,)
         if breed.g.takes_label:
             each = [self._prepared.labels_of(member) or [0] for member in self._prepared.own[block]]
-            turns = np.stack([np.resize(np.array(labels), _IMAGES) for labels in each])
+            turns = np.stack([np.resize(np.array(labels), images) for labels in each])
             inputs += (torch.from_numpy(turns).to(herd.device),)
         keys = torch.from_numpy(rng.keys(seeds, rng.PREVIEW, rng.INSIDE)).to(herd.device)
-        return self._images(breed, views, buffers, keys, inputs).cpu()
+        return self._call(breed, views, buffers, keys, inputs).cpu()
 
-    def _images(
-        self, breed: Breed, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]
-    ) -> Tensor:
-        """Return the images of some members [n, 64, …]: all at once, or of one after another if each needs a copy of the net."""
+    def _call(self, breed: Breed, views: Tensors, buffers: Tensors, keys: Tensor, inputs: tuple[Tensor, ...]) -> Tensor:
+        """Return the images of some members [n, images, …]: all at once, or one by one if each needs a copy of the net."""
         tensors = views | buffers
         each = [
             ({k: v[row] for k, v in tensors.items()}, tuple(v[row] for v in inputs), keys[row])

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ganherd.herd.state import bytes_per_member
+from ganherd.runs.series.sprite_files import MOST_BYTES
 from ganherd.training.health.monitor import Monitor
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
@@ -60,12 +61,14 @@ def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
     generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}
     picture = min(prepared.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(prepared.dataset.shape)
     drawn = 1 + (steps // settings.sample_every if settings.sample_every else 0)
+    sheets = min(settings.sprites, 1 + steps // settings.record_every)
+    sprites = sheets * min(members * math.prod(prepared.dataset.shape), MOST_BYTES // max(1, settings.sprites))
     return DiskNeed(
         checkpoint,
         min(settings.keep + 1, written),
         min(settings.keep + 3, written),
         members * bytes_per_member(generators),
-        drawn * picture + steps // settings.record_every * members * _RECORD,
+        drawn * picture + steps // settings.record_every * members * _RECORD + sprites,
     )
 
 

@@ -1,0 +1,186 @@
+"""Read a file of JSON lines in parts: by byte offset, by step, or a few lines that are spread over the whole file.
+
+Only what is returned is read, so a file of gigabytes answers at once. Lines that ganherd did not write are counted and skipped: a
+record may be cut off by a full disk, and a folder may come from a stranger.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Any
+
+from ganherd.runs.json_lines import MOST_LINE
+from ganherd.runs.models import JsonLine
+from ganherd.util import files
+
+_STEP = re.compile(rb'\s*\{\s*"step": ?(\d{1,16})\s*[,}]')
+_HEAD = 64  # bytes in which a line that ganherd wrote has its step
+_WHOLE = 1 << 20  # bytes that are read completely, instead of a few lines of them
+
+
+@dataclass(frozen=True)
+class FileLine:
+    """A complete line of a file, with the bytes that it covers."""
+
+    start: int
+    end: int
+    raw: bytes
+
+    def step(self) -> int | None:
+        """Return the step of the line; None if ganherd did not write it."""
+        match = _STEP.match(self.raw[:_HEAD])
+        if match:
+            return int(match[1])
+        line = self.parse()
+        return None if line is None else line.step
+
+    def head(self) -> JsonLine | None:
+        """Return what the line holds before its first list, which is a small part of a record of many members."""
+        scalars = self.raw[: self.raw.find(b"[") + 1].rpartition(b",")[0]
+        try:
+            return JsonLine.parse(json.loads(scalars + b"}"))
+        except (ValueError, RecursionError):
+            return self.parse()
+
+    def parse(self) -> JsonLine | None:
+        """Return what the line holds; None if ganherd did not write it."""
+        try:
+            return JsonLine.parse(json.loads(self.raw))
+        except (ValueError, RecursionError):
+            return None
+
+
+class RecordFile:
+    """A file of JSON lines, of which parts are read. It may grow, be cut, or not exist."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def size(self) -> int:
+        """Return the bytes of the file; 0 if it does not exist."""
+        try:
+            return os.stat(self.path, follow_symlinks=False).st_size
+        except OSError:
+            return 0
+
+    def lines_from(self, offset: int) -> Iterator[FileLine]:
+        """Yield the complete lines that begin at or after a byte offset."""
+        with self._opened() as handle:
+            at = _line_start(handle, offset)
+            while line := _read(handle, at):
+                yield line
+                at = line.end
+
+    def lines_before(self, offset: int) -> Iterator[FileLine]:
+        """Yield the complete lines that end at or before a byte offset, the last one first."""
+        with self._opened() as handle:
+            while offset > 0:
+                start = _start_of_last(handle, offset)
+                line = _read(handle, start)
+                if line is not None and line.end <= offset:
+                    yield line
+                offset = start
+
+    def spread(self, first: int, last: int, count: int) -> Iterator[FileLine]:
+        """Yield at most `count` lines that begin between two offsets, evenly spread, the first and the last of them included.
+
+        If the part of the file is large, they lie at multiples of a power of two: while the file grows, most of them stay
+        the same.
+        """
+        if last - first <= _WHOLE:
+            yield from _thinned([line for line in self.lines_from(first) if line.start < last], count)
+            return
+        newest = next((line.start for line in self.lines_before(last)), first)
+        stride = 1
+        while (newest - first) // stride + 3 > max(count, 3):
+            stride *= 2
+        places = [first, *range((first // stride + 1) * stride, newest, stride), newest]
+        with self._opened() as handle:
+            done = -1
+            for place in places:
+                at = _line_start(handle, place)
+                if done < at < last and (line := _read(handle, at)):
+                    yield line
+                    done = at
+
+    def find(self, step: int) -> FileLine | None:
+        """Return the last line whose step is not above `step`; None if there is none. The steps of the file must not fall."""
+        with self._opened() as handle:
+            low, high, best = 0, handle.seek(0, os.SEEK_END), None
+            while low < high:
+                middle = (low + high) // 2
+                line = _read(handle, _line_start(handle, middle))
+                if line is None or line.start >= high:
+                    high = middle
+                    continue
+                own = line.step()
+                if own is None or own > step:
+                    high = middle
+                else:
+                    best, low = line, line.end
+            return best
+
+    def _opened(self) -> BufferedReader:
+        try:
+            return open(files.open_regular(self.path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
+        except OSError:
+            return open(os.devnull, "rb")
+
+
+def _line_start(handle: BufferedReader, offset: int) -> int:
+    """Return the offset of the first line that begins at or after an offset."""
+    if offset <= 0:
+        return 0
+    handle.seek(offset - 1)
+    return offset - 1 + len(handle.readline(MOST_LINE))
+
+
+def _start_of_last(handle: BufferedReader, offset: int) -> int:
+    """Return the offset of the line that ends at an offset, or of which a part ends there."""
+    block, end = 1 << 12, offset - 1  # the line's own end does not count
+    while end > 0:
+        start = max(0, end - block)
+        handle.seek(start)
+        at = handle.read(end - start).rfind(b"\n")
+        if at >= 0:
+            return start + at + 1
+        end, block = start, 2 * block
+    return 0
+
+
+def _read(handle: BufferedReader, start: int) -> FileLine | None:
+    """Return the line that begins at an offset; None at the end of the file, or if the line is still being written."""
+    handle.seek(start)
+    raw = handle.readline(MOST_LINE)
+    return FileLine(start, start + len(raw), raw) if raw.endswith(b"\n") else None
+
+
+def _thinned(lines: list[FileLine], count: int) -> list[FileLine]:
+    """Return at most `count` of the lines, evenly spread, the first and the last included."""
+    if len(lines) <= count:
+        return lines
+    return [lines[round(number * (len(lines) - 1) / max(1, count - 1))] for number in range(count)]
+
+
+def plain_numbers(values: Any) -> list[float | None] | None:
+    """Return a list of numbers, with None for each that is not finite; None if it is no list of numbers.
+
+    >>> plain_numbers([1, 0.1234567, "nan"]), plain_numbers({"a": 1})
+    ([1.0, 0.123457, None], None)
+    """
+    if not isinstance(values, list):
+        return None
+    return [plain_number(value) for value in values]
+
+
+def plain_number(value: Any) -> float | None:
+    """Return a number with six digits, or None if it is not finite or no number."""
+    if type(value) not in (int, float) or abs(value) > 1e300 or value != value:
+        return None
+    return float(f"{value:.6g}")

@@ -1,0 +1,179 @@
+"""Decide who may use the server: check the Host header, the origin of a request and, if one is set, the token.
+
+The server only reads, but what it reads is private. A page of another site must not read it through the visitor's browser, neither
+directly (cross-site requests) nor under a name that it lets point here (DNS rebinding).
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import json
+import socket
+from collections.abc import Awaitable, Callable, MutableMapping
+from http.cookies import CookieError, SimpleCookie
+from typing import Any
+from urllib.parse import parse_qsl, urlencode, urlsplit
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+COOKIE = "ganherd_token"
+_LOOPBACK = {"localhost", "127.0.0.1", "::1"}
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
+    "manifest-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS = {
+    "content-security-policy": _POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cross-origin-opener-policy": "same-origin",
+}
+
+
+class AccessControl:
+    """An ASGI middleware that refuses requests from elsewhere and adds the headers that protect the page."""
+
+    def __init__(self, app: App, host: str = "127.0.0.1", token: str | None = None) -> None:
+        """Guard an application.
+
+        Args:
+            host: The address that the server is bound to.
+            token: What a visitor has to present; None: nothing, which is only for addresses of this machine.
+        """
+        self._app, self._token = app, token
+        self._is_local = is_loopback(host)
+        self._names = _LOOPBACK | (set() if self._is_local else {host.lower(), *_own_names()})
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {key.decode("latin-1").lower(): value.decode("latin-1") for key, value in scope["headers"]}
+
+        async def guarded(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message.get("headers", []),
+                    *((key.encode(), value.encode()) for key, value in _HEADERS.items()),
+                ]
+            await send(message)
+
+        refusal = self._refusal(scope, headers)
+        if refusal is not None:
+            await _answer(guarded, refusal[0], {"detail": refusal[1]})
+            return
+        if self._token is not None:
+            query = parse_qsl(scope.get("query_string", b"").decode("latin-1"))
+            given = dict(query).get("token")
+            if given is not None and _same(given, self._token):
+                rest = urlencode([(key, value) for key, value in query if key != "token"])
+                cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                await _redirect(guarded, scope["path"] + (f"?{rest}" if rest else ""), cookie)
+                return
+            if not self._knows(headers):
+                sentence = (
+                    "This page needs its token: open the address that `ganherd ui` printed, which ends in ?token=…"
+                )
+                await _answer(guarded, 401, {"detail": sentence})
+                return
+        await self._app(scope, receive, guarded)
+
+    def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
+        """Return the status and the reason for refusing a request; None if it comes from the page itself or from the visitor."""
+        host = headers.get("host", "")
+        if not self._is_own(_name_of(host)):
+            return (
+                421,
+                "This server does not answer under that name. Open it by its address, as `ganherd ui` printed it.",
+            )
+        if scope["method"] not in ("GET", "HEAD"):
+            return 405, "This server only reads: use GET."
+        origin = headers.get("origin")
+        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+            return 403, "Requests from other sites are refused."
+        site = headers.get("sec-fetch-site", "none")
+        is_visit = (
+            headers.get("sec-fetch-mode") == "navigate" and headers.get("sec-fetch-dest", "document") == "document"
+        )
+        if site not in ("same-origin", "none") and not (is_visit and scope["path"] == "/"):
+            return 403, "Requests from other sites are refused."
+        return None
+
+    def _is_own(self, name: str) -> bool:
+        if name in self._names:
+            return True
+        if self._is_local:
+            return False
+        try:  # nobody can make an address point elsewhere, and the token guards the rest
+            ipaddress.ip_address(name)
+        except ValueError:
+            return False
+        return True
+
+    def _knows(self, headers: dict[str, str]) -> bool:
+        """Return whether a request brings the token, as a cookie or as `Authorization: Bearer`."""
+        assert self._token is not None
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and _same(given.strip(), self._token):
+            return True
+        try:
+            cookies = SimpleCookie(headers.get("cookie", ""))
+        except CookieError:
+            return False
+        return COOKIE in cookies and _same(cookies[COOKIE].value, self._token)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether an address can only be reached from this machine.
+
+    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    (True, True, False)
+    """
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _name_of(host: str) -> str:
+    """Return the name in a Host header, without its port.
+
+    >>> _name_of("localhost:8000"), _name_of("[::1]:80"), _name_of("evil.example")
+    ('localhost', '::1', 'evil.example')
+    """
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.partition(":")[0].lower()
+
+
+def _own_names() -> set[str]:
+    own = socket.gethostname().lower()
+    return {own, own.partition(".")[0], socket.getfqdn().lower()}
+
+
+def _same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+async def _answer(send: Send, status: int, content: dict[str, str]) -> None:
+    body = json.dumps(content).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _redirect(send: Send, where: str, cookie: str) -> None:
+    # a path that begins with two slashes would be another host
+    place = "/" + where.lstrip("/\\")
+    headers = [
+        (b"location", place.encode("latin-1", "replace")),
+        (b"set-cookie", cookie.encode()),
+        (b"content-length", b"0"),
+    ]
+    await send({"type": "http.response.start", "status": 303, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})

@@ -1,0 +1,212 @@
+"""Collect what the page shows about a run: its state, members, layout, settings, figures and verdict, as plain JSON."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from ganherd.recipe.schema import Recipe
+from ganherd.runs.folder import steps as saved_steps
+from ganherd.runs.models import MetricsRecord, RunInfo
+from ganherd.runs.records import plain
+from ganherd.runs.results.verdict_record import read_verdict
+from ganherd.runs.run_list import summarise
+from ganherd.runs.run_status import PartsStatus, current_state, describe, seconds_left
+from ganherd.runs.series import sprite_files
+from ganherd.training.health.look_labels import LOOK_LABELS
+from ganherd.ui.run_catalog import ShownRun, time_of
+from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
+from ganherd.util.text import without_controls
+
+_CHANGING = ("running", "restarting", "unknown", "")  # states that can change although no file does
+_MOST_SCORES = 16 << 20  # bytes of scores.json
+_LOSSES = {
+    "loss_g": ("generator loss", "what the generator minimises; only meaningful next to its own past"),
+    "loss_d": ("discriminator loss", "what the discriminator minimises"),
+    "real": ("output on real", "mean output of the discriminator for real data"),
+    "fake": ("output on generated", "mean output of the discriminator for samples"),
+    "lr_g": ("learning rate G", "learning rate of the generator"),
+    "lr_d": ("learning rate D", "learning rate of the discriminator"),
+    "cost_train": ("cost on training data", "loss of the discriminator on training data"),
+    "cost_held_out": ("cost on held-out data", "loss of the discriminator on held-out data"),
+    "rate": ("rate", "member-steps per second"),
+    "epoch": ("epoch", "passes through the data"),
+}
+_GOOD = {"spread": 1.0, "tells": 0.5, "differs": 0.5, "copies": 0.0}  # the value of perfect samples
+
+
+def summary(run: ShownRun) -> JsonObject:
+    """Return what the list of runs shows about a run. A run that cannot be read has a `problem`."""
+    version = run.version()
+    if run.summary is not None and run.summary[0] == version and run.summary[1]["state"] not in _CHANGING:
+        return {**run.summary[1], "age": time.time() - time_of(run.folder.info_path) / 1000}
+    facts = summarise(run.path, run.path.name, time.time()).as_json()
+    facts.pop("path")
+    answer = {"id": run.id, **facts, "name": run.path.name}
+    if not facts["problem"]:
+        with suppress(UserError, OSError, ValueError, KeyError, TypeError):
+            answer |= progress(run)
+        sheets = sprite_files.saved_sheets(run.folder.sprites)
+        answer["sprites"] = bool(sheets) and sprite_files.read_index(run.folder.sprites) is not None
+        answer["picture"] = any(run.folder.samples.glob("*.png"))
+    answer = clean(answer)
+    run.summary = version, answer
+    return answer
+
+
+def progress(run: ShownRun) -> JsonObject:
+    """Return the state of a run, its step, its rate and the time left: what changes while it trains."""
+    info, last = run.folder.info, last_records(run, 10)
+    state = current_state(run.folder, info.state or "unknown", last)
+    step = max([last[-1].step if last else 0, info.step or 0, *saved_steps(run.folder.checkpoints)])
+    left = seconds_left(last, step, info.budget) if last and info.budget and state == "running" else None
+    return {
+        "state": state,
+        "step": step,
+        "steps": max(step, info.budget.steps) if info.budget and state != "finished" else step,
+        "rate": last[-1].rate if last else None,
+        "seconds": last[-1].seconds if last else None,
+        "seconds_left": left,
+    }
+
+
+def last_records(run: ShownRun, count: int) -> list[MetricsRecord]:
+    """Return the last records of a run; those that ganherd did not write are left out."""
+    records: list[MetricsRecord] = []
+    for tried, line in enumerate(run.metrics_file.lines_before(run.metrics_file.size())):
+        if len(records) == count or tried == 2 * count:
+            break
+        with suppress(ValueError):
+            if (parsed := line.head()) is not None:
+                record = MetricsRecord(parsed.step, parsed.content)
+                if record.seconds >= 0 and record.rate >= 0:  # also raises if they are no numbers
+                    records.append(record)
+    return records[::-1]
+
+
+def details(run: ShownRun) -> JsonObject:
+    """Return everything about a run that does not grow with its length."""
+    folder, info = run.folder, run.folder.info
+    index = sprite_files.read_index(folder.sprites)
+    try:
+        recipe: Recipe | None = folder.recipe
+        problem = ""
+    except UserError as error:
+        recipe, problem = None, str(error)
+    verdict = read_verdict(folder.scores_path)
+    members = info.members or (index.members if index else 1)
+    answer = {
+        "id": run.id,
+        "name": run.path.name,
+        "title": folder.title,
+        "about": recipe.about if recipe else "",
+        "problem": problem,
+        **progress(run),
+        "members": members,
+        "replicas": recipe.herd.seeds if recipe else 1,
+        "names": index.names if index else [],
+        "labels": index.labels if index else [],
+        "layout": layout(recipe),
+        "sprites": sprites(run),
+        "figures": figures(run),
+        "verdict": None if verdict is None else verdict.as_json(),
+        "settings": _flat(recipe.model_dump()) if recipe else {},
+        "has_mixture": (folder.mixture / "mixture.json").is_file(),
+        "resume": folder.again,
+        **_origin(info),
+    }
+    return clean(answer)
+
+
+def _origin(info: RunInfo) -> JsonObject:
+    """Return how and where a run was started."""
+    names = ("recipe", "changes", "seed", "command", "host", "git", "versions", "started")
+    facts = {name: getattr(info, name) for name in names}
+    return {**facts, "engine": info.engine.as_json() if info.engine else None}
+
+
+def number_of_members(run: ShownRun) -> int:
+    """Return the number of members in all replicas."""
+    return run.folder.info.members or 1
+
+
+def layout(recipe: Recipe | None) -> JsonObject:
+    """Return how members are arranged: in a row, on a torus, or in pairs that swap."""
+    if recipe is None:
+        return {"kind": "flat"}
+    settings = recipe.strategy.settings
+    if settings.torus is not None:
+        rows, columns = settings.torus
+        return {"kind": "torus", "rows": rows, "columns": columns, "population": settings.group_size}
+    return {"kind": "gap" if recipe.strategy.name == "gap" else "flat"}
+
+
+def sprites(run: ShownRun) -> JsonObject | None:
+    """Return where each member is in the sprite sheets, and the saved steps; None if the run has none."""
+    index = sprite_files.read_index(run.folder.sprites)
+    if index is None:
+        return None
+    facts = {key: value for key, value in index.as_json().items() if key not in ("names", "labels")}
+    return {**facts, "members": index.members, "steps": list(sprite_files.saved_sheets(run.folder.sprites))}
+
+
+def figures(run: ShownRun) -> list[JsonObject]:
+    """Return the figures that a run records, with a label, an explanation and the best value if there is one."""
+    known = []
+    for name in run.metrics.figures():
+        look = LOOK_LABELS.get(name)
+        label, about = (look.label, look.about) if look else _LOSSES.get(name, (name.replace("_", " "), ""))
+        share = look.is_share if look else False
+        known.append({"name": name, "label": label, "about": about, "share": share, "best": _GOOD.get(name)})
+    order = ("spread", "differs", "loss_g", "loss_d", "tells", "copies", "returns")
+    return sorted(known, key=lambda one: order.index(one["name"]) if one["name"] in order else len(order))
+
+
+def ranks(run: ShownRun) -> JsonObject:
+    """Return hosts, heartbeats, rates and bytes of a run's ranks, and where the time goes."""
+    status = describe(run.path)
+    if isinstance(status, PartsStatus):
+        return clean(status.as_json())
+    facts = status.as_json()
+    wanted = ("state", "ranks", "engine", "host", "heartbeat", "rate", "members", "profile", "staleness")
+    return clean({name: facts[name] for name in wanted})
+
+
+def scores(run: ShownRun) -> JsonObject:
+    """Return the content of scores.json: the scores and the verdict; empty if there are none."""
+    try:
+        content = json.loads(run.read(run.folder.scores_path, _MOST_SCORES))
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"scores.json of {run.path.name} cannot be read ({error}).") from error
+    return clean(content) if isinstance(content, dict) else {}
+
+
+def _flat(settings: Mapping[str, Any], prefix: str = "") -> JsonObject:
+    """Return nested settings by their dotted key.
+
+    >>> _flat({"train": {"batch": 8}, "code": []})
+    {'train.batch': 8, 'code': []}
+    """
+    values: JsonObject = {}
+    for key, value in settings.items():
+        values |= _flat(value, f"{prefix}{key}.") if isinstance(value, dict) and value else {prefix + key: value}
+    return values
+
+
+def clean(content: JsonObject) -> JsonObject:
+    """Return JSON without control characters in its texts, and without numbers that are not finite."""
+    return {without_controls(key): _without_controls(plain(value)) for key, value in content.items()}
+
+
+def _without_controls(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_controls(value)
+    if isinstance(value, dict):
+        return {without_controls(str(key)): _without_controls(item) for key, item in value.items()}
+    return [_without_controls(item) for item in value] if isinstance(value, list | tuple) else value

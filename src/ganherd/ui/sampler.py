@@ -1,0 +1,199 @@
+"""Draw samples of runs for the page: one request at a time, with a bound on what waits and on what each may ask for."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+import tempfile
+import threading
+import zipfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+
+from ganherd.runs.folder import mixture_of, step_without_mixture
+from ganherd.ui.run_catalog import ShownRun
+from ganherd.util.errors import UserError, counted
+from ganherd.util.files import JsonObject
+
+if TYPE_CHECKING:
+    from ganherd.mixture.mixture import Mixture, Samples
+
+MOST_SHOWN = 400  # samples on the page
+MOST_SAMPLES = 10_000  # samples of a download
+MOST_FRAMES = 120  # of a walk
+_MOST_WAITING = 16
+_MOST_BYTES = 96 << 20  # of the samples of one request
+_MOST_UNFINISHED = 64  # members of which a mixture is made while they train
+_REMEMBERED = 3  # mixtures
+T = TypeVar("T")
+
+
+class Busy(Exception):
+    """Too many requests wait for samples."""
+
+
+@dataclass(frozen=True)
+class SampleRequest:
+    """What to draw from a mixture."""
+
+    n: int = 64
+    label: str | None = None
+    seed: int = 0
+    truncation: float = 1.0
+    replica: int = 0
+    member: int | None = None
+    to_seed: int | None = None  # walk from the noise of `seed` to that of this seed, in n frames
+
+    def draw(self, mixture: Mixture) -> Samples:
+        """Return the samples."""
+        if self.n * math.prod(mixture.shape) > _MOST_BYTES:
+            most = max(1, _MOST_BYTES // math.prod(mixture.shape))
+            raise UserError(f"n: these samples are too large for one request; ask for at most {most:,}.")
+        source = mixture if self.member is None else mixture.alone(self.member)
+        if self.to_seed is not None:
+            seeds = (self.seed, self.to_seed)
+            return source.walk(self.n, seeds, self.label, self.replica, self.truncation)
+        return source.sample(self.n, self.label, self.seed, self.replica, truncation=self.truncation)
+
+
+class SampleService:
+    """Load mixtures when they are first asked for, and draw from one at a time, so that a training keeps its cores."""
+
+    def __init__(self, trust_code: bool = False) -> None:
+        self._trust_code = trust_code
+        self._one = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(_MOST_WAITING)
+        self._mixtures: dict[tuple[str, int], Mixture] = {}
+
+    def facts(self, run: ShownRun) -> JsonObject:
+        """Return what can be asked for: labels, replicas, the shape of a sample, and the step that samples are from."""
+        return self._with_mixture(run, _facts)
+
+    def show(self, run: ShownRun, request: SampleRequest) -> JsonObject:
+        """Return samples for the page: one picture of all, or points, with the label and the member of each."""
+
+        def draw(mixture: Mixture) -> JsonObject:
+            samples = request.draw(mixture)
+            return {"step": mixture.step, **shown(samples)}
+
+        return self._with_mixture(run, draw)
+
+    def file(self, run: ShownRun, request: SampleRequest, kind: str) -> bytes:
+        """Return samples as a file: a titled `png`, an `npz`, or a `zip` with a folder of images for each label."""
+
+        def write(mixture: Mixture) -> bytes:
+            from ganherd.mixture import sampling
+
+            samples = request.draw(mixture)
+            if kind == "zip":
+                return zipped(samples)
+            number = counted(request.n, "samples") + (f" of {request.label}" if request.label is not None else "")
+            above = sampling.heading(run.folder, mixture, number, request.seed, request.replica)
+            with tempfile.TemporaryDirectory() as folder:
+                path = sampling.write(samples, str(Path(folder) / f"samples.{kind}"), heading=above)
+                return path.read_bytes()
+
+        return self._with_mixture(run, write)
+
+    def _with_mixture(self, run: ShownRun, work: Callable[[Mixture], T]) -> T:
+        with self._turn():
+            from ganherd.util.host import torch_threads
+
+            mixture = self._load(run)
+            with torch_threads(1):
+                return work(mixture)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        """Wait for the others that draw, unless too many wait already."""
+        if not self._waiting.acquire(blocking=False):
+            raise Busy
+        try:
+            with self._one:
+                yield
+        finally:
+            self._waiting.release()
+
+    def _load(self, run: ShownRun) -> Mixture:
+        step = step_without_mixture(run.path)
+        if step is None:
+            version = (mixture_of(run.path) / "mixture.json").stat().st_mtime_ns
+        else:
+            members = run.folder.info.members or 1
+            if members > _MOST_UNFINISHED:
+                raise UserError(
+                    f"the mixture of {members:,} members is made when training ends; until then, look at the sprites of the herd."
+                )
+            version = step
+        key = (run.id, version)
+        if key not in self._mixtures:
+            self._mixtures = {other: value for other, value in self._mixtures.items() if other[0] != run.id}
+            while len(self._mixtures) >= _REMEMBERED:
+                self._mixtures.pop(next(iter(self._mixtures)))
+            self._mixtures[key] = self._read(run, step)
+        return self._mixtures[key]
+
+    def _read(self, run: ShownRun, step: int | None) -> Mixture:
+        if step is None:
+            from ganherd.mixture import mixture
+
+            return mixture.load(run.path, self._trust_code)
+        from ganherd.training.variants.unfinished import load_unfinished
+
+        return load_unfinished(run.path, self._trust_code)
+
+
+def _facts(mixture: Mixture) -> JsonObject:
+    can_choose = mixture.takes_label or bool((mixture.label_of >= 0).all())
+    return {
+        "labels": list(mixture.labels) if can_choose else [],
+        "replicas": mixture.replicas,
+        "members": mixture.members,
+        "shape": list(mixture.shape),
+        "step": mixture.step,
+        "kind": "images" if mixture.is_image else "points",
+    }
+
+
+def shown(samples: Samples) -> JsonObject:
+    """Return samples as JSON: a PNG of all images in a grid, or a list of points."""
+    facts: JsonObject = {"y": samples.y.tolist(), "member": samples.member.tolist(), "labels": list(samples.labels)}
+    if samples.x.ndim == 2:
+        points = [[round(float(v), 4) for v in point] if np.isfinite(point).all() else None for point in samples.x]
+        return {"kind": "points", "points": points, **facts}
+    from PIL import Image
+
+    from ganherd.viz.sprite_sheet import SheetLayout, draw_sprites
+
+    n, _, height, width = samples.x.shape
+    layout = SheetLayout(1, height, width, max(1, math.ceil(math.sqrt(n))))
+    out = io.BytesIO()
+    Image.fromarray(draw_sprites(samples.x[:, None], layout)).save(out, "PNG", compress_level=6)
+    image = "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
+    return {"kind": "images", "image": image, "columns": layout.columns, "tile": [height, width], **facts}
+
+
+def zipped(samples: Samples) -> bytes:
+    """Return a zip archive with a PNG file for each image, in a folder for each label; `ganherd train` reads it unpacked."""
+    from ganherd.mixture import image_folder
+
+    if samples.x.ndim == 2:
+        raise UserError("points cannot be saved as images: download the npz instead.")
+    if samples.x.shape[1] not in (1, 3):
+        raise UserError("images of this kind are no PNG files that can be read again: download the npz instead.")
+    names = image_folder.folder_names(samples.labels)
+    numbers: dict[int, int] = {}
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_STORED) as archive:
+        for label, content in zip(samples.y.tolist(), image_folder.encode(samples.x), strict=True):
+            number = numbers[label] = numbers.get(label, -1) + 1
+            folder = f"{names[label]}/" if label >= 0 else ""
+            # a fixed date: the same samples are the same file
+            archive.writestr(zipfile.ZipInfo(f"{folder}{number:06d}.png", (1980, 1, 1, 0, 0, 0)), content)
+    return out.getvalue()

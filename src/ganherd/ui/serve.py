@@ -1,0 +1,128 @@
+"""Run the server: choose a free port, announce the address, and start it next to a training."""
+
+from __future__ import annotations
+
+import getpass
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from types import FrameType
+
+from ganherd.ui.access import is_loopback
+from ganherd.util.errors import UserError
+from ganherd.util.text import say
+
+PORT = 8421
+_TRIES = 50  # ports after the default one that are tried
+
+
+def check_installed() -> None:
+    """Raise `UserError` if the extra `ui` is not installed."""
+    missing = [name for name in ("fastapi", "uvicorn") if find_spec(name) is None]
+    if missing:
+        raise UserError(f"the page needs {' and '.join(missing)}: pip install 'ganherd[ui]'.")
+
+
+def serve(
+    roots: Sequence[Path], host: str, port: int | None, needs_token: bool, trust_code: bool, landing: str = "#/"
+) -> None:
+    """Serve the page until Ctrl-C.
+
+    Args:
+        roots: Runs, and folders of runs.
+        host: The address to bind to. For all but this machine's own ones, a random token guards the page.
+        port: The port; 0: any free one; None: 8421, or the next free one.
+        needs_token: Whether a token guards the page on this machine, too.
+        trust_code: Build nets that are not ganherd's when samples are asked for; this runs their code.
+        landing: The part of the address that names the view to open.
+    """
+    import uvicorn
+
+    from ganherd.ui.app import create_app
+
+    class _Server(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            app.state.feed.close()  # otherwise the server waits for pages that listen
+            super().handle_exit(sig, frame)
+
+    listener = bind(host, port)
+    token = secrets.token_urlsafe(18) if needs_token or not is_loopback(host) else None
+    app = create_app(roots, host, token, trust_code)
+    for line in announcement(host, listener.getsockname()[1], token, landing):
+        say(line)
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=3, limit_concurrency=512,
+        server_header=False,
+    )  # fmt: skip
+    with suppress(KeyboardInterrupt):
+        _Server(config).run(sockets=[listener])
+
+
+def bind(host: str, port: int | None) -> socket.socket:
+    """Return a socket that is bound to an address.
+
+    Raises:
+        UserError: The port is taken, or there is no such address here.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for number in [port] if port is not None else [*range(PORT, PORT + _TRIES), 0]:
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, number))
+            listener.listen(2048)  # the address works as soon as it is printed
+        except OSError as error:
+            listener.close()
+            if port is None and number:
+                continue
+            raise UserError(
+                f"the page cannot be served at {host}, port {number}: {error.strerror}. Choose another --host or --port."
+            ) from error
+        return listener
+    raise AssertionError("port 0 is always free")
+
+
+def announcement(host: str, port: int, token: str | None, landing: str = "#/") -> list[str]:
+    """Return the lines that tell where the page is, from here and from another machine.
+
+    >>> announcement("127.0.0.1", 8421, None)[0]
+    'page: http://127.0.0.1:8421/#/'
+    """
+    query = f"?token={token}" if token else ""
+    shown = "127.0.0.1" if is_loopback(host) else socket.getfqdn() if host in ("0.0.0.0", "::") else host
+    shown = f"[{shown}]" if ":" in shown else shown
+    lines = [f"page: http://{shown}:{port}/{query}{landing}"]
+    if is_loopback(host):
+        try:
+            user = getpass.getuser()
+        except (OSError, KeyError):  # a user without a name, as in containers
+            user = "USER"
+        lines.append(f"from another machine: ssh -N -L {port}:127.0.0.1:{port} {user}@{socket.gethostname()}")
+    else:
+        lines.append("Everybody who has this address, with its token, sees these runs.")
+    return [*lines, "Ctrl-C ends it."]
+
+
+@contextmanager
+def page_beside(folder: Path, quiet: bool) -> Iterator[None]:
+    """Serve the page in a child process inside the block. On a terminal it stays open until Ctrl-C after the block."""
+    check_installed()
+    words = [sys.executable, "-m", "ganherd", "ui", str(folder), "--newest"]
+    page = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    try:
+        yield
+        if sys.stdin is not None and sys.stdin.isatty() and not quiet and page.poll() is None:
+            say("The page stays open; Ctrl-C ends it.")
+            with suppress(KeyboardInterrupt):
+                page.wait()
+    finally:
+        page.terminate()
+        try:
+            page.wait(5)
+        except subprocess.TimeoutExpired:
+            page.kill()

@@ -1,0 +1,209 @@
+"""The page is private: other sites, other users and hostile run folders get nothing from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import page_server
+import pytest
+import run_files
+from page_server import PageServer
+
+from ganherd.ui import sampler
+from ganherd.ui.access import COOKIE
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/api/runs/..",
+        "/api/runs/../../etc/passwd",
+        "/api/runs/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+        "/api/runs/classes/sprites/..%2f..%2frun.json",
+        "/api/runs/classes%2f..%2f..%2fsecret",
+        "/static/../app.py",
+        "/static/%2e%2e/app.py",
+        "/static//etc/passwd",
+        "/static/views/../../app.py",
+        "//etc/passwd",
+    ],
+)
+def test_paths_that_climb_out_find_nothing(page: PageServer, shown_runs: Path, path: str) -> None:
+    (shown_runs.parent / "secret").mkdir(exist_ok=True)
+    answer = page.get(path)
+    assert answer.status in (404, 422) and b"root:" not in answer.body and b"create_app" not in answer.body
+
+
+def test_names_and_labels_with_html_stay_text(tmp_path: Path, shown_runs: Path) -> None:
+    name = "<img src=x onerror=alert(1)>"
+    shutil.copytree(shown_runs / "classes", tmp_path / name)
+    index = tmp_path / name / "sprites" / "index.json"
+    facts = json.loads(index.read_text())
+    facts["labels"] = ["<script>alert(1)</script>", "\x1b[31mred", None]
+    index.write_text(json.dumps(facts))
+    with page_server.serving([tmp_path]) as page:
+        listed = page.get("/api/runs")
+        assert (
+            listed.headers["content-type"] == "application/json"
+            and listed.headers["x-content-type-options"] == "nosniff"
+        )
+        run = listed.json["runs"][0]
+        assert run["name"] == name and run["id"].startswith("run-")  # the id is a plain word
+        details = page.get(f"/api/runs/{run['id']}").json
+        assert details["labels"] == ["<script>alert(1)</script>", "\N{REPLACEMENT CHARACTER}[31mred", None]
+        policy = page.get("/").headers["content-security-policy"]
+        assert "default-src 'none'" in policy and "script-src 'self';" in policy and "unsafe" not in policy
+
+
+def test_a_huge_n_is_refused_before_anything_is_drawn(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler.SampleService, "_load", lambda *_: pytest.fail("the mixture was loaded"))
+    for path in ("samples?n=1000000000", "samples.npz?n=1000000000", "walk?frames=1000000000"):
+        assert page.get(f"/api/runs/classes/{path}").status == 422
+
+
+def test_samples_that_do_not_fit_one_request_are_refused(page: PageServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sampler, "_MOST_BYTES", 64 * 10)
+    assert page.get("/api/runs/classes/samples?n=10").status == 200
+    assert "ask for at most 10" in page.get("/api/runs/classes/samples?n=11").sentence
+
+
+def test_a_thousand_parallel_requests_are_answered_or_told_to_wait(page: PageServer) -> None:
+    paths = ["/api/runs/classes/samples?n=400", "/api/runs", "/api/runs/classes/metrics?figures=loss_g", "/"]
+    with ThreadPoolExecutor(100) as pool:
+        answers = list(pool.map(lambda i: page.get(paths[i % 4]), range(1000)))
+    statuses = {answer.status for answer in answers}
+    assert statuses <= {200, 503} and all(answers[i].status == 200 for i in range(1000) if i % 4)
+    refused = [answer for answer in answers if answer.status == 503]
+    assert all("Try again" in answer.sentence and answer.headers["retry-after"] for answer in refused)
+    assert page.get("/api/runs/classes/samples?n=4").status == 200
+
+
+def test_the_token_opens_the_page_and_nothing_else_does(shown_runs: Path) -> None:
+    with page_server.serving([shown_runs], "0.0.0.0", "secret-token") as page:
+        for path, headers in (
+            ("/", {}),
+            ("/api/runs", {}),
+            ("/static/app.js", {}),
+            ("/api/runs?token=wrong", {}),
+            ("/api/runs?token=", {}),
+            ("/api/runs", {"Cookie": f"{COOKIE}=wrong"}),
+            ("/api/runs", {"Authorization": "Bearer wrong"}),
+            ("/api/runs", {"Cookie": 'x="\\'}),
+        ):
+            answer = page.get(path, **headers)
+            assert answer.status == 401 and "token" in answer.sentence and b"classes" not in answer.body
+        visit = page.get("/?token=secret-token&x=1")
+        assert visit.status == 303 and visit.headers["location"] == "/?x=1"
+        cookie = visit.headers["set-cookie"]
+        assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
+        assert page.get("/api/runs", Cookie=cookie.partition(";")[0]).status == 200
+        assert page.get("/api/runs", Authorization="Bearer secret-token").status == 200
+        assert page.get("//evil.example/?token=secret-token").headers["location"].startswith("/evil")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8421", "127.0.0.1.evil.example", "", "10.0.0.1", "[::2]"]
+)
+def test_other_names_that_point_here_are_refused(page: PageServer, host: str) -> None:
+    answer = page.get("/api/runs", Host=host)
+    assert answer.status in (400, 421) and b"classes" not in answer.body
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:9999", "localhost:8421", "[::1]:80", "LOCALHOST"])
+def test_the_names_of_this_machine_and_any_port_of_a_tunnel_are_answered(page: PageServer, host: str) -> None:
+    assert page.get("/api/runs", Host=host).status == 200
+
+
+def test_outside_of_this_machine_only_addresses_and_its_own_name_are_answered(shown_runs: Path) -> None:
+    import socket
+
+    with page_server.serving([shown_runs], "0.0.0.0", "t") as page:
+        for host, status in (("10.1.2.3:80", 200), (socket.gethostname(), 200), ("evil.example", 421)):
+            assert page.get("/api/runs", Host=host, Authorization="Bearer t").status == status
+
+
+def test_requests_from_other_sites_are_refused(page: PageServer) -> None:
+    own = f"127.0.0.1:{page.port}"
+    refused = (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": f"http://{own}.evil.example"},
+        {"Origin": "http://127.0.0.1:1"},
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "no-cors", "Sec_Fetch_Dest": "image"},
+        {"Sec_Fetch_Site": "same-site"},
+        {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "iframe"},
+    )
+    for headers in refused:
+        for path in ("/api/runs", "/api/runs/classes/sprites/30", "/api/runs/classes/samples?n=1"):
+            assert page.get(path, **headers).status == 403, headers
+    assert page.get("/api/runs", Origin=f"http://{own}", Sec_Fetch_Site="same-origin").status == 200
+    visit = {"Sec_Fetch_Site": "cross-site", "Sec_Fetch_Mode": "navigate", "Sec_Fetch_Dest": "document"}
+    assert page.get("/", **visit).status == 200  # a link that a friend has sent
+    assert page.get("/api/runs", **visit).status == 403
+
+
+def test_the_server_only_reads(page: PageServer, shown_runs: Path) -> None:
+    before = run_files.snapshot(shown_runs)
+    for method in ("POST", "PUT", "DELETE", "PATCH", "OPTIONS"):
+        assert page.get("/api/runs", method=method).status == 405
+    for path in ("", "/metrics?figures=loss_g", "/events", "/sprites", "/picture", "/samples?n=2", "/ranks", "/scores"):
+        assert page.get(f"/api/runs/classes{path}").status == 200
+    assert run_files.snapshot(shown_runs) == before
+
+
+def test_a_truncated_record_is_shown_up_to_where_it_is_whole(tmp_path: Path, shown_runs: Path) -> None:
+    shutil.copytree(shown_runs / "classes", tmp_path / "cut")
+    metrics, events = tmp_path / "cut" / "metrics.jsonl", tmp_path / "cut" / "events.jsonl"
+    lines = metrics.read_bytes().splitlines(keepends=True)
+    metrics.write_bytes(b"".join([lines[0], b"not json\n", *lines[1:4], lines[4][:30]]))
+    events.write_bytes(events.read_bytes()[:-9])
+    (tmp_path / "cut" / "scores.json").write_text("{")
+    with page_server.serving([tmp_path]) as page:
+        answer = page.get("/api/runs/cut/metrics?figures=loss_g").json
+        assert answer["step"] == [3, 6, 9, 12] and answer["damaged"] == 1
+        assert answer["offset"] == sum(map(len, lines[:4])) + 9  # the line that is being written comes later
+        assert page.get("/api/runs/cut/record?step=30&figures=loss_g").json["step"] == 12
+        assert page.get("/api/runs/cut/events").json["events"][-1]["event"] != "finish"
+        assert "cannot be read" in page.get("/api/runs/cut/scores").sentence
+        assert page.get("/api/runs/cut").status == 200
+
+
+def test_a_hostile_run_folder_gets_nothing(tmp_path: Path, shown_runs: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("my password")
+    runs = tmp_path / "runs"
+    for name in ("link", "pipe", "deep", "numbers", "index", "code"):
+        shutil.copytree(shown_runs / "classes", runs / name)
+    sheet = runs / "link" / "sprites" / "step-00000030.webp"
+    sheet.unlink()
+    sheet.symlink_to(secret)
+    os.mkfifo(runs / "pipe" / "sprites" / "step-00000031.webp")
+    (runs / "deep" / "run.json").write_text('{"a":' * 5000)
+    line = {"step": 33, "seconds": 1e999, "loss_g": ["nan", [[]], {"a": 1}], "__proto__": [1], "rate": "x" * 1000}
+    with (runs / "numbers" / "metrics.jsonl").open("a") as handle:
+        handle.write(json.dumps(line) + "\n" + '{"step": -5}\n' + "[" * 5000 + "\n")
+    (runs / "index" / "sprites" / "index.json").write_text(
+        '{"kind": "images", "names": [], "labels": [], "samples": 0}'
+    )
+    recipe = (runs / "code" / "recipe.yaml").read_text()
+    (runs / "code" / "recipe.yaml").write_text(recipe.replace("name: small", "name: os:getcwd"))
+    mixture = runs / "code" / "mixture" / "mixture.json"
+    mixture.write_text(mixture.read_text().replace('"small"', '"os:getcwd"'))
+    (runs / "outside").symlink_to(tmp_path)
+    with page_server.serving([runs]) as page:
+        listed = {run["name"]: run for run in page.get("/api/runs").json["runs"]}
+        assert "link" in listed["link"]["problem"] and listed["deep"]["problem"] and listed["outside"]["problem"]
+        for path in ("", "/sprites/30", "/samples?n=1", "/metrics?figures=loss_g"):
+            answer = page.get(f"/api/runs/link{path}")
+            assert answer.status == 422 and "link" in answer.sentence and b"password" not in answer.body
+        assert page.get("/api/runs/pipe/sprites/31").status == 422
+        assert page.get("/api/runs/deep").status == 422
+        numbers = page.get("/api/runs/numbers/metrics?figures=loss_g,rate,__proto__&members=all").json
+        assert numbers["step"][-1] == 33 and numbers["damaged"] == 2
+        assert numbers["figures"]["loss_g"]["lines"][0][-1] is None
+        assert page.get("/api/runs/index").json["sprites"] is None
+        assert "--trust-code" in page.get("/api/runs/code/samples?n=1").sentence
