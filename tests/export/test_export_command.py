@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from ganherd.export.model_card import card
@@ -133,23 +132,3 @@ def test_net_of_a_stranger_is_not_run_without_leave(cli, run, tmp_path) -> None:
     for kind, target in (("torch", "x"), ("onnx", "x.onnx"), ("html", "x.html"), ("hub", "y")):
         assert "--trust-code" in cli("export", copy, "--format", kind, "-o", target).sentence
     assert not list(Path().iterdir())
-
-
-@pytest.mark.browser
-def test_page_draws_the_same_samples_in_a_browser_without_a_network(cli, run) -> None:
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if browser is None:
-        pytest.skip("no Chromium")
-    assert cli("export", run, "--format", "html", "-o", "model.html").code == 0
-    expected = sampled(cli, run, "-n", 64)
-    page = Path("model.html").read_text(encoding="utf-8")
-    report = "document.title = JSON.stringify(drawn.map((d) => [Array.from(d.x), d.label]))"
-    probe = f"<script>addEventListener('load', () => setTimeout(() => {{ {report} }}, 3000))</script></body>"
-    Path("probe.html").write_text(page.replace("</body>", probe), encoding="utf-8")
-    address = Path("probe.html").resolve().as_uri()
-    options = ("--headless", "--no-sandbox", "--disable-gpu", "--virtual-time-budget=9000", "--dump-dom")
-    done = subprocess.run([browser, *options, address], capture_output=True, text=True, check=True, timeout=120)
-    drawn = json.loads(done.stdout.split("<title>")[1].split("</title>")[0])
-    assert grey_levels([x for x, _ in drawn], expected["x"].reshape(64, -1)) <= 1
-    assert [y for _, y in drawn] == expected["y"].tolist()
-    assert 'data-milliseconds="' in done.stdout
