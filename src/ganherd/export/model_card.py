@@ -95,10 +95,10 @@ def card(run: RunFolder, mixture: Mixture, model: PortableModel, licence: str, w
         memorisation=_memorisation(scores.get("memorisation"), verdict),
         limits=list(_limits(mixture, scores, verdict)),
         training=[(name, _escaped(value)) for name, value in _training(mixture, info, recipe)],
-        licence=f"`{licence}`, for the weights and the loader. The data has a licence of its own."
+        licence=f"`{licence}`, for the weights and the loader. The data has its own licence."
         if licence
         else "No licence was chosen. Before you publish this folder, set `license` at the top of this file "
-        "(or export again with `--license`). The data has a licence of its own.",
+        "(or export again with `--license`). The data has its own licence.",
     )
     chosen = {key: value for key, value in front.items() if value is not None}
     return f"---\n{yaml.safe_dump(chosen, sort_keys=False)}---\n\n{body}"

@@ -94,7 +94,7 @@ def _first_if_empty(graph: GraphBuilder, count: str) -> str:
 
 
 def _row(name: str, value: Tensor, row: int) -> tuple[str, Tensor | None]:
-    """Return a member's row of a tensor under a name of its own; members may share the only row."""
+    """Return a member's row of a tensor under its own name; members may share the only row."""
     row %= len(value)
     return f"{name}.{row}", value[row]
 

@@ -1,6 +1,6 @@
 """A mixture as a portable model: the layers of its nets, the weights of its members, and how samples are drawn from seeds.
 
-A portable model draws every sample from a seed of its own, with streams of version 3 (`herd/rng.py`): the same seed and label
+A portable model draws every sample from its own seed, with streams of version 3 (`herd/rng.py`): the same seed and label
 give the same sample in PyTorch, ONNX Runtime and a web page. `ganherd sample --portable` draws the same.
 """
 
