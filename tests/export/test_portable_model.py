@@ -108,6 +108,13 @@ def test_portable_sample_depends_on_its_seed_alone() -> None:
     assert np.array_equal(first.x[70:], later.x) and np.array_equal(first.member[70:], later.member)
 
 
+def test_portable_walk_begins_and_ends_at_the_samples_of_its_seeds() -> None:
+    whole = mixture_of(*NETS[0]).portable()
+    walk = whole.walk(3, (5, 9), label=1)
+    ends = np.concatenate([whole.sample(1, label=1, seed=seed).x for seed in (5, 9)])
+    assert np.abs(walk.x[[0, 2]].astype(np.float64) - ends).max() <= 1 and not np.array_equal(walk.x[1], walk.x[0])
+
+
 def test_portable_noise_is_normal_and_differs_from_the_usual_streams() -> None:
     whole = mixture_of(*NETS[0])
     with rng.using(rng.PORTABLE):
