@@ -87,6 +87,16 @@ def test_suggestions_fit(cli, words: list[str], said: str) -> None:
     assert said in cli(*words).sentence
 
 
+def test_flags_show_no_type(cli) -> None:
+    (line,) = [line for line in cli("status", "--help").out.splitlines() if "--json" in line]
+    assert "<bool>" not in line and "as one JSON object" in line
+
+
+def test_a_misspelt_folder_is_recognised(cli) -> None:
+    Path("pictures").mkdir()
+    assert "neither a recipe nor a folder 'pictres'; did you mean 'pictures'?" in cli("train", "pictres").sentence
+
+
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a run, a tag, pictures and a recipe."""

@@ -6,6 +6,8 @@ import json
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +20,8 @@ import ganherd
 from ganherd.runs import clean, run_names
 from ganherd.runs.folder import RunFolder
 from ganherd.scoring import one_run
-from ganherd.util.errors import UserError
+from ganherd.training.endings import reported_end
+from ganherd.util.errors import Interrupted, UserError
 
 
 @pytest.fixture(scope="module")
@@ -274,3 +277,63 @@ def test_the_gpu_is_started_only_for_runs_that_may_use_it(
     monkeypatch.setattr("ganherd.cli.train_command.wake_gpu", lambda: calls.append(1))
     assert cli("train", "little.yaml", "--set", f"engine.device={device}", "--budget", "1steps", "--quiet").code == 0
     assert len(calls) == woken
+
+
+def test_a_run_is_known_by_the_name_that_the_list_shows(cli, little: Path) -> None:
+    assert cli("status", "00001-little").out.startswith("runs/00001-little: finished")
+    assert "did you mean 'runs/00001-little'?" in cli("status", "00001-litle").sentence
+    assert "`ganherd runs` lists those that there are" in cli("status", "nowhere/zebra").sentence
+    cli("runs", "tag", little, "best")
+    assert "There are @best." in cli("status", "@zebra").sentence
+
+
+def test_runs_in_the_current_folder_are_listed_and_can_be_the_last(cli, little: Path) -> None:
+    os.utime(little / "run.json", (1e9, 1e9))
+    shutil.copytree(little, "first")
+    shutil.copytree(little, "comparisons/a/budget/fast")
+    os.utime("first/run.json", (2e9, 2e9))
+    assert "@last is first" in cli("status", "@last").err
+    names = [run["name"] for run in json.loads(cli("runs", "--json").out)["runs"]]
+    assert names == ["00001-little", "first"]
+    (compared,) = json.loads(cli("runs", "list", "comparisons", "--json").out)["runs"]
+    assert compared["name"] == "a/budget/fast"
+
+
+def test_a_run_whose_data_was_moved_is_resumed_from_the_new_place(cli, little: Path) -> None:
+    content = (little / "recipe.yaml").read_text()
+    source = yaml.safe_load(content)["data"]["source"]
+    shutil.copy(source, "moved.npz")
+    (little / "recipe.yaml").write_text(content.replace(source, str(Path("gone.npz").absolute())))
+    said = cli("train", "--resume", little, "--budget", "32steps").sentence
+    assert "name its new place with --set data.source=PATH, also when you resume a run" in said
+    words = ("train", "--resume", little, "--set", "data.source=moved.npz", "--budget")
+    assert cli(*words, "32steps", "--quiet").code == 0
+    assert yaml.safe_load((little / "recipe.yaml").read_text())["data"]["source"] == str(Path("moved.npz").absolute())
+    changes = json.loads((little / "run.json").read_text())["changes"]
+    assert changes == ["train.budget=32steps", f"data.source={Path('moved.npz').absolute()}"]
+    np.savez("other.npz", x=np.zeros((30, 1, 8, 8), np.uint8), y=np.arange(30) % 3)
+    assert (
+        "has changed since it was started" in cli(*words[:-2], "data.source=other.npz", "--budget", "34steps").sentence
+    )
+
+
+@pytest.mark.parametrize("error", [Interrupted("stopped by SIGINT at step 30."), UserError("the disk is full.")])
+def test_status_says_why_a_run_ended_early_until_it_is_resumed(cli, little: Path, error: Exception) -> None:
+    session: Any = SimpleNamespace(resumed=None, folder=RunFolder(little), resume_command="ganherd …")
+    with pytest.raises(type(error)), reported_end(session):
+        raise error
+    assert f"why it ended there: {error}" in cli("status", little).out
+    assert json.loads(cli("status", little, "--json").out)["reason"] == str(error)
+    assert cli("train", "--resume", little, "--budget", "32steps", "--quiet").code == 0
+    assert "why it ended there" not in cli("status", little).out
+
+
+def test_a_run_that_grew_is_called_after_its_data_or_the_run_it_grew_from(cli, little: Path) -> None:
+    (data,) = Path().glob("*.npz")
+    arrays = dict(np.load(data))
+    names = {"labels": np.array([*arrays["labels"], "new"])} if "labels" in arrays else {}
+    y = np.where(np.arange(len(arrays["y"])) < 10, arrays["y"].max() + 1, arrays["y"])
+    np.savez("more.npz", **{**arrays, "y": y, **names})
+    assert cli("train", "more.npz", "--grow", little, "--budget", "2steps", "--quiet").code == 0
+    info = json.loads(Path("runs/00002-more/run.json").read_text())
+    assert info["recipe"] == "little"

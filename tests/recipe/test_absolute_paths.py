@@ -104,7 +104,7 @@ def test_moved_data_is_one_sentence_with_the_way_out_that_works(project: Path) -
     run = ganherd.train(tiny_recipe("data.npz"), run="run", quiet=True)
     shutil.move("data.npz", "moved.npz")
     with pytest.raises(
-        UserError, match="data.npz' is neither .* if it was moved, name its new place.* in its recipe.yaml"
+        UserError, match="data.npz' is neither .* if it was moved, name its new place.* in the run's recipe.yaml"
     ):
         ganherd.resume(run.path, ["train.budget=8steps"], quiet=True)
     text = run.folder.recipe_path.read_text()

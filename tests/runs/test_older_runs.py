@@ -84,7 +84,7 @@ def test_it_is_resumed_exactly(run: Path, strategy: str, cli: Command, monkeypat
     norms = {name: float(tensor.double().norm()) for name, tensor in tensors.items()}
     assert norms == pytest.approx({name: one["norm"] for name, one in expected.items()}, rel=1e-3, abs=1e-5)
     now = _json(run / "run.json")
-    assert set(now) == {*info, "memory"} and now["step"] == 30
+    assert set(now) == {*info, "memory", "reason"} and now["step"] == 30
     assert (run / "metrics.jsonl").read_bytes().startswith(lines)
 
 

@@ -78,7 +78,8 @@ _TRAIN, _RESULTS, _RUNS, _INPUT, _MACHINE = "Train", "Results", "Runs", "Data an
 _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     (_TRAIN, train, ("ganherd train", "ganherd train pictures --budget 10m", "ganherd train mnist-wcgan --set train.batch=32",
                      "ganherd train --resume @last --budget +200steps")),
-    (_TRAIN, compare, ("ganherd compare digits-wcgan digits-nonsat --budget 60s",)),
+    (_TRAIN, compare, ("ganherd compare digits-wcgan digits-nonsat --budget 60s",
+                       "ganherd compare digits-wcgan --vary optim.lr_g=1e-4,5e-4")),
     (_RESULTS, sample, ("ganherd sample @last -n 64 -o grid.png", "ganherd sample @last --per-class 100 -o made/")),
     (_RESULTS, score, ("ganherd score @last", "ganherd score --real pictures --fake made")),
     (_RESULTS, check, ("ganherd check @last", "ganherd check @last --json")),
@@ -112,7 +113,17 @@ def command_group() -> TyperGroup:
     """Return all commands with their arguments. Building them takes longer than most commands, so a process does it once."""
     group = typer.main.get_command(app)  # with the options of the shell completion
     assert isinstance(group, TyperGroup)
+    _hide_types_of_flags(group)
     return group
+
+
+def _hide_types_of_flags(command: Any) -> None:
+    """Show no type next to options that take no value, for this command and those below it."""
+    for param in command.params:
+        if getattr(param, "is_flag", False):
+            param.metavar = ""
+    for below in getattr(command, "commands", {}).values():
+        _hide_types_of_flags(below)
 
 
 def main() -> None:

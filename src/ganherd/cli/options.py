@@ -49,12 +49,13 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]
 
 def named_run(word: Path | None) -> Path | None:
     """Return the run folder that a word names, and report which one `@last` or a tag is."""
-    if word is None or not str(word).startswith("@"):
+    if word is None or "\0" in str(word) or word.exists():
         return word
     from ganherd.runs import run_names
 
     path = run_names.named_run(word)
-    say(f"{word} is {path}")
+    if path != word:
+        say(f"{word} is {path}")
     return path
 
 

@@ -7,6 +7,16 @@ from pathlib import Path
 from ganherd.recipe.preset_texts import preset_names
 from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
+from ganherd.util.text import did_you_mean, nearest
+
+
+def refuse_misspelt(word: str) -> None:
+    """Raise a `UserError` if a word names neither a recipe nor a file, and looks like a folder that is here."""
+    if Path(word).name != word or Path(word).exists() or word in preset_names() or nearest(word, preset_names()):
+        return
+    folders = [path.name for path in Path().iterdir() if path.is_dir()]
+    if hint := did_you_mean(word, folders, "{}"):
+        raise UserError(f"there is neither a recipe nor a folder {word!r}; {hint}")
 
 
 def is_own_data(word: str) -> bool:

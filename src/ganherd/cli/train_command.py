@@ -39,6 +39,7 @@ class TrainCommand:
     verbose: bool
     quiet: bool
     name: str | None = None  # of the run folder; default: that of the recipe
+    recipe_name: str | None = None  # for run.json; default: the name of the file
     grown_from: Path | None = None  # the finished run whose classes stay
     chosen: str = ""  # what was chosen for the user's own data, for people
 
@@ -49,9 +50,11 @@ class TrainCommand:
             recipe_name: The recipe that --recipe names.
             grows: The recipe is that of the run that --grow names.
         """
-        from ganherd.cli.own_data import is_own_data
+        from ganherd.cli.own_data import is_own_data, refuse_misspelt
 
         source = self.recipe
+        if source:
+            refuse_misspelt(source)
         if source is None or not is_own_data(source):
             refuse(
                 (
@@ -63,7 +66,8 @@ class TrainCommand:
             return
         refuse((self.resume, f"--resume uses the data of the run: leave {source} out."))
         if grows and recipe_name is None:
-            self.recipe, self.overrides = None, [f"data.source={source}", *self.overrides]
+            self.name, self.recipe = Path(source).stem, None
+            self.overrides = [f"data.source={source}", *self.overrides]
             return
         from ganherd import recommend
 
@@ -90,7 +94,7 @@ class TrainCommand:
         if self.recipe is not None:  # a recipe that is given with --resume must be that of the run
             from ganherd.training.setup.identity import refuse_changes
 
-            refuse_changes(folder.recipe, recipe_file.load(self.recipe, self.overrides), folder)
+            refuse_changes(folder.recipe, recipe_file.load(self.recipe, self.overrides), folder, may_move=True)
         return recipe_file.load(folder.recipe_path, self.overrides)
 
     def grow(self, finished: Path) -> None:
@@ -100,7 +104,9 @@ class TrainCommand:
         self.grown_from = finished
         self.overrides.append(f"herd.grow_from={finished}")
         if self.recipe is None:
-            self.recipe = str(RunFolder.open(finished).recipe_path)
+            folder = RunFolder.open(finished)
+            self.recipe, self.recipe_name = str(folder.recipe_path), folder.info.recipe
+            self.name = self.name or f"{finished.name.lstrip('0123456789-') or finished.name}-grown"
 
     def look(self, explain: bool) -> None:
         """Run --explain or --dry-run."""
@@ -202,7 +208,7 @@ class TrainCommand:
         if self.resume:
             settings = (self.overrides, self.quiet, self.trust_code, comm)
             return session.resume(self.resume, *settings, finishers=api.FINISHERS, began=began)
-        recipe = Path(self.recipe or recipe_file.DEFAULT).stem
+        recipe = self.recipe_name or Path(self.recipe or recipe_file.DEFAULT).stem
         origin, name = {"recipe": recipe, "changes": self.overrides}, self.name or recipe
         settings_of_run: Any = {"job": comm, "finishers": api.FINISHERS, "began": began, "origin": origin}
         return session.train(loaded, self.run, name, self.quiet, **settings_of_run)

@@ -158,7 +158,7 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
         if path.is_absolute():
             raise UserError(
                 f"data.source {name!r} is neither a known name nor a file or folder that exists; if it was moved, name its new "
-                "place: with --set data.source=PATH, or for a run that has begun in its recipe.yaml."
+                "place with --set data.source=PATH, also when you resume a run, or in the run's recipe.yaml."
             )
         names = DATA_SOURCES.names()
         hint = did_you_mean(name, names, "{}") or f"give a path, or one of {', '.join(names)}."

@@ -281,7 +281,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
 
     >>> load("runs/no-such-run")
     Traceback (most recent call last):
-    ganherd.util.errors.UserError: there is no run folder runs/no-such-run; `ganherd train --run runs/no-such-run` makes one.
+    ganherd.util.errors.UserError: there is no run folder runs/no-such-run; `ganherd runs` lists those that there are.
     """
     folder = mixture_of(path)
     facts = mixture_files.read_facts(folder)

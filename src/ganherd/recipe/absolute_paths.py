@@ -30,21 +30,23 @@ def located(recipe: Recipe, folders: Sequence[Path], packaged: Collection[str]) 
         packaged: Names of recipes that come with ganherd.
     """
     herd, strategy = recipe.herd, recipe.strategy
-    settings = strategy.settings.with_absolute_paths(_absolute)
-    first = herd.first and _with(herd.first, recipe=_absolute(herd.first.recipe, packaged))
+    settings = strategy.settings.with_absolute_paths(absolute_path)
+    first = herd.first and _with(herd.first, recipe=absolute_path(herd.first.recipe, packaged))
     members = (
-        [_with(one, run=_absolute(one.run)) for one in herd.members] if isinstance(herd.members, list) else herd.members
+        [_with(one, run=absolute_path(one.run)) for one in herd.members]
+        if isinstance(herd.members, list)
+        else herd.members
     )
     places = [str(folder.absolute()) for folder in folders]
     return _with(
         recipe,
-        code=[_absolute(place) for place in recipe.code] or folders_with(recipe.own_names, [*places, os.getcwd()]),
-        data=_with(recipe.data, source=_absolute(recipe.data.source, DATA_SOURCES)),
+        code=[absolute_path(place) for place in recipe.code] or folders_with(recipe.own_names, [*places, os.getcwd()]),
+        data=_with(recipe.data, source=absolute_path(recipe.data.source, DATA_SOURCES)),
         herd=_with(
             herd,
             members=members,
-            start_from=herd.start_from and _absolute(herd.start_from),
-            grow_from=herd.grow_from and _absolute(herd.grow_from),
+            start_from=herd.start_from and absolute_path(herd.start_from),
+            grow_from=herd.grow_from and absolute_path(herd.grow_from),
             first=first,
         ),
         strategy=_with(strategy, **{section_of(strategy.name): settings}),
@@ -57,7 +59,7 @@ def _with(section: S, **values: object) -> S:
     return section.model_copy(update=changed) if changed else section
 
 
-def _absolute(text: str, names: Collection[str] = ()) -> str:
+def absolute_path(text: str, names: Collection[str] = ()) -> str:
     """Return a path that exists as an absolute path; names and other paths as they are."""
     if not text or text in names:
         return text

@@ -16,7 +16,8 @@ from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
-from ganherd.util.text import printable
+from ganherd.util.paths import RUNS
+from ganherd.util.text import did_you_mean, printable
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
 _CHECKPOINT, _PART = re.compile(r"step-(\d{8,18})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
@@ -72,7 +73,11 @@ class RunFolder:
                     f"{folder.path} is in its first phase ({folder.first.path}): the command that began it continues with "
                     f"--run {folder.path}."
                 )
-            raise UserError(f"there is no run folder {folder.path}; `ganherd train --run {folder.path}` makes one.")
+            known = [str(path.parent) for path in RUNS.glob("*/run.json")]
+            hint = (
+                did_you_mean(str(RUNS / folder.path.name), known, "{}") or "`ganherd runs` lists those that there are."
+            )
+            raise UserError(f"there is no run folder {folder.path}; {hint}")
         if not folder.info_path.is_file() or not folder.recipe_path.is_file():
             raise UserError(f"{folder.path} is not a run folder: it has no run.json and recipe.yaml.")
         files.refuse_odd_files(folder.path, NOT_OURS)

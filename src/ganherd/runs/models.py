@@ -163,6 +163,7 @@ class RunInfo(Record):
     watch: LookRecord | None = None
     tiles: dict[Text, Tile] | None = None  # shapes of kernels on a GPU: rows, columns, depth, warps, stages
     state: Text | None = None
+    reason: Text | None = None  # why it ended before its last planned step; empty or None: it did not
     part: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     parts: bool | None = None
     seconds: Seconds | None = None

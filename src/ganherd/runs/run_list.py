@@ -21,6 +21,7 @@ from ganherd.runs.run_status import current_state, current_verdict
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.paths import RUNS
 
 _MOST_BYTES = 4 << 20  # of run.json and scores.json
 _MOST_FILES = 20_000  # files of a run that are counted
@@ -63,16 +64,22 @@ def list_runs(folder: Path, sizes: bool = True) -> list[RunSummary]:
     now = time.time()
     if _is_run(folder):
         return [summarise(folder, folder.name or str(folder), now, sizes)]
-    paths = _run_folders(folder, deeper=True)
+    paths = _run_folders(folder)
     runs = [summarise(path, str(path.relative_to(folder)), now, sizes) for path in paths]
     return sorted(runs, key=lambda run: (-run.age, run.name))
 
 
-def newest_run(folder: Path) -> Path | None:
-    """Return the run in a folder whose run.json was written last; None if there is no run."""
-    if not folder.is_dir():
-        return None
-    runs = [path for path in _run_folders(folder, deeper=True) if not path.is_symlink()]
+def list_own_runs(sizes: bool = True) -> list[RunSummary]:
+    """Return the runs in the folder runs and those that are in the current folder itself, e.g. by `--run first`."""
+    now, runs = time.time(), list_runs(RUNS, sizes) if RUNS.is_dir() else []
+    runs += [summarise(path, str(path), now, sizes) for path in _runs_here()]
+    return sorted(runs, key=lambda run: (-run.age, run.name))
+
+
+def newest_run(folder: Path = RUNS) -> Path | None:
+    """Return the run in a folder, or in the current one, whose run.json was written last; None if there is no run."""
+    inside = _run_folders(folder) if folder.is_dir() else ()
+    runs = [path for path in (*inside, *_runs_here()) if not path.is_symlink()]
     return max(runs, key=lambda path: (os.lstat(path / "run.json").st_mtime, path.name), default=None)
 
 
@@ -130,8 +137,13 @@ def _is_run(folder: Path) -> bool:
     return os.path.lexists(folder / "run.json")
 
 
-def _run_folders(folder: Path, deeper: bool) -> Iterator[Path]:
-    """Yield the runs in a folder, and those in its folders that are no runs, such as a comparison."""
+def _runs_here() -> list[Path]:
+    """Return the runs that are folders of the current folder."""
+    return [path.parent for path in Path().glob("*/run.json") if path.parent != RUNS]
+
+
+def _run_folders(folder: Path, deeper: int = 2) -> Iterator[Path]:
+    """Yield the runs in a folder, and those in its folders that are no runs, such as comparisons, down to this depth."""
     with os.scandir(folder) as entries:
         for entry in [one for one in entries if not one.name.startswith(".")]:
             path = Path(entry.path)
@@ -143,7 +155,7 @@ def _run_folders(folder: Path, deeper: bool) -> Iterator[Path]:
                     yield path
                 elif deeper:
                     try:
-                        yield from _run_folders(path, deeper=False)
+                        yield from _run_folders(path, deeper - 1)
                     except OSError:  # a folder that may not be read holds no runs of this user
                         continue
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.run_list import newest_run
 from ganherd.util import files
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, few
 from ganherd.util.paths import RUNS
 from ganherd.util.text import did_you_mean
 
@@ -19,19 +19,21 @@ _MOST_BYTES = 1 << 20
 
 
 def named_run(word: str | Path) -> Path:
-    """Return the run folder that a word names: `@last`, `@TAG`, or a path, which is returned as it is."""
+    """Return the run folder that a word names: `@last`, `@TAG`, the name of a run in the folder runs, or a path."""
     name = str(word)
     if not name.startswith("@"):
-        return Path(word)
+        is_name = "\0" not in name and not Path(word).exists() and (RUNS / name / "run.json").is_file()
+        return RUNS / name if is_name else Path(word)
     if name[1:] == LAST:
-        newest = newest_run(RUNS)
+        newest = newest_run()
         if newest is None:
             raise UserError(f"@last is the newest run in {RUNS.absolute()}, and there is none; name a run folder.")
         return newest
     known = tags()
     if name[1:] not in known:
         hint = did_you_mean(name[1:], [LAST, *known], " ({})")
-        raise UserError(f"there is no tag {name}{hint}; `ganherd runs tag RUN {name[1:]}` makes it.")
+        others = f" There are {few([f'@{tag}' for tag in known], 5)}." if known and not hint else ""
+        raise UserError(f"there is no tag {name}{hint}; `ganherd runs tag RUN {name[1:]}` makes it.{others}")
     return known[name[1:]]
 
 

@@ -68,6 +68,7 @@ class RunStatus:
     alarms: list[EventRecord]  # the last ones
     alarms_before: int  # how many there were before these
     active_alarms: list[EventRecord]  # the alarms that are not over
+    reason: str = ""  # why it ended before its last planned step
     verdict: VerdictRecord | None = None  # on the mixture of a finished run
 
     def as_json(self) -> JsonObject:
@@ -134,6 +135,7 @@ def _describe(folder: RunFolder) -> RunStatus:
         alarms=list(health.alarms),
         alarms_before=health.earlier,
         active_alarms=health.active_alarms,
+        reason=info.reason or "",
         verdict=current_verdict(folder, info.step) if state == "finished" else None,
     )
 

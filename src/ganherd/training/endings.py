@@ -22,7 +22,7 @@ def reported_end(session: Session) -> Iterator[None]:
     try:
         yield
     except Interrupted as error:
-        raise _interrupted(session, f"{error} Nothing is lost; ") from None
+        raise _interrupted(session, f"{error} Nothing is lost; ", reason=str(error)) from None
     except RankLost as error:
         assert session.recovery is not None
         if session.recovery.continues(session):
@@ -34,12 +34,12 @@ def reported_end(session: Session) -> Iterator[None]:
             raise SystemExit(75) from None
         trained = session.trainer is not None and session.trainer.is_trained
         what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
-        raise _interrupted(session, f"stopped {what}; ") from None
+        raise _interrupted(session, f"stopped {what}; ", reason=f"stopped {what}.") from None
     except (
         RunFailed,
         UserError,
     ) as error:  # a mistake in a function of the user's can be corrected, and the run resumed
-        _record_state(session, "failed" if isinstance(error, RunFailed) else "interrupted")
+        _record_state(session, "failed" if isinstance(error, RunFailed) else "interrupted", str(error))
         raise
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -52,19 +52,22 @@ def reported_end(session: Session) -> Iterator[None]:
             f"memory ran out{at} ({reason(error)}); the last checkpoint is whole. A new run needs less memory with fewer "
             f"members, a smaller train.batch or a smaller engine.chunk. To continue this one, free memory or use more ranks; "
         )
-        raise _interrupted(session, text, Interrupted if is_further else RunFailed) from error
+        kind = Interrupted if is_further else RunFailed
+        raise _interrupted(session, text, kind, reason=f"memory ran out{at} ({reason(error)}).") from error
     except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
         what = f"{error.strerror or error} while writing to {session.folder.path}"
-        raise _interrupted(session, f"{what}; the last checkpoint is whole. {advice_on(error)}") from error
+        raise _interrupted(
+            session, f"{what}; the last checkpoint is whole. {advice_on(error)}", reason=f"{what}."
+        ) from error
 
 
-def _interrupted(session: Session, text: str, kind: type[Exception] = Interrupted) -> Exception:
-    """Record that the run is interrupted, and return an error that ends with the command that continues it."""
-    _record_state(session, "interrupted")
+def _interrupted(session: Session, text: str, kind: type[Exception] = Interrupted, *, reason: str) -> Exception:
+    """Record that the run is interrupted and why, and return an error that ends with the command that continues it."""
+    _record_state(session, "interrupted", reason)
     return kind(f"{text}resume it with: {session.resume_command}")
 
 
-def _record_state(session: Session, state: str) -> None:
+def _record_state(session: Session, state: str, reason: str) -> None:
     # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
     with suppress(OSError):
-        session.folder.write_info(state=state)
+        session.folder.write_info(state=state, reason=reason)

@@ -113,8 +113,15 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
         watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
         budget = trainer.budget.record()
         memory = peak_memory(prepared.herd.device)
+        reason = "" if trainer.deadline is None else "the time of its budget was over."
         folder.write_info(
-            state="finished", seconds=seconds, memory=memory, step=trainer.step, budget=budget, watch=watch
+            state="finished",
+            reason=reason,
+            seconds=seconds,
+            memory=memory,
+            step=trainer.step,
+            budget=budget,
+            watch=watch,
         )
 
     mixture = make_mixture(prepared, trainer.step, near, exported)

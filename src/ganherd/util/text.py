@@ -143,27 +143,35 @@ def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> li
 
 
 def table_with_notes(
-    rows: Sequence[Sequence[str]], notes: Sequence[str], width: int, right: Collection[int] = (), wide: int = 110
+    rows: Sequence[Sequence[str]], notes: Sequence[str], width: int, right: Collection[int] = (), heading: str = ""
 ) -> list[str]:
-    """Return a table whose rows each have a note: in a last column, or on a second line if the terminal is narrow.
+    """Return a table whose rows each have a note: in a last column if all notes fit, otherwise on second lines.
 
     Args:
-        width: Columns of the terminal; longer lines are cut, and notes on second lines wrapped.
-        wide: Columns from which the note is in a column.
+        width: Columns of the terminal. If a row is longer, the first cells are cut; notes on second lines are wrapped.
+        heading: The note of the first row if notes are in a column.
 
     >>> table_with_notes([("cat", "12"), ("horse", "7")], ["it purrs", ""], 12)
     ['cat    12\\n    it purrs', 'horse  7']
+    >>> table_with_notes([("cat", "12"), ("rhinoceros", "7")], ["it purrs", ""], 24)
+    ['cat         12  it purrs', 'rhinoceros  7']
+    >>> table_with_notes([("rhinoceros", "7")], [""], 11)
+    ['rhinoce…  7']
     """
-    if width >= wide:
-        return [
-            _cut(line, width)
-            for line in text_table([(*row, note) for row, note in zip(rows, notes, strict=True)], right)
-        ]
+    in_column = text_table(
+        [(*row, note or (heading if i == 0 else "")) for i, (row, note) in enumerate(zip(rows, notes, strict=True))],
+        right,
+    )
+    if all(len(line) <= width for line in in_column):
+        return in_column
     below = [
         textwrap.wrap(note, width, initial_indent=" " * 4, subsequent_indent=" " * 4, max_lines=2) for note in notes
     ]
-    lines = zip(text_table(rows, right), below, strict=True)
-    return ["\n".join([_cut(line, width), *more]) for line, more in lines]
+    table = text_table(rows, right)
+    if (excess := max(map(len, table)) - width) > 0:
+        longest = max(len(row[0]) for row in rows)
+        table = text_table([(one_line(row[0], max(8, longest - excess)), *row[1:]) for row in rows], right)
+    return ["\n".join([_cut(line, width), *more]) for line, more in zip(table, below, strict=True)]
 
 
 def _cut(line: str, width: int) -> str:

@@ -86,10 +86,9 @@ _FOOTER = (
 
 def _measured_here() -> dict[str, str]:
     """Return the time and the memory that finished runs of unchanged recipes took, from the runs in the folder runs."""
-    from ganherd.runs.run_list import list_runs
-    from ganherd.util.paths import RUNS
+    from ganherd.runs.run_list import list_own_runs
 
-    runs = list_runs(RUNS, sizes=False) if RUNS.is_dir() else []
+    runs = list_own_runs(sizes=False)
     return {
         run.recipe: ", ".join([duration(run.seconds), *([size(run.memory)] if run.memory else [])])
         for run in runs

@@ -18,8 +18,6 @@ from ganherd.util.text import one_line, say, show, size, span, table_with_notes
 if TYPE_CHECKING:
     from ganherd.runs.run_list import RunSummary
 
-WIDE = 110  # columns from which the recipe is in a column; on a narrower terminal it is on a second line
-
 
 class _ListByDefault(TyperGroup):
     """A group whose command `list` need not be typed: `ganherd runs FOLDER`."""
@@ -119,10 +117,10 @@ def runs_clean(
 
 
 def _runs_in(folder: Path | None) -> list[RunSummary]:
-    """Return the runs in a folder; of the default folder, which need not exist, if it is None."""
-    from ganherd.runs.run_list import list_runs
+    """Return the runs in a folder; None: in the folder runs, which need not exist, and in the current folder itself."""
+    from ganherd.runs.run_list import list_own_runs, list_runs
 
-    return [] if folder is None and not RUNS.exists() else list_runs(folder or RUNS)
+    return list_own_runs() if folder is None else list_runs(folder)
 
 
 def _table(folder: Path, runs: list[RunSummary], tags: list[str | None], width: int) -> str:
@@ -145,8 +143,7 @@ def _table(folder: Path, runs: list[RunSummary], tags: list[str | None], width: 
         }
         rows.append([cells[name] for name in header])
     right = {header.index(name) for name in ("step", "FID", "age", "size")}
-    first = "recipe and changes" if width >= WIDE else ""
-    lines = table_with_notes(rows, [first, *map(_about, runs)], width, right, WIDE)
+    lines = table_with_notes(rows, ["", *map(_about, runs)], width, right, heading="recipe and changes")
     whole, saved = sum(run.bytes for run in runs), sum(run.checkpoint_bytes for run in runs)
     share = f", {size(saved)} of it checkpoints (`ganherd runs clean`)" if saved else ""
     return "\n".join([*lines, f"{counted(len(runs), 'runs')}, {size(whole)}{share}"])

@@ -150,9 +150,8 @@ def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | N
             "check the labels of the data, then train longer",
         )
     if e.missing is not None and e.missing >= most_missing and e.precision > limits.precision:
-        return Judged(
-            "collapsed", f"it hardly reaches regions that hold {_share(e.missing)} of the data", TRY["collapse"]
-        )
+        reason = f"it hardly reaches regions that hold {_share(e.missing)} of the data"
+        return Judged("collapsed", reason, f"train longer if it is young; otherwise {TRY['collapse']}")
     if (
         e.distance > limits.distance
         or e.precision < limits.on_data

@@ -33,7 +33,7 @@ WHY = {
 TRY = {
     "nan": "try a lower optim.lr_g and optim.lr_d, or optim.grad_clip",
     "diverged": "try a lower optim.lr_g and optim.lr_d, or optim.grad_clip",
-    "collapse": "try a lower optim.lr_g, a higher train.n_critic or loss.name wasserstein-gp",
+    "collapse": "try a lower optim.lr_g, a higher train.n_critic or another loss.name",
     "cycling": "try a lower optim.beta1 and learning rates, or loss.name wasserstein-gp",
     "dead_critic": "try a higher optim.lr_d or train.n_critic, or another discriminator",
     "memorising": "give it more data, smaller nets or a shorter train.budget",

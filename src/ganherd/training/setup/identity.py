@@ -137,12 +137,21 @@ def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
     return range(*info.part)
 
 
-def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder) -> None:
-    """Refuse to resume a run with another recipe; only `train.budget` and `run.scores` may differ."""
+def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder, may_move: bool = False) -> None:
+    """Refuse to resume a run with another recipe; only `train.budget` and `run.scores` may differ.
+
+    Args:
+        may_move: `data.source` may differ, too, because the data is compared when it is read.
+    """
     if others := set(modules_of(recipe)) - set(modules_of(wanted)):
         raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
     wanted = as_resolved(wanted, recipe)
-    free = ("train.budget:", "run.scores:", "code:")  # the user's modules may have moved
+    free = (
+        "train.budget:",
+        "run.scores:",
+        "code:",
+        *(["data.source:"] if may_move else []),
+    )  # own modules may have moved
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]
     if changes:
         raise UserError(

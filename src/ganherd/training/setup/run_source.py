@@ -15,6 +15,7 @@ from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Plan
 from ganherd.recipe import recipe_file
+from ganherd.recipe.absolute_paths import absolute_path
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
@@ -30,6 +31,7 @@ from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import JsonObject, atomic_write
 from ganherd.util.paths import RUNS
+from ganherd.util.registry import DATA_SOURCES
 
 if TYPE_CHECKING:
     from ganherd.training.session import Session
@@ -155,9 +157,13 @@ class RecordedRun(RunSource):
 
     def accept(self, session: Session) -> Recipe:
         self.folder = RunFolder.open(self.path)
-        recipe, self.wanted = self.folder.recipe, recipe_file.load(self.folder.recipe_path, self.overrides)
-        identity.refuse_changes(recipe, self.wanted, self.folder)
-        self.recipe = recipe.model_copy(update={"run": self.wanted.run})
+        recipe, wanted = self.folder.recipe, recipe_file.load(self.folder.recipe_path, self.overrides)
+        if wanted.data.source != recipe.data.source:  # the data was moved
+            moved = wanted.data.model_copy(update={"source": absolute_path(wanted.data.source, DATA_SOURCES)})
+            wanted = wanted.model_copy(update={"data": moved})
+        self.wanted = wanted
+        identity.refuse_changes(recipe, self.wanted, self.folder, may_move=True)
+        self.recipe = recipe.model_copy(update={"run": self.wanted.run, "data": self.wanted.data})
         preflight.check_request(self.recipe)
         if session.job.rank == 0:
             session.lock(self.folder)
@@ -246,9 +252,16 @@ class RecordedRun(RunSource):
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)
         facts: JsonObject = {"ranks": now, "engine": vars(session.plan)} if now or self.info.ranks else {}
-        budget = f"train.budget={self.wanted.train.budget}"
-        if self.wanted.train.budget != self.folder.recipe.train.budget and self.info.changes is not None:
-            facts["changes"] = [one for one in self.info.changes if not one.startswith("train.budget=")] + [budget]
-        self.folder.write_info(state="running", budget=session.budget.record(), watch=vars(session.looks), **facts)
+        before, changes = self.folder.recipe, self.info.changes
+        for key, old, new in (
+            ("train.budget", before.train.budget, self.wanted.train.budget),
+            ("data.source", before.data.source, self.wanted.data.source),
+        ):
+            if old != new and changes is not None:
+                changes = [one for one in changes if not one.startswith(f"{key}=")] + [f"{key}={new}"]
+                facts["changes"] = changes
+        self.folder.write_info(
+            state="running", reason="", budget=session.budget.record(), watch=vars(session.looks), **facts
+        )
         if self.wanted != self.folder.recipe:  # after run.json, so that a kill between the two leaves a valid budget
             atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))
