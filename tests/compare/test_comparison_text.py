@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from comparisons import facts_of, scored, shown
@@ -70,7 +71,7 @@ def test_page_begins_with_the_answer_and_keeps_stars_and_warnings(tmp_path: Path
         for words in ("b is better in FID", "samples of a", "<svg", "KID of a: only 12 samples.", "Differences")
     ]
     assert order == sorted(order)
-    assert "5.003 (0.000 to 9.000) *" in page and "* better than all others." in page
+    assert "5.003 (0.000 to 9.000) *" in page
     assert '<span class="pill good">better</span>' in page and '<span class="pill">undecided</span>' in page
     assert "AIS is left out: it takes long." in page
     assert "KID of a: only 12 samples." in shown(facts) and "AIS is left out" in shown(facts)
@@ -87,6 +88,39 @@ def test_panel_title_names_the_direction_of_the_verdict(metric: str, goal: str) 
     assert goal in drawn.axes[0].get_title(loc="left")
 
 
+def drawn_at(facts: Any) -> list[float]:
+    """Return the heights of the means in the picture, from top to bottom."""
+    lines = score_plots.draw_score(facts, "fid").axes[0].lines
+    return [float(line.get_ydata()[0]) for line in lines if line.get_marker() == "o"]
+
+
+def test_dots_are_at_their_names_unless_a_contender_has_two_runs() -> None:
+    facts = facts_of({"a": scored(fid=[5.0, 6.0]), "b": scored(fid=[4.0, 5.0])}, 2)
+    assert drawn_at(facts) == [0.0, 1.0] and "Hollow" not in score_plots.legend(facts)
+    low = score_plots.draw_score(facts, "fid").get_figheight()
+    entries = facts["bases"]["budget"]["entries"]
+    facts["bases"]["images"] = {"entries": {"a": entries["a"], "b": {**entries["b"], "run": "images/b"}}}
+    assert drawn_at(facts) == pytest.approx([0.0, 0.8, 1.2]) and "Hollow" in score_plots.legend(facts)
+    assert score_plots.draw_score(facts, "fid").get_figheight() > low
+
+
+def test_tables_are_explained_next_to_them(tmp_path: Path) -> None:
+    facts = facts_of({"a": scored(fid=[5.0, 6.0, 7.0]), "b": scored(fid=[4.0, 5.01, 6.0])}, 3)
+    page = str(comparison_page.render(facts, tmp_path))
+    scores, cost = page.index("<h3>Scores</h3>"), page.index("<h3>Cost</h3>")
+    assert "* better than all others." in page[scores:cost]
+    of_a_seed = "Members, parameters and images seen are those of one seed"
+    assert of_a_seed in page[cost : page.index("difference: minus a")] and of_a_seed in shown(facts, verbose=True)
+    one = facts_of({"a": scored(fid=[5.0]), "b": scored(fid=[4.0])}, 1)
+    assert of_a_seed not in str(comparison_page.render(one, tmp_path))
+
+
+def test_terminal_says_which_values_are_better() -> None:
+    scores = {name: scored(fid=[5.0, 6.0], recall=[0.1, 0.2], kid=[1.0, 2.0], diversity=[0.9, 0.8]) for name in "ab"}
+    text = "FID and KID: lower is better; recall: higher is better; diversity: 1 is best."
+    assert text in shown(facts_of(scores, 2)).splitlines()
+
+
 def test_no_axis_holds_what_a_score_cannot_be() -> None:
     certain = {
         "value": 0.99,
@@ -101,7 +135,7 @@ def test_no_axis_holds_what_a_score_cannot_be() -> None:
     fid, accuracy = drawn.axes[:2]
     assert accuracy.get_xlim()[1] == 1.0 and fid.get_xlim()[0] >= 0.0
     assert fid.get_xlim()[1] < 5  # an interval over two seeds does not press the values together: it ends in an arrow
-    assert "An arrow marks an interval that continues" in drawn.get_supxlabel()
+    assert "An arrow marks an interval that continues" in drawn.get_supxlabel().replace("\n", " ")
 
 
 def test_picture_names_omitted_scores_and_uses_the_units_of_the_table() -> None:

@@ -14,6 +14,7 @@ import torch
 from ganherd.features import cache
 from ganherd.features.lipizzaner import LipizzanerNet
 from ganherd.features.real_features import RealFeatures
+from ganherd.metrics import frechet
 from ganherd.metrics.inception_score import inception_score
 from ganherd.metrics.kid import discrepancy, kid
 from ganherd.metrics.prdc import prdc
@@ -191,6 +192,24 @@ def test_ifid_tells_too_little_data_from_too_few_samples(digits: Any, replay: Re
     assert found["value"] is None and found["warning"] == (
         "no value: the data has fewer than two of 7, so add data or leave them out"
     )
+
+
+def test_fid_warns_of_few_samples_or_few_real_rows_whichever_are_fewer(digits: Any, replay: Replay) -> None:
+    few = dataclasses.replace(digits, x=digits.x[:108], y=digits.y[:108])
+    whole, part = RealFeatures(digits), RealFeatures(digits).real.rows(np.arange(108))
+    assert whole.real.dimension == 64
+    warnings = {
+        (len(fake), len(real)): frechet._too_few(fake, real)
+        for fake, real in ((whole.real, part), (part, whole.real), (whole.real, part.rows(np.arange(60))))
+    }
+    n, same = len(digits.x), "fewer than 640: compare it only at the same number"
+    assert warnings == {
+        (n, 108): f"it comes out too high with 108 real rows, {same}",
+        (108, n): f"it comes out too high with 108 samples, {same}",
+        (n, 60): "60 real rows for 64 features give a singular covariance and too high a distance: read KID next to it",
+    }
+    scores = score(replay(digits), few, ["fid", "ifid"], samples=1200, reference=RealFeatures(few, "pixels"))
+    assert "real rows" in scores["fid"]["warning"] and "real rows" in scores["ifid"]["warning"]
 
 
 def test_every_member_is_scored_against_its_own_class(digits: Any, replay: Replay) -> None:

@@ -171,6 +171,14 @@ def test_uneven_classes_are_a_full_grid_with_their_names_below(monkeypatch: pyte
     )  # the last corner is filled
 
 
+def test_letters_below_the_last_row_are_whole() -> None:
+    images = flat(0, 0)
+    greys = np.asarray(sheets.draw_grid([images, images], below=[["dog", "dog"]] * 2).convert("L"))
+    step = 56 + 18  # an image, and the text with the gap below it
+    first, last = (greys[1 + row * step + 57 : 1 + (row + 1) * step - 1] for row in range(2))
+    assert len(last) == len(first) == 16 and (first < 200).any() and np.array_equal(first, last)
+
+
 def test_equal_classes_are_rows_and_one_class_is_a_square(monkeypatch: pytest.MonkeyPatch) -> None:
     _, texts = drawn(monkeypatch, flat(*range(12)), np.repeat([0, 1, 2], 4), ("a", "b", "c"))
     assert texts == ["a", "b", "c"]

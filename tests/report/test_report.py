@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from ganherd import report
@@ -21,6 +22,8 @@ from ganherd.recipe.schema import DataConfig, HerdConfig, Recipe
 from ganherd.report.gather import gather
 from ganherd.report.run_page import summary
 from ganherd.report.sample_section import _real_rows, samples
+from ganherd.runs import checkpoint
+from ganherd.runs.models import TrainerState
 from ganherd.util.errors import UserError
 from ganherd.viz import pictures, sheets
 
@@ -218,6 +221,50 @@ def test_interrupted_run_shows_how_to_resume_it(make_run: MakeRun) -> None:
         in outline.text
     )
     assert "Not scored yet: it is when it has ended." in outline.text
+
+
+def test_interrupted_run_counts_its_checkpoint_and_says_how_to_draw_from_it(make_run: MakeRun, fakes: Any) -> None:
+    run = make_run(records=20, state="interrupted")  # the last record is of step 1,000
+    saved = TrainerState(sums=[[0.0]] * 4, recorded=1000, last_good=None, best=None, repairs=[0], seconds=8.5, bytes={})
+    checkpoint.save(run.checkpoints, 1024, {key: torch.zeros(1) for key in ("set.seed", "set.slot")}, {}, saved)
+    _, outline = page(run, fakes.images())
+    assert "saved at step 1,024" in outline.text and "up to step 1,024 of a budget" in outline.text
+    assert "1,024 steps 51.2 epochs 8.5 s training time" in outline.text
+    command = f"ganherd sample {run.path} -o grid.png"
+    assert f"No picture yet; {command} draws from its newest checkpoint." in outline.text
+    (run.path / "samples").mkdir()
+    pictures.save(sheets.draw_grid([fakes.images().x[:4]]), run.path / "samples" / "step-00001000.png")
+    _, outline = page(run, fakes.images())
+    assert "step-00001000" in outline.text and command not in outline.text
+    (run.checkpoints / "step-00001024" / "state.json").write_text("{half a")
+    _, outline = page(run, fakes.images())
+    assert "1,024 steps" in outline.text and "the newest checkpoint could not be read" in outline.text
+
+
+def test_one_record_is_no_curve(make_run: MakeRun, fakes: Any) -> None:
+    _, one = page(make_run(records=1), fakes.images())
+    sentence = "There is one record, of step 50, and a curve needs two; the table of members has its losses."
+    assert sentence in one.text and "generator loss" in one.text and "loss, mean over a record" not in one.text
+
+
+def test_engine_of_a_start_is_told_in_words(make_run: MakeRun, fakes: Any) -> None:
+    engine = {"name": "fused", "chunk": 4, "threads": 1, "device": "cpu"}
+    events = [
+        {"step": 0, "event": "start", "engine": engine},
+        {"step": 5, "event": "resume", "engine": {"name": "odd"}},
+    ]
+    text = page(make_run(event_lines=events), fakes.images())[1].text
+    assert "engine: fused on cpu, 1 thread, 3 blocks of 4" in text and "engine: name odd" in text
+
+
+def test_reason_of_a_member_that_is_not_good_is_visible(make_run: MakeRun, fakes: Any) -> None:
+    data, run = fakes.images(), make_run()
+    words = {0: ("cannot be judged", "a verdict needs 48 real rows"), 1: ("good", "it is like the data")}
+    judged = [{"name": f"member {m}", "member": m, "word": w, "reason": why} for m, (w, why) in words.items()]
+    verdict = {"word": "good", "reason": "its samples are like the data", "step": 3000, "members": judged}
+    (run.path / "scores.json").write_text(json.dumps({"scores": {}, "verdict": verdict}))
+    text = page(run, data, fakes.mixture(data))[1].text
+    assert re.search(r"cannot be judged\s+a verdict needs 48 real rows", text) and "it is like the data" not in text
 
 
 def test_a_run_that_is_under_way_shows_its_last_picture(make_run: MakeRun, fakes: Any) -> None:

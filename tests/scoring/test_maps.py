@@ -99,6 +99,18 @@ def test_bars_are_as_high_as_the_shares_and_marks_lie_where_expected(tmp_path: P
         maps.draw_histograms({"herd": np.ones(2)}, ("a", "b", "c"))
 
 
+@pytest.mark.parametrize("runs", [1, 2, 5])
+@pytest.mark.filterwarnings("error")
+def test_title_legend_and_bars_of_few_classes_do_not_overlap(runs: int) -> None:
+    shares = {f"0000{i}-pictures (TVD 0.03{i})": np.full(3, 1 / 3) for i in range(runs)}
+    figure = maps.draw_histograms(shares, ("bird", "cat", "dog"), np.full(3, 1 / 3), "pictures: classes seen")
+    figure.draw_without_rendering()
+    (axes,) = figure.axes
+    title, legend = figure.texts[0].get_window_extent(), axes.get_legend().get_window_extent()
+    assert title.y0 >= legend.y1 and legend.y0 >= axes.bbox.y1 - 1
+    assert legend.x1 <= figure.bbox.x1 and title.y1 <= figure.bbox.y1
+
+
 def test_a_hundred_classes_fit(tmp_path: Path) -> None:
     figure = maps.draw_histograms({"herd": np.full(100, 0.01)}, [f"class {k}" for k in range(100)])
     assert _svg(figure, tmp_path).count("class 9") == 11

@@ -60,11 +60,12 @@ def _basis(facts: Comparison, basis: str) -> JsonObject:
         ]
         scores.append([title_of(metric), *cells, *(shared(known, key) for key in _REPORTED)])
     notes = [f"{note}." for note in comparison_text.notes(facts, basis)]
-    notes += ["* better than all others."] if best else []
     return {
         "heading": comparison_text.heading(facts, basis),
         "took": comparison_text.took(facts, basis),
+        "of_a_seed": comparison_text.of_a_seed(facts),
         "scores": scores,
+        "star": ["* better than all others."] if best else [],
         "differences": _differences(facts, basis),
         "notes": [*notes, *(f"{sentence}." for sentence in comparison_text.left_out(facts, basis))],
     }

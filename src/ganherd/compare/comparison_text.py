@@ -67,6 +67,16 @@ def took(facts: Comparison, basis: str) -> list[Sequence[str]]:
     return lines
 
 
+def of_a_seed(facts: Comparison) -> list[str]:
+    """Return what the counts of the table of costs are of, if there are several seeds."""
+    if facts["training"]["seeds"] < 2:
+        return []
+    return [
+        f"Members, parameters and {rows(facts)} seen are those of one seed; the seconds are those of all seeds, which train "
+        "together."
+    ]
+
+
 def _count(number: int | None) -> str:
     return "–" if number is None else f"{number:,}"
 
@@ -212,9 +222,24 @@ def _short(facts: Comparison) -> list[Block]:
     return [
         Styled(what, "soft"),
         Columns(head, lines, right=right),
+        *(Styled(sentence, "soft") for sentence in _goals(named_metrics(facts, basis))),
         *([Styled(_UNCORRECTED, "soft")] if len(entries) == 2 and len(lines) > 1 else []),
         *(Styled(f"{n}.", "soft") for n in left_out(facts, basis)),
     ]
+
+
+def _goals(metrics: Sequence[str]) -> list[str]:
+    """Return which values of the metrics are better, in one line.
+
+    >>> _goals(["fid", "recall", "kid", "of_a_later_version"])
+    ['FID and KID: lower is better; recall: higher is better.']
+    """
+    titles: dict[str, list[str]] = {}
+    for metric in metrics:
+        if metric in METRICS:
+            titles.setdefault(METRICS[metric].goal, []).append(title_of(metric))
+    text = "; ".join(f"{listed(names)}: {goal}" for goal, names in titles.items())
+    return [f"{text}."] if text else []
 
 
 def _verdict(facts: Comparison, metric: str, names: Sequence[str], winner: str | None) -> list[str | Styled]:
@@ -241,7 +266,7 @@ def _details(facts: Comparison) -> list[Block]:
     for basis, by_basis in facts["bases"].items():
         scores = {name: row["scores"] for name, row in by_basis["entries"].items()}
         costs, differences = took(facts, basis), difference_table(facts, basis)
-        blocks += ["", Styled(heading(facts, basis), "strong"), "", Columns(costs[0], costs[1:]), ""]
+        blocks += ["", Styled(heading(facts, basis), "strong"), "", Columns(costs[0], costs[1:]), *of_a_seed(facts), ""]
         blocks += [*side_by_side(scores, better=by_basis.get("best", {})), "", Columns(differences[0], differences[1:])]
         blocks += notes(facts, basis)
         if facts["training"]["seeds"] > 1:

@@ -70,15 +70,31 @@ def panels(facts: Comparison) -> list[str]:
 
 def legend(facts: Comparison) -> str:
     """Return what the marks mean."""
-    bases, seeds = list(facts["bases"]), facts["training"]["seeds"]
+    seeds = facts["training"]["seeds"]
     what = (
         "small dots are seeds, bars 95 % intervals over them"
         if seeds > 1
         else "bars are 95 % intervals over the samples"
     )
-    second = f" Hollow: at equal {comparison_text.rows(facts)} seen, if that is another run." if len(bases) > 1 else ""
+    second = (
+        f" Hollow: at equal {comparison_text.rows(facts)} seen, if that is another run."
+        if _most_rows(facts) > 1
+        else ""
+    )
     arrows = " An arrow marks an interval that continues."
     return f"Large dots are means, {what}.{second}{arrows}"
+
+
+def _bases_with_own_run(facts: Comparison, name: str) -> list[str]:
+    """Return the bases at which a contender is drawn: the first, and those with another run than the first."""
+    runs = {basis: by_basis["entries"][name]["run"] for basis, by_basis in facts["bases"].items()}
+    first = next(iter(runs))
+    return [basis for basis, run in runs.items() if basis == first or run != runs[first]]
+
+
+def _most_rows(facts: Comparison) -> int:
+    """Return the number of rows that a contender needs at most."""
+    return max(len(_bases_with_own_run(facts, name)) for name in facts["training"]["recipes"])
 
 
 def _of(facts: Comparison) -> str:
@@ -86,28 +102,24 @@ def _of(facts: Comparison) -> str:
 
 
 def _height(facts: Comparison) -> float:
-    return 1.15 + 0.34 * len(facts["training"]["recipes"]) * len(facts["bases"])
+    return 1.15 + 0.34 * len(facts["training"]["recipes"]) * _most_rows(facts)
 
 
 def _panel(axes: Axes, metric: str, facts: Comparison, named: bool = True) -> None:
-    """Draw a metric: rows from top to bottom are contenders, each at the first basis and below it at the second."""
+    """Draw a metric: rows from top to bottom are contenders, each at the first basis and below it at the second, if drawn."""
     names = list(facts["training"]["recipes"])
     low, high = limits(metric, facts["bases"])
     goal = METRICS[metric].goal
     axes.set_title(f"{title_of(metric)} ({goal})", color=pictures.INK, fontsize=10, loc="left")
     axes.grid(axis="y", visible=False)
     axes.grid(axis="x", color=pictures.INK, alpha=0.09, lw=0.8)
-    step = 0.8 / len(facts["bases"])
-    first = next(iter(facts["bases"].values()))["entries"]
-    for place, basis in enumerate(facts["bases"].values()):
-        for i, name in enumerate(names):
-            row = basis["entries"][name]
-            score = measured(row["scores"]).get(metric)
-            is_other = place == 0 or row["run"] != first[name]["run"]  # the same run is drawn once
-            if score is not None and score.value is not None and is_other:
-                _draw_score(
-                    axes, score, i + (place - (len(facts["bases"]) - 1) / 2) * step, _colour(i), place > 0, (low, high)
-                )
+    for i, name in enumerate(names):
+        bases = _bases_with_own_run(facts, name)
+        for place, basis in enumerate(bases):
+            score = measured(facts["bases"][basis]["entries"][name]["scores"]).get(metric)
+            if score is not None and score.value is not None:
+                y = i + (place - (len(bases) - 1) / 2) * 0.8 / len(bases)
+                _draw_score(axes, score, y, _colour(i), place > 0, (low, high))
     axes.set_xlim(low, high)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_yticks(range(len(names)), [_short(name) for name in names] if named else [""] * len(names))

@@ -155,15 +155,15 @@ def measure_ifid(material: ScoringContext) -> ScoreEntry:
         "value": sum(kids) / len(kids),
         "per_class": {group.name: kid for group, kid in zip(groups, kids, strict=True)},
     }
-    fewest = min(min(len(group.fake), len(group.real)) for group in groups)
+    fewest, rows = min(_fewest(group.fake, group.real) for group in groups)
     if fewest <= fake.dimension:
         out["warning"] = (
-            f"a class has only {fewest:,} samples for {fake.dimension:,} features, so that its covariance is singular "
+            f"a class has only {fewest:,} {rows} for {fake.dimension:,} features, so that its covariance is singular "
             f"and the distance too high: read the mean KID within the classes, {out['kid']['value']:.5f}, next to it"
         )
     elif fewest < ENOUGH * fake.dimension:
         out["warning"] = (
-            f"a class has only {fewest:,} samples for {fake.dimension:,} features, and the distance comes out too high: "
+            f"a class has only {fewest:,} {rows} for {fake.dimension:,} features, and the distance comes out too high: "
             "compare it only at the same number, or read the KID next to it"
         )
     return out
@@ -181,15 +181,23 @@ def _without_covariance(groups: list[FeatureGroup]) -> str:
     return "; ".join(out)
 
 
+def _fewest(fake: ExtractedFeatures, real: ExtractedFeatures) -> tuple[int, str]:
+    """Return the number of samples, or of real rows if there are fewer of them, and which of the two it is."""
+    return min((len(fake), "samples"), (len(real), "real rows"))
+
+
 def _too_few(fake: ExtractedFeatures, real: ExtractedFeatures) -> str:
-    """Return a warning if there are too few samples for the number of features; otherwise ""."""
-    fewest, d = min(len(fake), len(real)), fake.dimension
+    """Return a warning if there are too few samples or real rows for the number of features; otherwise ""."""
+    (fewest, rows), d = _fewest(fake, real), fake.dimension
     if fewest <= d:
+        more = "ask for more samples, or " if rows == "samples" else ""
         return (
-            f"{fewest:,} samples for {d:,} features give a singular covariance and too high a distance: "
-            "ask for more, or read KID next to it"
+            f"{fewest:,} {rows} for {d:,} features give a singular covariance and too high a distance: "
+            f"{more}read KID next to it"
         )
     wanted = SURE if d >= 1000 else ENOUGH * d
     if fewest < wanted:
-        return f"FID of fewer than {wanted:,} samples comes out too high: compare it only at the same number"
+        return (
+            f"it comes out too high with {fewest:,} {rows}, fewer than {wanted:,}: compare it only at the same number"
+        )
     return ""

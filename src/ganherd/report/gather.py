@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.runs import run_status
+from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, read_verdict
 from ganherd.scoring import gallery
@@ -73,6 +75,10 @@ class RunStory:
     real_y: np.ndarray | None = None
     sample_png: bytes | None = None  # the last picture of the run, if no mixture can be sampled
     sample_name: str = ""
+    sample_command: str = ""  # draws from the newest checkpoint; empty if there is none after step 0
+    step: int = 0  # of the last record or of the newest checkpoint, whichever is later
+    epoch: float | None = None  # at this step
+    seconds: float | None = None  # of training, up to this step
     mixture_step: int | None = None
     replicas: int = 1
     grid: Neighbourhoods | None = None  # the mixtures of a grid's cells
@@ -108,10 +114,11 @@ def gather(
     story.info = story.attempt("run.json", lambda: run.info) or RunInfo()
     story.metrics = story.attempt("metrics.jsonl", lambda: run.metrics(MOST_RECORDS)) or []
     story.events = story.attempt("events.jsonl", run.events) or []
+    saved = max(saved_steps(run.checkpoints), default=0)
+    _add_progress(story, run.checkpoints, saved)
+    if saved:
+        story.sample_command = f"ganherd sample {shlex.quote(str(run.path))} -o grid.png"
     if story.info.state == "interrupted":
-        from ganherd.runs import checkpoint  # which imports torch
-
-        saved = max(checkpoint.steps(run.checkpoints), default=0)
         story.notes.append(f"It was stopped before its end, and saved at step {saved:,}: resume it with {run.again}.")
     if mixture is None and (folder / "mixture" / "mixture.json").is_file():
         from ganherd.mixture.mixture import load as load_mixture
@@ -134,6 +141,23 @@ def gather(
     story.verdict = verdict if verdict is not None and verdict.step in (story.mixture_step, None) else None
     story.members = story.attempt("the members", lambda: _members(story, mixture)) or []
     return story
+
+
+def _add_progress(story: RunStory, checkpoints: Path, saved: int) -> None:
+    """Add the step, epoch and seconds of the last record, or of the newest checkpoint: a stop between two records is saved only."""
+    last = story.metrics[-1] if story.metrics else MetricsRecord(0, {})
+    epoch, seconds = (
+        value if isinstance(value := last.get(key), (int, float)) else None for key in ("epoch", "seconds")
+    )
+    story.step, story.epoch, story.seconds = last.step, epoch, seconds
+    if saved <= last.step:
+        return
+    from ganherd.runs import checkpoint  # which imports torch
+
+    meta = story.attempt("the newest checkpoint", lambda: checkpoint.read_meta(checkpoint.path_of(checkpoints, saved)))
+    story.step = saved
+    story.epoch = epoch * saved / last.step if epoch and last.step else None
+    story.seconds = meta.seconds if meta else None
 
 
 def _add_mixture(
@@ -203,7 +227,6 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     breeds = (recipe.get("nets") or {}).get("breeds") or []
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
     speeds = paces(settings_of(recipe).paces)
-    step = metrics[-1].step if metrics else 0
     judged = story.verdict
     active = [] if judged else run_status.active_alarms(story.events)
     now = [(event.member, words(event.alarm)) for event in active]
@@ -225,7 +248,7 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
                 loss_g=_at(loss_g, i),
                 loss_d=_at(loss_d, i),
                 generator=nets[number] if number < len(nets) else "",
-                steps=int(step * speeds[number]) if number < len(speeds) else None,
+                steps=int(story.step * speeds[number]) if number < len(speeds) else None,
                 winner=best is not None and (best.member, best.replica) == (number, replica),
                 alarms_now=tuple(what for member, what in now if member == i),
                 verdict=judged.of_member(number, replica) if judged else None,

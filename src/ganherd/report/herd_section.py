@@ -12,6 +12,7 @@ from markupsafe import Markup
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.score_section import per_class
 from ganherd.report.templating import Cell, count, number, percent, plain, render, svg
+from ganherd.runs.models import EngineRecord
 from ganherd.runs.results.verdict_record import style_of
 from ganherd.training.health.look_labels import LOOK_LABELS, explained
 from ganherd.util.files import JsonObject
@@ -67,18 +68,33 @@ def _event_row(story: RunStory, event: Mapping[str, Any]) -> list[Any]:
     shown_elsewhere = {"step", "event", "member", "name", "versions", "profile"} | (
         {"what"} if kind in ("alarm", "calm") else set()
     )
-    details = plain(dict(_detail(k, v) for k, v in event.items() if k not in shown_elsewhere))
+    details = plain(dict(_detail(k, v, len(story.members)) for k, v in event.items() if k not in shown_elsewhere))
     return [number(event.get("step")), _pill(kind, event_name(event)), _whose(story, event), details]
 
 
-def _detail(key: str, value: Any) -> tuple[str, Any]:
+def _detail(key: str, value: Any, num_members: int) -> tuple[str, Any]:
     """Return a detail of an event under the name that people know.
 
-    >>> _detail("spread", 0.0425), _detail("lr_g", 0.001)
+    >>> _detail("spread", 0.0425, 3), _detail("lr_g", 0.001, 3)
     (('variety', '0.04'), ('lr g', 0.001))
+    >>> _detail("engine", {"name": "loop", "chunk": 3, "threads": 1, "device": "cpu"}, 3)
+    ('engine', 'loop on cpu, 1 thread')
     """
+    if key == "engine":
+        return key, _engine_in_words(value, num_members)
     label = LOOK_LABELS.get(key)
     return (label.label, label.value(value)) if label else (key.replace("_", " "), value)
+
+
+def _engine_in_words(value: Any, num_members: int) -> Any:
+    """Return the record of an engine in words; as it is if ganherd did not write it."""
+    from ganherd.herd.engine.engines import Plan  # which imports torch
+
+    try:
+        engine = EngineRecord.parse(value)
+    except ValueError:
+        return value
+    return Plan(engine.name, engine.chunk, engine.threads, engine.device).describe(num_members)
 
 
 def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
@@ -94,8 +110,7 @@ def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
 def _timeline(story: RunStory) -> JsonObject:
     """Return a dot for each event, the most important ones last so that they are drawn on top, and a tick for each meeting."""
     known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
-    steps = [e["step"] for e in (*story.metrics[-1:], *known) if isinstance(e.get("step"), (int, float))]
-    end = max(steps, default=0) or 1
+    end = max([story.step, *(e["step"] for e in known)]) or 1
     met = [e for e in known if e.get("event") in _MEETINGS]
     ticks = dict.fromkeys(round(4 + 392 * e["step"] / end) for e in met)  # no two at one place
     dots = []
@@ -171,10 +186,11 @@ def _loss(member: MemberStory, value: float | None) -> str:
 
 
 def _verdict(member: MemberStory) -> Any:
-    """Return the verdict on a member, with its reason when the mouse is over it."""
+    """Return the verdict on a member with its reason; the reason of a good one is shown when the mouse is over it."""
     if member.verdict is None:
         return "–"
-    return Cell(member.verdict.word, f"pill {style_of(member.verdict.word)}", title=member.verdict.reason)
+    word, reason = member.verdict.word, member.verdict.reason
+    return Cell(word, f"pill {style_of(word)}", title=reason, after="" if word == "good" else reason)
 
 
 def _troubles(member: MemberStory) -> Any:

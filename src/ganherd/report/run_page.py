@@ -48,9 +48,9 @@ def _header(story: RunStory) -> Markup:
     judged = story.verdict if state == "finished" else None  # a verdict says more than that a run has ended
     facts = [
         ("members", number(len(story.members)) if story.members else "–"),
-        ("steps", number(last.get("step"))),
-        ("epochs", number(last.get("epoch"), 1)),
-        ("training time", duration(last.get("seconds"))),
+        ("steps", number(story.step) if story.step else "–"),
+        ("epochs", number(story.epoch, 1)),
+        ("training time", duration(story.seconds)),
         ("member-steps/s", number(round(last["rate"])) if isinstance(last.get("rate"), (int, float)) else "–"),
         ("engine", story.info.engine.name if story.info.engine else "–"),
         ("seed", number(_dig(story.recipe, "run", "seed"))),
@@ -88,12 +88,11 @@ def summary(story: RunStory) -> str:
         text += f" trained with the {loss} loss"
     else:
         text += " trained"
-    last = story.metrics[-1] if story.metrics else {}
     budget = _dig(story.recipe, "train", "budget")
     if story.info.state == "finished":
-        text += f" for {number(last.get('step'))} steps in {duration(last.get('seconds'))}"
+        text += f" for {number(story.step)} steps in {duration(story.seconds)}"
     else:
-        text += f" up to step {number(last.get('step', 0))}" + (f" of a budget of {_spaced(budget)}" if budget else "")
+        text += f" up to step {number(story.step)}" + (f" of a budget of {_spaced(budget)}" if budget else "")
     return text + "."
 
 

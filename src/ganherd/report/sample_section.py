@@ -51,7 +51,7 @@ def _last_picture(story: RunStory) -> Markup:
         widest = max(len(images) for _, images in named)
         rows = [(name, _strip(images, widest)) for name, images in named]
     png, name = story.sample_png, story.sample_name
-    return render("last_picture", png=png, name=name, real_rows=rows, real_points=points)
+    return render("last_picture", png=png, name=name, command=story.sample_command, real_rows=rows, real_points=points)
 
 
 _TITLES = {

@@ -41,6 +41,10 @@ def scores(story: RunStory) -> Markup:
 
 def losses(story: RunStory) -> Markup:
     """Render the losses of generators and discriminators over the steps."""
+    records = charts.merge_short_end(story.metrics)
+    if len(records) == 1:
+        about = f"There is one record, of step {records[0]['step']:,}, and a curve needs two; the table of members has its losses."
+        return render("charts", title="Losses", caption=about, figures=[], cls="pair")
     about = "Every member thin, their mean bold; a dashed red line where a member was noticed or repaired."
     keys = ("loss_g", "loss_d")
     panels = [(svg(charts.draw_losses(story.metrics, story.events, [key]), key), "") for key in keys]

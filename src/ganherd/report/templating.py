@@ -31,6 +31,7 @@ class Cell:
     tag: str = "span"
     before: Any = ""  # plain text before it
     title: str = ""  # shown when the mouse is over it
+    after: str = ""  # plain text below it
 
 
 def render(template: str, **context: Any) -> Markup:

@@ -162,9 +162,23 @@ def draw_histograms(
     axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g} %")
     axes.set_ylabel("share of samples", color=INK, fontsize=9)
     axes.set_xlabel("class", color=INK, fontsize=9)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=8, ncols=4, loc="lower right", bbox_to_anchor=(1, 1))
-    axes.set_title(title, color=INK, fontsize=10, loc="left")
+    _title(figure, title)
+    _legend_above(figure, axes, len(names) + (expected is not None))
     return figure
+
+
+def _legend_above(figure: Figure, axes: Axes, entries: int) -> None:
+    """Put the legend above the axes, in as few lines as fit the width of the figure; each further line makes it higher."""
+    for columns in range(min(4, entries), 0, -1):
+        legend = axes.legend(
+            frameon=False, labelcolor=INK, fontsize=8, ncols=columns, loc="lower left", bbox_to_anchor=(-0.01, 1)
+        )
+        legend.set_in_layout(False)  # while it is measured: too wide a legend would leave no room for the axes
+        figure.draw_without_rendering()
+        if legend.get_window_extent().width <= axes.bbox.width:
+            break
+    legend.set_in_layout(True)
+    figure.set_figheight(figure.get_figheight() + 0.18 * (math.ceil(entries / columns) - 1))
 
 
 def draw_coverage(groups: Mapping[str, np.ndarray], modes: Modes) -> Figure:

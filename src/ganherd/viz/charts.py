@@ -47,8 +47,6 @@ def draw_losses(
         _draw_members(axes, steps, values, colour)
         for step in trouble[:200]:
             axes.axvline(step, color=ALARM, lw=0.9, alpha=0.6, ls=(0, (2, 2)))
-        if len(steps) == 1:
-            axes.set_xlim(0, max(1.0, 2 * steps[0]))
     return figure
 
 

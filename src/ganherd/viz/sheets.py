@@ -182,7 +182,8 @@ def draw_grid(
     left = math.ceil(max((letters.getlength(name) for name in short), default=0))
     left += 12 if left else 0
     step = tile_h + _GAP + (13 if below else 0)
-    size = (2 * margin + left + columns * (tile_w + _GAP) - _GAP, 2 * margin + len(rows) * step - _GAP)
+    below_last = 0 if below else _GAP  # a text below an image reaches into the gap
+    size = (2 * margin + left + columns * (tile_w + _GAP) - _GAP, 2 * margin + len(rows) * step - below_last)
     sheet = Image.new("RGB", size, background) if background else Image.new("RGBA", size)
     pen = ImageDraw.Draw(sheet)
     for i, row in enumerate(rows):
