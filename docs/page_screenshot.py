@@ -1,4 +1,4 @@
-"""Draw a picture of the page: `python docs/screenshot.py RUN -o docs/page.png`. Needs Playwright and a Chromium."""
+"""Draw a picture of the page: `python docs/page_screenshot.py RUN -o docs/page.png`. Needs Playwright and a Chromium."""
 
 from __future__ import annotations
 
