@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import resource
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +15,9 @@ import pytest
 import run_files
 from page_server import PageServer
 
-from ganherd.ui import sampler
+from ganherd.runs.series.metric_columns import MetricColumns
+from ganherd.runs.series.record_file import RecordFile
+from ganherd.ui import sampler, serve
 from ganherd.ui.access import COOKIE
 
 
@@ -102,7 +106,10 @@ def test_the_token_opens_the_page_and_nothing_else_does(shown_runs: Path) -> Non
         assert "HttpOnly" in cookie and "SameSite=Strict" in cookie
         assert page.get("/api/runs", Cookie=cookie.partition(";")[0]).status == 200
         assert page.get("/api/runs", Authorization="Bearer secret-token").status == 200
+        odd = f'foo[x]=1; q="open; {cookie.partition(";")[0]}'  # other programs on this host set cookies, too
+        assert page.get("/api/runs", Cookie=odd).status == 200
         assert page.get("//evil.example/?token=secret-token").headers["location"].startswith("/evil")
+        assert page.get("/%09/evil.example?token=secret-token").headers["location"] == "/%09/evil.example"
 
 
 @pytest.mark.parametrize(
@@ -207,3 +214,82 @@ def test_a_hostile_run_folder_gets_nothing(tmp_path: Path, shown_runs: Path) -> 
         assert numbers["figures"]["loss_g"]["lines"][0][-1] is None
         assert page.get("/api/runs/index").json["sprites"] is None
         assert "--trust-code" in page.get("/api/runs/code/samples?n=1").sentence
+
+
+def test_a_run_that_cannot_be_shown_does_not_hide_the_others(tmp_path: Path, shown_runs: Path) -> None:
+    for name in ("good", "number", "nested"):
+        shutil.copytree(shown_runs / "classes", tmp_path / name)
+    shutil.copytree(os.fsencode(shown_runs / "classes"), os.fsencode(tmp_path) + b"/bad\xff\xfename")
+    with (tmp_path / "number" / "metrics.jsonl").open("a") as handle:
+        handle.write('{"step": 33, "seconds": 1, "rate": 1' + "0" * 400 + "}\n")
+    (tmp_path / "nested" / "scores.json").write_text('{"scores": ' + "[" * 400 + "]" * 400 + "}")
+    with (tmp_path / "nested" / "events.jsonl").open("a") as handle:
+        handle.write('{"step": 33, "event": "alarm", "what": "\\ud800"}\n')
+    with page_server.serving([tmp_path]) as page:
+        listed = {run["name"]: run for run in page.get("/api/runs").json["runs"]}
+        assert len(listed) == 4 and not listed["good"]["problem"]
+        for name in ("number", "nested"):
+            assert page.get(f"/api/runs/{name}").status == 200
+        assert page.get("/api/runs/nested/scores").status in (200, 422)
+        assert page.get("/api/runs/nested/events").status == 200
+
+
+def test_folders_that_are_links_are_not_followed(tmp_path: Path, shown_runs: Path) -> None:
+    runs, elsewhere = tmp_path / "runs", tmp_path / "elsewhere"
+    shutil.copytree(shown_runs / "classes", runs / "own")
+    shutil.copytree(shown_runs / "classes", elsewhere)
+    (runs / "linked").symlink_to(elsewhere)
+    with page_server.serving([runs]) as page:
+        assert page.get("/api/runs/own/picture").status == 200  # the folder was searched, and nothing was wrong
+        shutil.rmtree(runs / "own" / "samples")
+        (runs / "own" / "samples").symlink_to(elsewhere / "samples")
+        assert page.get("/api/runs/own/picture").status in (404, 422)
+        for path in ("", "/scores", "/picture", "/events"):
+            assert page.get(f"/api/runs/linked{path}").status == 404
+
+
+def test_a_record_without_an_end_takes_no_memory(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    with path.open("wb") as handle:
+        handle.truncate(8 << 30)  # sparse
+    file, before = RecordFile(path), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    lines = list(itertools.islice(file.lines_before(file.size()), 20))
+    grown = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before  # in KiB
+    assert not [line for line in lines if line.head() is not None] and grown < 400 << 10
+
+
+def test_an_origin_that_is_no_address_is_refused(page: PageServer) -> None:
+    for origin in ("http://[", "null", "http://evil.example", "x"):
+        assert page.get("/api/runs", Origin=origin).status == 403
+
+
+def test_records_that_a_resumed_run_writes_again_replace_those_before(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"step": 3, "seconds": 1, "rate": 1.5}\n')
+    columns = MetricColumns(RecordFile(path))
+    assert columns.at(3, ["rate"], None)["figures"]["rate"] == 1.5
+    path.write_text('{"step": 3, "seconds": 1, "rate": 2.5}\n')
+    assert columns.at(3, ["rate"], None)["figures"]["rate"] == 2.5
+
+
+def test_the_page_of_a_training_imports_nothing_from_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[list[str]] = []
+
+    class Page:
+        def __init__(self, words: list[str], **_: object) -> None:
+            started.append(words)
+
+        def poll(self) -> int:
+            return 0
+
+        def terminate(self) -> None: ...
+
+        def wait(self, timeout: float = 0.0) -> int:
+            return 0
+
+    monkeypatch.setattr("ganherd.ui.serve.subprocess.Popen", Page)
+    with serve.page_beside(tmp_path, quiet=True):
+        pass
+    assert started[0][1] == "-P"

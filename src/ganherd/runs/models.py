@@ -230,7 +230,10 @@ class JsonLine(Mapping[str, Any]):
         value = self.content.get(key, 0.0)
         if type(value) not in (int, float) and value not in NOT_FINITE:
             raise ValueError(f"{key} is no number")
-        return float(value)
+        try:
+            return float(value)
+        except OverflowError:
+            raise ValueError(f"{key} is too large") from None
 
 
 class MetricsRecord(JsonLine):

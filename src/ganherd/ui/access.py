@@ -11,9 +11,8 @@ import ipaddress
 import json
 import socket
 from collections.abc import Awaitable, Callable, MutableMapping
-from http.cookies import CookieError, SimpleCookie
 from typing import Any
-from urllib.parse import parse_qsl, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -47,7 +46,7 @@ class AccessControl:
         """
         self._app, self._token = app, token
         self._is_local = is_loopback(host)
-        self._names = _LOOPBACK | (set() if self._is_local else {host.lower(), *_own_names()})
+        self._names = {*_LOOPBACK, host.lower(), *(() if self._is_local else _own_names())}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -73,7 +72,7 @@ class AccessControl:
             if given is not None and _same(given, self._token):
                 rest = urlencode([(key, value) for key, value in query if key != "token"])
                 cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
-                await _redirect(guarded, scope["path"] + (f"?{rest}" if rest else ""), cookie)
+                await _redirect(guarded, quote("/" + scope["path"].lstrip("/")) + (f"?{rest}" if rest else ""), cookie)
                 return
             if not self._knows(headers):
                 sentence = (
@@ -94,7 +93,7 @@ class AccessControl:
         if scope["method"] not in ("GET", "HEAD"):
             return 405, "This server only reads: use GET."
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc.lower() != host.lower():
+        if origin is not None and origin.partition("://")[2].lower() != host.lower():
             return 403, "Requests from other sites are refused."
         site = headers.get("sec-fetch-site", "none")
         is_visit = (
@@ -121,11 +120,9 @@ class AccessControl:
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _same(given.strip(), self._token):
             return True
-        try:
-            cookies = SimpleCookie(headers.get("cookie", ""))
-        except CookieError:
-            return False
-        return COOKIE in cookies and _same(cookies[COOKIE].value, self._token)
+        # Cookies are shared by all ports of a host, so other programs may have set odd ones.
+        pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
+        return any(name == COOKIE and _same(value, self._token) for name, _, value in pairs)
 
 
 def is_loopback(host: str) -> bool:

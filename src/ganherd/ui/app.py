@@ -72,6 +72,10 @@ def _add_errors(app: FastAPI) -> None:
             {"detail": f"A file of this run cannot be read: {error.strerror or 'unknown reason'}."}, 422
         )
 
+    @app.exception_handler(RecursionError)
+    def nested(_: Request, __: RecursionError) -> JSONResponse:
+        return JSONResponse({"detail": "A file of this run is nested too deeply to be shown."}, 422)
+
     @app.exception_handler(Busy)
     def busy(_: Request, __: Busy) -> JSONResponse:
         sentence = "Too many requests wait for samples. Try again in a moment."

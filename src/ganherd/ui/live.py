@@ -57,7 +57,7 @@ class LiveFeed:
     def _states(self, run_ids: Sequence[str]) -> JsonObject:
         states = {}
         for run_id in run_ids:
-            with suppress(UserError, OSError, ValueError):
+            with suppress(UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
                 states[run_id] = self._state(self._catalog.run(run_id))
         if not run_ids:
             states = {"": {"runs": [[run.id, time_of(run.folder.info_path)] for run in self._catalog.runs()]}}

@@ -34,7 +34,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
     @router.get("/runs", tags=["runs"])
     def runs() -> dict[str, Any]:
         """List the runs with their state, step, verdict and time left, the one that was active last first."""
-        listed = [run_facts.summary(run) for run in catalog.runs()]
+        listed = [run_facts.safe_summary(run) for run in catalog.runs()]
         return {"runs": sorted(listed, key=lambda run: (run["age"], run["name"]))}
 
     @router.get("/runs/{run_id}", tags=["runs"])

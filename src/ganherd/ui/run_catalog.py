@@ -58,6 +58,8 @@ class ShownRun:
         Raises:
             OSError: It cannot be read, or has more than `most` bytes.
         """
+        if any(folder.is_symlink() for folder in path.parents if folder.is_relative_to(self.path)):
+            raise OSError(0, "it is in a folder that is a link", str(path))
         with open(files.open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as handle:
             if os.fstat(handle.fileno()).st_size > most:
                 raise OSError(0, "it is too large", str(path))
@@ -107,7 +109,7 @@ class RunCatalog:
         if run_id not in self._runs:
             self.runs()
         run = self._runs.get(run_id)
-        if run is None or not run.path.is_dir():
+        if run is None or not run.path.is_dir() or run.path.is_symlink():
             raise UnknownRun("There is no such run here. Reload the list of runs.")
         if time.monotonic() - run.checked > _CHECKED:
             files.refuse_odd_files(run.path, _NOT_OURS)

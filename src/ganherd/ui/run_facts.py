@@ -39,6 +39,9 @@ _LOSSES = {
 _GOOD = {"spread": 1.0, "tells": 0.5, "differs": 0.5, "copies": 0.0}  # the value of perfect samples
 
 
+_MOST_NESTED = 40  # levels of JSON; what is deeper was not written by ganherd
+
+
 def summary(run: ShownRun) -> JsonObject:
     """Return what the list of runs shows about a run. A run that cannot be read has a `problem`."""
     version = run.version()
@@ -48,7 +51,7 @@ def summary(run: ShownRun) -> JsonObject:
     facts.pop("path")
     answer = {"id": run.id, **facts, "name": run.path.name}
     if not facts["problem"]:
-        with suppress(UserError, OSError, ValueError, KeyError, TypeError):
+        with suppress(UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
             answer |= progress(run)
         sheets = sprite_files.saved_sheets(run.folder.sprites)
         answer["sprites"] = bool(sheets) and sprite_files.read_index(run.folder.sprites) is not None
@@ -56,6 +59,15 @@ def summary(run: ShownRun) -> JsonObject:
     answer = clean(answer)
     run.summary = version, answer
     return answer
+
+
+def safe_summary(run: ShownRun) -> JsonObject:
+    """Return the summary of a run that may come from a stranger: whatever is wrong with it must not hide the others."""
+    try:
+        return summary(run)
+    except Exception as error:
+        problem = f"it cannot be shown ({type(error).__name__})"
+        return {"id": run.id, "name": without_controls(run.path.name), "age": 0.0, "state": "", "problem": problem}
 
 
 def progress(run: ShownRun) -> JsonObject:
@@ -204,9 +216,11 @@ def clean(content: JsonObject) -> JsonObject:
     return {without_controls(key): _without_controls(plain(value)) for key, value in content.items()}
 
 
-def _without_controls(value: Any) -> Any:
+def _without_controls(value: Any, depth: int = 0) -> Any:
+    if depth > _MOST_NESTED:
+        return None
     if isinstance(value, str):
         return without_controls(value)
     if isinstance(value, dict):
-        return {without_controls(str(key)): _without_controls(item) for key, item in value.items()}
-    return [_without_controls(item) for item in value] if isinstance(value, list | tuple) else value
+        return {without_controls(str(key)): _without_controls(item, depth + 1) for key, item in value.items()}
+    return [_without_controls(item, depth + 1) for item in value] if isinstance(value, list | tuple) else value

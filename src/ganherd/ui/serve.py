@@ -87,6 +87,12 @@ def bind(host: str, port: int | None) -> socket.socket:
     raise AssertionError("port 0 is always free")
 
 
+def _own_name() -> str:
+    """Return the name of this machine in its network."""
+    name = socket.getfqdn()
+    return socket.gethostname() if name.startswith("localhost") else name
+
+
 def announcement(host: str, port: int, token: str | None, landing: str = "#/") -> list[str]:
     """Return the lines that tell where the page is, from here and from another machine.
 
@@ -94,7 +100,7 @@ def announcement(host: str, port: int, token: str | None, landing: str = "#/") -
     'page: http://127.0.0.1:8421/#/'
     """
     query = f"?token={token}" if token else ""
-    shown = "127.0.0.1" if is_loopback(host) else socket.getfqdn() if host in ("0.0.0.0", "::") else host
+    shown = _own_name() if host in ("", "0.0.0.0", "::") else host
     shown = f"[{shown}]" if ":" in shown else shown
     lines = [f"page: http://{shown}:{port}/{query}{landing}"]
     if is_loopback(host):
@@ -102,7 +108,7 @@ def announcement(host: str, port: int, token: str | None, landing: str = "#/") -
             user = getpass.getuser()
         except (OSError, KeyError):  # a user without a name, as in containers
             user = "USER"
-        lines.append(f"from another machine: ssh -N -L {port}:127.0.0.1:{port} {user}@{socket.gethostname()}")
+        lines.append(f"from another machine: ssh -N -L {port}:{shown}:{port} {user}@{socket.gethostname()}")
     else:
         lines.append("Everybody who has this address, with its token, sees these runs.")
     return [*lines, "Ctrl-C ends it."]
@@ -112,7 +118,8 @@ def announcement(host: str, port: int, token: str | None, landing: str = "#/") -
 def page_beside(folder: Path, quiet: bool) -> Iterator[None]:
     """Serve the page in a child process inside the block. On a terminal it stays open until Ctrl-C after the block."""
     check_installed()
-    words = [sys.executable, "-m", "ganherd", "ui", str(folder), "--newest"]
+    # -P: do not import modules from the current folder
+    words = [sys.executable, "-P", "-m", "ganherd", "ui", str(folder), "--newest"]
     page = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
     try:
         yield

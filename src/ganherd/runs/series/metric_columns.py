@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Sequence
 from threading import Lock
 from typing import Any
@@ -22,7 +23,7 @@ class MetricColumns:
 
     def __init__(self, file: RecordFile) -> None:
         self._file = file
-        self._cached: dict[int, tuple[JsonObject, int]] = {}  # by the offset of a line: its numbers and its length
+        self._cached: dict[int, tuple[JsonObject, bytes]] = {}  # by the offset of a line: its numbers and its digest
         self._bytes = 0
         self._lock = Lock()
 
@@ -89,12 +90,14 @@ class MetricColumns:
 
     def _numbers(self, line: FileLine, remember: bool = True) -> JsonObject | None:
         """Return the numbers of a record by figure, those of members as float64 [N]; None if the line is damaged."""
-        size = len(line.raw)
+        content = hashlib.blake2b(line.raw, digest_size=16).digest()  # a resumed run writes its last lines again
         with self._lock:
             cached = self._cached.pop(line.start, None)
-            if cached is not None and cached[1] == size:
+            if cached is not None and cached[1] == content:
                 self._cached[line.start] = cached  # the newest of all
                 return cached[0]
+            if cached is not None:
+                self._bytes -= _bytes_of(cached[0])
         record = line.parse()
         if record is None:
             return None
@@ -102,7 +105,9 @@ class MetricColumns:
         if not remember:
             return numbers
         with self._lock:
-            self._cached[line.start] = numbers, size
+            if (other := self._cached.pop(line.start, None)) is not None:  # of another thread
+                self._bytes -= _bytes_of(other[0])
+            self._cached[line.start] = numbers, content
             self._bytes += _bytes_of(numbers)
             while self._bytes > _MOST_CACHED and len(self._cached) > 1:
                 oldest, _ = self._cached.pop(next(iter(self._cached)))

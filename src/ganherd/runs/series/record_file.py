@@ -142,15 +142,15 @@ def _line_start(handle: BufferedReader, offset: int) -> int:
 
 
 def _start_of_last(handle: BufferedReader, offset: int) -> int:
-    """Return the offset of the line that ends at an offset, or of which a part ends there."""
+    """Return the offset of the line that ends at an offset, or of which a part ends there; 0 if no line is that long."""
     block, end = 1 << 12, offset - 1  # the line's own end does not count
-    while end > 0:
+    while end > 0 and offset - end <= MOST_LINE:
         start = max(0, end - block)
         handle.seek(start)
         at = handle.read(end - start).rfind(b"\n")
         if at >= 0:
             return start + at + 1
-        end, block = start, 2 * block
+        end, block = start, min(1 << 20, 2 * block)
     return 0
 
 

@@ -20,7 +20,7 @@ from ganherd.util import files
 MOST_BYTES = 200 << 20  # of all sheets of a run
 MOST_SHEET = 16 << 20  # bytes of a sheet that is read
 _INDEX = "index.json"
-_SHEET = re.compile(r"step-(\d{8,15})\.(webp|json)")
+_SHEET = re.compile(r"step-([0-9]{8,15})\.(webp|json)")
 Size = Annotated[int, Field(ge=1, le=1 << 14)]
 
 
