@@ -73,7 +73,7 @@ def test_tiny_study_keeps_earlier_tuning_results(
 ) -> None:
     """In this process; two seeds, a few steps, few samples."""
     tiny_runs.skip_products(monkeypatch)
-    monkeypatch.setattr("ganherd.mixture.mixture.NOISES", 512)
+    monkeypatch.setattr("ganherd.mixture.recalibration.NOISES", 512)
     monkeypatch.setattr(study["gap_arms"], "POINTS", 100)
 
     def here(jobs: Any, runs: Path, processes: int) -> list[dict[str, Any]]:
@@ -106,7 +106,7 @@ def test_two_arms_in_one_run_are_measured_separately(
 ) -> None:
     """As on a GPU: four that swap and four that do not, and one GAN that is the first of these."""
     tiny_runs.skip_products(monkeypatch)
-    monkeypatch.setattr("ganherd.mixture.mixture.NOISES", 512)
+    monkeypatch.setattr("ganherd.mixture.recalibration.NOISES", 512)
     arms = study["gap_arms"]
     monkeypatch.setattr(arms, "POINTS", 100)
     job = arms.Job("grid25", arms.BOTH, 0, 2, ("train.budget=6steps", "strategy.gap.every=2steps"))
@@ -158,7 +158,7 @@ def test_existing_run_with_other_settings_is_refused(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     tiny_runs.skip_products(monkeypatch)
-    monkeypatch.setattr("ganherd.mixture.mixture.NOISES", 512)
+    monkeypatch.setattr("ganherd.mixture.recalibration.NOISES", 512)
     arms, kept = study["gap_arms"], study["existing_runs"]
     job = arms.Job("r15", "one", 0, 1, ("train.budget=3steps",))
     path, seconds = arms.trained(job, tmp_path)

@@ -174,8 +174,8 @@ def test_a_folder_that_contains_the_current_one_is_refused(
 
 
 def test_the_home_of_an_unknown_user_is_a_sentence(cli) -> None:
-    said = cli("train", "--set", "data.source=~nobody-has-this-name/x.npz").sentence
-    assert "~nobody-has-this-name/x.npz" in said
+    sentence = cli("train", "--set", "data.source=~no-such-user/x.npz").sentence
+    assert "~no-such-user/x.npz" in sentence
 
 
 def test_images_of_other_splits_do_not_count_as_training_images(cli) -> None:

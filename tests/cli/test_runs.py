@@ -202,7 +202,7 @@ def test_a_run_that_is_named_twice_is_cleaned_once(cli, little: Path) -> None:
 def test_a_run_that_was_resumed_meanwhile_keeps_its_checkpoints(cli, little: Path) -> None:
     listed = clean.removable(little)
     RunFolder(little).write_info(state="interrupted")
-    with pytest.raises(UserError, match="was resumed meanwhile, so its checkpoints stay"):
+    with pytest.raises(UserError, match="was resumed in the meantime, so its checkpoints are kept"):
         clean.remove(listed)
     assert run_files.steps(little)
 
@@ -282,7 +282,7 @@ def test_the_gpu_is_started_only_for_runs_that_may_use_it(
 def test_a_run_is_known_by_the_name_that_the_list_shows(cli, little: Path) -> None:
     assert cli("status", "00001-little").out.startswith("runs/00001-little: finished")
     assert "did you mean 'runs/00001-little'?" in cli("status", "00001-litle").sentence
-    assert "`ganherd runs` lists those that there are" in cli("status", "nowhere/zebra").sentence
+    assert "`ganherd runs` lists all runs" in cli("status", "nowhere/zebra").sentence
     cli("runs", "tag", little, "best")
     assert "There are @best." in cli("status", "@zebra").sentence
 
@@ -304,8 +304,8 @@ def test_a_run_whose_data_was_moved_is_resumed_from_the_new_place(cli, little: P
     source = yaml.safe_load(content)["data"]["source"]
     shutil.copy(source, "moved.npz")
     (little / "recipe.yaml").write_text(content.replace(source, str(Path("gone.npz").absolute())))
-    said = cli("train", "--resume", little, "--budget", "32steps").sentence
-    assert "name its new place with --set data.source=PATH, also when you resume a run" in said
+    sentence = cli("train", "--resume", little, "--budget", "32steps").sentence
+    assert "name its new place with --set data.source=PATH, also when you resume a run" in sentence
     words = ("train", "--resume", little, "--set", "data.source=moved.npz", "--budget")
     assert cli(*words, "32steps", "--quiet").code == 0
     assert yaml.safe_load((little / "recipe.yaml").read_text())["data"]["source"] == str(Path("moved.npz").absolute())
@@ -322,10 +322,10 @@ def test_status_says_why_a_run_ended_early_until_it_is_resumed(cli, little: Path
     session: Any = SimpleNamespace(resumed=None, folder=RunFolder(little), resume_command="ganherd …")
     with pytest.raises(type(error)), reported_end(session):
         raise error
-    assert f"why it ended there: {error}" in cli("status", little).out
+    assert f"reason for ending: {error}" in cli("status", little).out
     assert json.loads(cli("status", little, "--json").out)["reason"] == str(error)
     assert cli("train", "--resume", little, "--budget", "32steps", "--quiet").code == 0
-    assert "why it ended there" not in cli("status", little).out
+    assert "reason for ending" not in cli("status", little).out
 
 
 def test_a_run_that_grew_is_called_after_its_data_or_the_run_it_grew_from(cli, little: Path) -> None:

@@ -20,7 +20,7 @@ import ganherd
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.mixture import mixture as mixtures
-from ganherd.mixture import mixture_files
+from ganherd.mixture import mixture_files, recalibration
 from ganherd.mixture.mixture import Mixture
 from ganherd.recipe import recipe_file
 from ganherd.training.finish import make_mixture
@@ -196,7 +196,7 @@ WITH_NORM = {"generator": {"name": "small", "width": 6, "batch_norm": True}, "di
 def test_batch_norm_is_estimated_again_with_the_exported_weights(data) -> None:
     """As good as from a direct pass of as many noises through the averaged weights, member by member."""
     herd = assembled(data, steps=12, nets=WITH_NORM, optim={"lr_g": 0.05})
-    assert mixtures.NOISES >= 10_000
+    assert recalibration.NOISES >= 10_000
     made = make_mixture(herd, 12)
     torch.manual_seed(0)
     z = torch.randn(40_000, 5, dtype=torch.float64)
@@ -236,7 +236,7 @@ def test_dropout_is_off_while_batch_norm_is_estimated() -> None:
     module = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.9), nn.BatchNorm1d(4))
     params = {name: p.detach() for name, p in module.named_parameters()}
     buffers = dict(module.named_buffers())
-    found = mixtures.recalibrate_batch_norm(module, params, buffers, 3, "normal", [], 1)
+    found = recalibration.recalibrate_batch_norm(module, params, buffers, 3, "normal", [], 1)
     wanted = (params["0.weight"] ** 2).sum(1)  # of normal noise, with nothing dropped
     assert found["2.running_var"] == pytest.approx(wanted, rel=0.1)
     assert float(buffers["2.running_var"][0]) == 1.0  # the caller's stay

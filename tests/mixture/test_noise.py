@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import ganherd
-from ganherd.mixture.mixture import Mixture, _path_between
+from ganherd.mixture.mixture import Mixture
+from ganherd.mixture.mixture_noise import path_between
 
 
 @pytest.fixture(scope="module")
@@ -46,9 +47,9 @@ def test_the_first_seed_of_a_walk_draws_its_member(mixture: Mixture) -> None:
 
 def test_normal_noise_keeps_its_length_on_the_way_and_uniform_noise_goes_straight() -> None:
     first, last = torch.randn(2, 400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    arc = _path_between(first, last, 9, is_normal=True)
+    arc = path_between(first, last, 9, is_normal=True)
     assert torch.allclose(arc[0], first) and torch.allclose(arc[-1], last)
     assert (arc.norm(dim=1) / first.norm() - 1).abs().max() < 0.1
-    straight = _path_between(first, last, 9, is_normal=False)
+    straight = path_between(first, last, 9, is_normal=False)
     assert torch.allclose(straight[4], (first + last) / 2) and straight[4].norm() < 0.8 * first.norm()
-    assert torch.allclose(_path_between(first, first, 3, is_normal=True), first.expand(3, -1))
+    assert torch.allclose(path_between(first, first, 3, is_normal=True), first.expand(3, -1))

@@ -183,7 +183,7 @@ def test_as_printed_it_does_not_train(tmp_path: Path) -> None:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     tiny_runs.skip_products(monkeypatch)
-    monkeypatch.setattr("ganherd.mixture.mixture.NOISES", 512)  # of which batch norm's statistics are estimated
+    monkeypatch.setattr("ganherd.mixture.recalibration.NOISES", 512)  # of which batch norm's statistics are estimated
     yield
     torch.set_num_threads(1)
 

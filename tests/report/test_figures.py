@@ -44,7 +44,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
     with pytest.MonkeyPatch.context() as patch:
         tiny_runs.skip_products(patch)
-        patch.setattr("ganherd.mixture.mixture.NOISES", 512)
+        patch.setattr("ganherd.mixture.recalibration.NOISES", 512)
         for name, recipe in wanted.items():
             ganherd.train(recipe, run=folder / name, quiet=True)
     return {name: folder / name for name in wanted}

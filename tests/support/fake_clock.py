@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from ganherd.mixture.mixture import NOISES, Mixture
+from ganherd.mixture.mixture import Mixture
+from ganherd.mixture.recalibration import NOISES
 from ganherd.runs import checkpoint
 from ganherd.training import budget, closing_time, finish, loop, session
 from ganherd.training.setup import preflight

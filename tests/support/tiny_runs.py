@@ -17,7 +17,7 @@ def skip_products(monkeypatch: pytest.MonkeyPatch) -> None:
     Two batches of noise instead of twenty re-estimate the mixture's batch norm, in each process that calls this.
     """
     monkeypatch.setattr("ganherd.api.FINISHERS", ())
-    monkeypatch.setattr("ganherd.mixture.mixture.NOISES", 1024)
+    monkeypatch.setattr("ganherd.mixture.recalibration.NOISES", 1024)
     monkeypatch.setattr("ganherd.viz.pictures.png", lambda picture: b"")  # of samples during a training
 
 

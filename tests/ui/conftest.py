@@ -19,7 +19,7 @@ def shown_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return three finished runs: one per class with scores, a grid, and swaps on points. Tests must not change them."""
     folder = tmp_path_factory.mktemp("shown")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ganherd.mixture.mixture.NOISES", 1024)
+        patch.setattr("ganherd.mixture.recalibration.NOISES", 1024)
         settings = recipes.noise_recipe(folder, "30steps", sample_every=10)
         ganherd.train(settings, run=folder / "classes", quiet=True, finishers=[ScoreFinisher()])
         data = recipes.noise_data(folder / "grid.npz")

@@ -18,7 +18,7 @@ from page_server import PageServer
 from ganherd.runs.series.metric_columns import MetricColumns
 from ganherd.runs.series.record_file import RecordFile
 from ganherd.ui import sampler, serve
-from ganherd.ui.access import COOKIE
+from ganherd.ui.access import cookie_name
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_the_token_opens_the_page_and_nothing_else_does(shown_runs: Path) -> Non
             ("/static/app.js", {}),
             ("/api/runs?token=wrong", {}),
             ("/api/runs?token=", {}),
-            ("/api/runs", {"Cookie": f"{COOKIE}=wrong"}),
+            ("/api/runs", {"Cookie": f"{cookie_name('secret-token')}=wrong"}),
             ("/api/runs", {"Authorization": "Bearer wrong"}),
             ("/api/runs", {"Cookie": 'x="\\'}),
         ):
@@ -290,6 +290,16 @@ def test_the_page_of_a_training_imports_nothing_from_the_current_folder(
             return 0
 
     monkeypatch.setattr("ganherd.ui.serve.subprocess.Popen", Page)
-    with serve.page_beside(tmp_path, quiet=True):
+    with serve.page_during_training(tmp_path, quiet=True):
         pass
     assert started[0][1] == "-P"
+
+
+def test_damaged_lines_in_the_middle_do_not_hide_those_after_them(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    lines = [f'{{"step": {step}, "seconds": 1, "rate": 2.0}}\n' for step in range(10, 1000, 10)]
+    lines[30:70] = ["garbage\n"] * 40
+    path.write_text("".join(lines))
+    file = RecordFile(path)
+    found = {step: line.step() for step in (5, 10, 305, 500, 710, 985, 9999) if (line := file.find(step)) is not None}
+    assert found == {10: 10, 305: 300, 500: 300, 710: 710, 985: 980, 9999: 990}

@@ -94,7 +94,7 @@ class TrainCommand:
         if self.recipe is not None:  # a recipe that is given with --resume must be that of the run
             from ganherd.training.setup.identity import refuse_changes
 
-            refuse_changes(folder.recipe, recipe_file.load(self.recipe, self.overrides), folder, may_move=True)
+            refuse_changes(folder.recipe, recipe_file.load(self.recipe, self.overrides), folder, data_may_move=True)
         return recipe_file.load(folder.recipe_path, self.overrides)
 
     def grow(self, finished: Path) -> None:

@@ -20,7 +20,8 @@ from ganherd.mixture.mixture import Mixture
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import RunInfo
-from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VerdictRecord
+from ganherd.runs.run_status import current_verdict
 from ganherd.scoring.result import Score, measured
 from ganherd.util import files
 from ganherd.util.errors import UserError, counted
@@ -69,7 +70,7 @@ def card(run: RunFolder, mixture: Mixture, model: PortableModel, licence: str, w
         whole: Whether the export is what the run's scores were measured on, not another replica or one member.
     """
     facts, title = model.facts, _escaped(model.facts["title"])
-    scores, verdict = _scores(run.scores_path), read_verdict(run.scores_path)
+    scores, verdict = _scores(run.scores_path), current_verdict(run, mixture.step)
     info, recipe = _recorded(run)
     front = {
         "license": licence or "unknown",

@@ -92,6 +92,8 @@ class _Tracer:
         """Append the layer of one node, or make the node another name of its input."""
         kind = str(node.target).split(".")[1]
         arguments = _arguments(node)
+        if isinstance(arguments.get("dim"), int):  # exported layers count dimensions from the front
+            arguments["dim"] %= node.meta["val"].dim()
         if (kind in _SAME and not arguments.get("train")) or (kind == "slice" and arguments["dim"] == 0):
             self._values[node.name] = self._of(arguments.get("self", arguments.get("input")), node)
             return

@@ -239,10 +239,12 @@ class MemberRandomness(TorchFunctionMode):
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
         """Draw numbers of this shape with the key of the next draw."""
-        draw = (self._key, next(self._calls), tuple(shape), kind, dtype)
+        arguments = (self._key, next(self._calls), tuple(shape), kind, dtype)
         if not torch._C._are_functorch_transforms_active():
-            return _Draw.forward(*draw)  # nothing is differentiated: `apply` would only read the signature once more
-        drawn: Tensor = _Draw.apply(*draw)  # type: ignore[no-untyped-call]
+            return _Draw.forward(
+                *arguments
+            )  # nothing is differentiated: `apply` would only read the signature once more
+        drawn: Tensor = _Draw.apply(*arguments)  # type: ignore[no-untyped-call]
         return drawn
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

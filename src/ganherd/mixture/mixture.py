@@ -5,7 +5,7 @@ p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then passes noise to a gene
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,17 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ganherd.features.material import DrawnSamples
 from ganherd.herd import rng
-from ganherd.herd.evaluation import member_module
-from ganherd.herd.parameter_names import call_with_tensors
-from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of
 from ganherd.mixture.mixture_files import BestMember, Neighbourhoods
+from ganherd.mixture.mixture_noise import draw_indices, draw_prior, path_between, portable_keys
 from ganherd.recipe.net_config import BreedConfig
 from ganherd.runs.folder import code_of, mixture_of
 from ganherd.util.errors import NotFinite, UserError
@@ -32,8 +30,6 @@ from ganherd.util.user_code import importable_from
 
 _BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
 _CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
-NOISES = 10_240  # for the re-estimation of batch-norm statistics
-NOISES_AT_ONCE = 512
 # Fields of a mixture that mixture.json has under the same name: as they are, as lists, and as lists of numbers.
 _PLAIN = ("offset", "scale", "latent", "seeds", "step", "winner", "neighbourhoods")
 _TUPLES = ("labels", "shape", "prior")
@@ -220,15 +216,15 @@ class Mixture:
         label = self.label_number(label)
         with rng.using(self.stream_version):
             if self.stream_version == rng.PORTABLE:
-                u = rng.draw(_portable_keys(seed, np.arange(n), rng.ROUTE), (2,), "uniform", torch.float64).numpy()
+                u = rng.draw(portable_keys(seed, np.arange(n), rng.ROUTE), (2,), "uniform", torch.float64).numpy()
             else:
                 blocks = -(-n // _BLOCK)
                 keys = rng.keys(np.full(blocks, rng.key(seed, rng.ROUTE)), np.arange(blocks))
                 u = rng.draw(keys, (_BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
-        member = _inverse(self.member_weights(label, replica), u[:, 0])
+        member = draw_indices(self.member_weights(label, replica), u[:, 0])
         if not self.takes_label:
             return member, self.label_of[member]
-        y = np.full(n, label, np.int64) if label is not None else _inverse(self.label_weights, u[:, 1])
+        y = np.full(n, label, np.int64) if label is not None else draw_indices(self.label_weights, u[:, 1])
         return member, y
 
     def images(
@@ -292,7 +288,7 @@ class Mixture:
         ]
         (first, key), (last, _) = ends[0], ends[-1]
         is_normal = self.prior_of(member) == "normal"
-        path = _path_between(first[0], last[0], frames, is_normal) * truncation  # [frames, Z]
+        path = path_between(first[0], last[0], frames, is_normal) * truncation  # [frames, Z]
         batches = []
         for start in range(0, frames, _BLOCK):
             z = path[start : start + _BLOCK]
@@ -307,7 +303,7 @@ class Mixture:
 
     def _portable_keys(self, seed: int, rows: np.ndarray) -> np.ndarray | None:
         """Return the key of each sample's noise in portable streams; None for other streams."""
-        return _portable_keys(seed, rows, rng.SAMPLE) if self.stream_version == rng.PORTABLE else None
+        return portable_keys(seed, rows, rng.SAMPLE) if self.stream_version == rng.PORTABLE else None
 
     def _noise(
         self, member: int, base: int, blocks: np.ndarray, portable: np.ndarray | None = None
@@ -324,7 +320,7 @@ class Mixture:
             missing = len(blocks) * _BLOCK - len(portable)
             keys, shape = np.pad(portable, (0, missing), mode="edge"), (1, self.latent)  # batches are always full
         with rng.using(self.stream_version):
-            z = _prior(keys, shape, self.prior_of(member), self.generator(member)[0].dtype)
+            z = draw_prior(keys, shape, self.prior_of(member), self.generator(member)[0].dtype)
         return z.reshape(-1, self.latent), inside
 
     def _call(self, member: int, label: int, replica: int, z: Tensor, key: np.ndarray) -> tuple[Tensor, Tensor]:
@@ -362,7 +358,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
 
     >>> load("runs/no-such-run")
     Traceback (most recent call last):
-    ganherd.util.errors.UserError: there is no run folder runs/no-such-run; `ganherd runs` lists those that there are.
+    ganherd.util.errors.UserError: there is no run folder runs/no-such-run; `ganherd runs` lists all runs.
     """
     folder = mixture_of(path)
     facts = mixture_files.read_facts(folder)
@@ -373,94 +369,6 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     values |= {name: np.array(values[name], dtype) for name, dtype in _ARRAYS.items()}
     values |= {name: values[name] if isinstance(values[name], str) else tuple(values[name]) for name in _TUPLES}
     return Mixture(**values, breeds=breeds, stream_version=facts.streams)
-
-
-def recalibrate_batch_norm(
-    module: nn.Module,
-    params: dict[str, Tensor],
-    buffers: dict[str, Tensor],
-    latent: int,
-    prior: str,
-    labels: Sequence[int],
-    key: int,
-    device: torch.device | str = "cpu",
-    noises: int | None = None,
-) -> dict[str, Tensor]:
-    """Return the buffers of a generator with batch-norm statistics re-estimated from noise, for its final parameters.
-
-    During training the statistics followed parameters that moved. Only batch norm is in training mode here, so dropout is off.
-
-    Args:
-        module: The net, in training mode.
-        params: The exported parameters.
-        buffers: The buffers after training.
-        latent: The length of the noise.
-        prior: The distribution of the noise.
-        labels: The labels that the generator is called with in turn, if it takes one.
-        key: The random key of the noise.
-        device: The device to compute on.
-        noises: Number of noises; fewer than the default, `NOISES`, are for measuring the time that it takes.
-    """
-    in_training = {name for name, layer in module.named_modules() if layer.training}
-    module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
-    norms = _reset_norms(module, in_training)
-    if not norms:
-        return buffers
-    dtype = next(iter(params.values())).dtype
-    statistics: dict[str, Tensor] = {}
-    for name, norm in norms.items():
-        statistics |= {f"{name}.{buffer}".lstrip("."): value for buffer, value in norm.named_buffers()}
-    others = {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
-    turns = torch.tensor(list(labels) or [0])[torch.arange(NOISES_AT_ONCE) % max(len(labels), 1)]
-    with torch.no_grad():
-        for block in range((noises or NOISES) // NOISES_AT_ONCE):
-            base = np.array([rng.key(key, rng.CALIBRATE, block)])
-            label = (turns.to(device),) if takes_label(module) else ()
-            state = {name: value.clone() for name, value in others.items()} | statistics
-            inputs = (_prior(base, (NOISES_AT_ONCE, latent), prior, dtype)[0].to(device), *label)
-            with MemberRandomness(torch.from_numpy(rng.keys(base, rng.INSIDE)).to(device)[0]):
-                call_with_tensors(module, state, inputs)
-            statistics = {name: state[name] for name in statistics}  # All other buffers stay as training left them.
-    # A norm that evaluation mode folds into another layer is never called, and keeps its buffers.
-    used = {name for name in norms if statistics[f"{name}.num_batches_tracked".lstrip(".")] > 0}
-    updated = {name: value for name, value in statistics.items() if name.rpartition(".")[0] in used}
-    return buffers | {name: value.detach().cpu() for name, value in updated.items()}
-
-
-def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.batchnorm._BatchNorm]:
-    """Reset the running statistics of batch norms, put these norms in training mode, and return them by name.
-
-    Args:
-        names: The layers to consider; of these, batch norms that have no running statistics are left out.
-    """
-    norms = {
-        name: layer
-        for name, layer in module.named_modules()
-        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and name in names
-    }
-    for norm in norms.values():
-        norm.reset_running_stats()
-        norm.momentum = None  # average over all batches
-        norm.train()
-    return norms
-
-
-def _path_between(first: Tensor, last: Tensor, frames: int, is_normal: bool) -> Tensor:
-    """Return noise [frames, Z] from one noise [Z] to another: along an arc for normal noise, which has a typical length."""
-    at = torch.linspace(0.0, 1.0, frames, dtype=first.dtype)[:, None]
-    if is_normal:
-        cosine = torch.nn.functional.cosine_similarity(first, last, dim=0).clamp(-1.0, 1.0)
-        angle = torch.arccos(cosine)
-        if torch.sin(angle) > 1e-4:
-            return (torch.sin((1 - at) * angle) * first + torch.sin(at * angle) * last) / torch.sin(angle)
-    return (1 - at) * first + at * last
-
-
-def _prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:
-    """Return noise [keys, *shape]: normal, or uniform in [-1, 1)."""
-    kind = "normal" if prior == "normal" else "uniform"
-    z = rng.draw(key, shape, kind, dtype)  # [keys, *shape]
-    return z if kind == "normal" else z * 2.0 - 1.0
 
 
 @contextmanager
@@ -476,16 +384,3 @@ def _repeatable(device: torch.device) -> Iterator[None]:
         yield
     finally:
         cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = before
-
-
-def _portable_keys(seed: int, rows: np.ndarray, purpose: int) -> np.ndarray:
-    """Return the key of each sample in portable streams: sample i of a seed is the sample of the seed + i."""
-    return rng.keys(np.zeros(len(rows), np.int64), seed + rows, purpose)
-
-
-def _inverse(weights: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Draw indices by inverting the cumulative distribution of the weights at u in [0, 1)."""
-    edges = np.cumsum(weights / weights.sum())
-    indices = np.searchsorted(edges, u, side="right")
-    # Rounding must never select an index of weight 0.
-    return np.minimum(indices, int(np.flatnonzero(weights)[-1])).astype(np.int64)

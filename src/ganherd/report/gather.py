@@ -13,9 +13,11 @@ import numpy as np
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.runs import run_status
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
-from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord
+from ganherd.runs.run_status import current_verdict
 from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
@@ -29,7 +31,6 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.mixture.mixture import Mixture
     from ganherd.mixture.mixture_files import Neighbourhoods
-    from ganherd.runs.folder import RunFolder
 
 T = TypeVar("T")
 MOST_RECORDS = 2000  # minimum number of records read of a longer run; charts show fewer
@@ -137,8 +138,7 @@ def gather(
         story.real, story.real_y = _some_rows(dataset)
         story.data_name, story.data_notes = dataset.name, tuple(dataset.notes)
     story.scores = _scores(story, folder)
-    verdict = read_verdict(folder / "scores.json")
-    story.verdict = verdict if verdict is not None and verdict.step in (story.mixture_step, None) else None
+    story.verdict = current_verdict(RunFolder(folder), story.mixture_step)
     story.members = story.attempt("the members", lambda: _members(story, mixture)) or []
     return story
 

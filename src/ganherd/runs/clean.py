@@ -44,7 +44,7 @@ def remove(what: Removable) -> None:
     """
     with what.folder.lock():
         if what.folder.info.state != "finished":
-            raise UserError(f"{what.folder.path} was resumed meanwhile, so its checkpoints stay.")
+            raise UserError(f"{what.folder.path} was resumed in the meantime, so its checkpoints are kept.")
         for path in what.checkpoints:
             checkpoint.remove(path)
         checkpoint.sweep(what.folder.checkpoints)

@@ -75,9 +75,7 @@ class RunFolder:
                     f"--run {folder.path}."
                 )
             known = [str(path.parent) for path in RUNS.glob("*/run.json")]
-            hint = (
-                did_you_mean(str(RUNS / folder.path.name), known, "{}") or "`ganherd runs` lists those that there are."
-            )
+            hint = did_you_mean(str(RUNS / folder.path.name), known, "{}") or "`ganherd runs` lists all runs."
             raise UserError(f"there is no run folder {folder.path}; {hint}")
         if not folder.info_path.is_file() or not folder.recipe_path.is_file():
             raise UserError(f"{folder.path} is not a run folder: it has no run.json and recipe.yaml.")

@@ -32,7 +32,7 @@ def text(status: RunStatus | PartsStatus) -> str:
         f"{status.run}: {state}, step {status.step:,} of {status.steps:,}{left}",
         f"{status.members} members on {status.host} ({status.engine.name}), {status.rate:,.0f} member-steps/s{record}",
     ]
-    lines += [f"why it ended there: {status.reason}"] if status.reason and status.state != "running" else []
+    lines += [f"reason for ending: {status.reason}"] if status.reason and status.state != "running" else []
     lines += _rank_lines(status.ranks) if status.state == "running" else []
     lines += _traffic(status.ranks)
     lines += [staleness_in_words(status.staleness)] if status.staleness else []

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from ganherd.herd.breeds import Breed
 from ganherd.herd.state import buffers_of, bytes_per_member
-from ganherd.mixture.mixture import NOISES, NOISES_AT_ONCE
+from ganherd.mixture.recalibration import NOISES, NOISES_AT_ONCE
 from ganherd.training import finish
 from ganherd.training.setup.assemble import PreparedHerd
 

@@ -20,8 +20,9 @@ from ganherd.herd.state import State, base_keys, buffers_of, members_of
 from ganherd.mixture import mixture as mixtures
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators
-from ganherd.mixture.mixture import Mixture, recalibrate_batch_norm
+from ganherd.mixture.mixture import Mixture
 from ganherd.mixture.mixture_files import Neighbourhoods
+from ganherd.mixture.recalibration import recalibrate_batch_norm
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.recipe.trust import covers
 from ganherd.runs.folder import RunFolder, mixture_of
@@ -113,7 +114,7 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
         watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
         budget = trainer.budget.record()
         memory = peak_memory(prepared.herd.device)
-        reason = "" if trainer.deadline is None else "the time of its budget was over."
+        reason = "" if trainer.deadline is None else "the time budget was used up."
         folder.write_info(
             state="finished",
             reason=reason,

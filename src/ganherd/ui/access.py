@@ -6,6 +6,7 @@ directly (cross-site requests) nor under a name that it lets point here (DNS reb
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import ipaddress
 import json
@@ -19,7 +20,6 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-COOKIE = "ganherd_token"
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; connect-src 'self'; "
@@ -71,7 +71,7 @@ class AccessControl:
             given = dict(query).get("token")
             if given is not None and _same(given, self._token):
                 rest = urlencode([(key, value) for key, value in query if key != "token"])
-                cookie = f"{COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                cookie = f"{cookie_name(self._token)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
                 await _redirect(guarded, quote("/" + scope["path"].lstrip("/")) + (f"?{rest}" if rest else ""), cookie)
                 return
             if not self._knows(headers):
@@ -108,7 +108,7 @@ class AccessControl:
             return True
         if self._is_local:
             return False
-        try:  # nobody can make an address point elsewhere, and the token guards the rest
+        try:  # an address, unlike a name, cannot be made to point elsewhere; the token guards the rest
             ipaddress.ip_address(name)
         except ValueError:
             return False
@@ -122,7 +122,12 @@ class AccessControl:
             return True
         # Cookies are shared by all ports of a host, so other programs may have set odd ones.
         pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
-        return any(name == COOKIE and _same(value, self._token) for name, _, value in pairs)
+        return any(name == cookie_name(self._token) and _same(value, self._token) for name, _, value in pairs)
+
+
+def cookie_name(token: str) -> str:
+    """Return the name of the cookie that holds a token: all ports of a host share their cookies, so each token has its own."""
+    return f"ganherd_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
 
 
 def is_loopback(host: str) -> bool:

@@ -37,7 +37,8 @@ def create_app(
     """
     app = FastAPI(
         title="ganherd", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json",
-        description="Read runs of ganherd, and sample their mixtures. All numbers that are not finite are null.",
+        description="Read runs of ganherd, and sample their mixtures. In metrics, numbers that are not finite are null; elsewhere "
+        "they are the texts nan, inf and -inf.",
     )  # fmt: skip
     catalog = RunCatalog(roots)
     app.state.feed = LiveFeed(catalog)

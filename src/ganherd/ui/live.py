@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from ganherd.runs.series import sprite_files
 from ganherd.ui import run_facts
-from ganherd.ui.run_catalog import RunCatalog, ShownRun, time_of
+from ganherd.ui.run_catalog import RunCatalog, ShownRun, mtime_ms
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 
@@ -60,7 +60,7 @@ class LiveFeed:
             with suppress(UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
                 states[run_id] = self._state(self._catalog.run(run_id))
         if not run_ids:
-            states = {"": {"runs": [[run.id, time_of(run.folder.info_path)] for run in self._catalog.runs()]}}
+            states = {"": {"runs": [[run.id, mtime_ms(run.folder.info_path)] for run in self._catalog.runs()]}}
         return states
 
     def _state(self, run: ShownRun) -> JsonObject:
@@ -80,8 +80,8 @@ class LiveFeed:
             "metrics": run.metrics_file.size(),
             "events": run.events_file.size(),
             "sprites": [len(saved), saved[-1] if saved else None],
-            "scores": time_of(folder.scores_path),
-            "mixture": time_of(folder.mixture / "mixture.json"),
+            "scores": mtime_ms(folder.scores_path),
+            "mixture": mtime_ms(folder.mixture / "mixture.json"),
         }
         self._seen[run.id], self._versions[run.id] = (now, state), (now, version)
         return state

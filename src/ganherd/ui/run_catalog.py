@@ -50,7 +50,7 @@ class ShownRun:
         """Return a text that changes whenever the run writes anything that the page shows."""
         folder = self.folder
         paths = (folder.info_path, folder.scores_path, folder.sprites, folder.mixture, folder.samples)
-        return str([self.metrics_file.size(), self.events_file.size(), *map(time_of, paths)])
+        return str([self.metrics_file.size(), self.events_file.size(), *map(mtime_ms, paths)])
 
     def read(self, path: Path, most: int) -> bytes:
         """Return the content of one of the run's files; links are not followed.
@@ -117,7 +117,7 @@ class RunCatalog:
         return run
 
 
-def time_of(path: Path) -> int:
+def mtime_ms(path: Path) -> int:
     """Return when a file was changed, in milliseconds; 0 if it does not exist."""
     try:
         return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000

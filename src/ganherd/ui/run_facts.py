@@ -12,12 +12,11 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.models import MetricsRecord, RunInfo
 from ganherd.runs.records import plain
-from ganherd.runs.results.verdict_record import read_verdict
 from ganherd.runs.run_list import summarise
-from ganherd.runs.run_status import PartsStatus, current_state, describe, seconds_left
+from ganherd.runs.run_status import PartsStatus, current_state, current_verdict, describe, seconds_left
 from ganherd.runs.series import sprite_files
 from ganherd.training.health.look_labels import LOOK_LABELS
-from ganherd.ui.run_catalog import ShownRun, time_of
+from ganherd.ui.run_catalog import ShownRun, mtime_ms
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import without_controls
@@ -46,7 +45,7 @@ def summary(run: ShownRun) -> JsonObject:
     """Return what the list of runs shows about a run. A run that cannot be read has a `problem`."""
     version = run.version()
     if run.summary is not None and run.summary[0] == version and run.summary[1]["state"] not in _CHANGING:
-        return {**run.summary[1], "age": time.time() - time_of(run.folder.info_path) / 1000}
+        return {**run.summary[1], "age": time.time() - mtime_ms(run.folder.info_path) / 1000}
     facts = summarise(run.path, run.path.name, time.time()).as_json()
     facts.pop("path")
     answer = {"id": run.id, **facts, "name": run.path.name}
@@ -67,7 +66,13 @@ def safe_summary(run: ShownRun) -> JsonObject:
         return summary(run)
     except Exception as error:
         problem = f"it cannot be shown ({type(error).__name__})"
-        return {"id": run.id, "name": without_controls(run.path.name), "age": 0.0, "state": "", "problem": problem}
+        return {
+            "id": run.id,
+            "name": without_controls(run.path.name),
+            "age": time.time() - mtime_ms(run.folder.info_path) / 1000,
+            "state": "",
+            "problem": problem,
+        }
 
 
 def progress(run: ShownRun) -> JsonObject:
@@ -109,7 +114,8 @@ def details(run: ShownRun) -> JsonObject:
         problem = ""
     except UserError as error:
         recipe, problem = None, str(error)
-    verdict = read_verdict(folder.scores_path)
+    now = progress(run)
+    verdict = current_verdict(folder, info.step) if now["state"] == "finished" else None
     members = info.members or (index.members if index else 1)
     answer = {
         "id": run.id,
@@ -117,7 +123,7 @@ def details(run: ShownRun) -> JsonObject:
         "title": folder.title,
         "about": recipe.about if recipe else "",
         "problem": problem,
-        **progress(run),
+        **now,
         "members": members,
         "replicas": recipe.herd.seeds if recipe else 1,
         "names": index.names if index else [],
@@ -212,7 +218,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> JsonObject:
 
 
 def clean(content: JsonObject) -> JsonObject:
-    """Return JSON without control characters in its texts, and without numbers that are not finite."""
+    """Return strict JSON: no control characters in texts, and numbers that are not finite as their names."""
     return {without_controls(key): _without_controls(plain(value)) for key, value in content.items()}
 
 

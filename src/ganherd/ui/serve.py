@@ -93,6 +93,9 @@ def _own_name() -> str:
     return socket.gethostname() if name.startswith("localhost") else name
 
 
+TRAINING = "#/latest"  # what the page of `train --ui` shows first
+
+
 def announcement(host: str, port: int, token: str | None, landing: str = "#/") -> list[str]:
     """Return the lines that tell where the page is, from here and from another machine.
 
@@ -111,11 +114,11 @@ def announcement(host: str, port: int, token: str | None, landing: str = "#/") -
         lines.append(f"from another machine: ssh -N -L {port}:{shown}:{port} {user}@{socket.gethostname()}")
     else:
         lines.append("Everybody who has this address, with its token, sees these runs.")
-    return [*lines, "Ctrl-C ends it."]
+    return lines if landing == TRAINING else [*lines, "Press Ctrl-C to stop the server."]
 
 
 @contextmanager
-def page_beside(folder: Path, quiet: bool) -> Iterator[None]:
+def page_during_training(folder: Path, quiet: bool) -> Iterator[None]:
     """Serve the page in a child process inside the block. On a terminal it stays open until Ctrl-C after the block."""
     check_installed()
     # -P: do not import modules from the current folder
@@ -124,7 +127,7 @@ def page_beside(folder: Path, quiet: bool) -> Iterator[None]:
     try:
         yield
         if sys.stdin is not None and sys.stdin.isatty() and not quiet and page.poll() is None:
-            say("The page stays open; Ctrl-C ends it.")
+            say("Training has ended. The page stays open until you press Ctrl-C.")
             with suppress(KeyboardInterrupt):
                 page.wait()
     finally:

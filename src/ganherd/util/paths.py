@@ -30,7 +30,7 @@ def from_here(path: Path) -> Path:
 def expanded(path: str | Path) -> Path:
     """Return a path with `~` replaced by a home folder; that of an unknown user stays as it is.
 
-    >>> expanded("~nobody-has-this-name/x").name
+    >>> expanded("~no-such-user/x").name
     'x'
     """
     return Path(os.path.expanduser(path))

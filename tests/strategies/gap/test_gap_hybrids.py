@@ -55,7 +55,7 @@ def mnist(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     swaps = ["strategy.gap.every=2steps"]
     with pytest.MonkeyPatch.context() as patch:
         tiny_runs.skip_products(patch)
-        patch.setattr("ganherd.mixture.mixture.NOISES", 512)  # what batch norm is re-estimated from
+        patch.setattr("ganherd.mixture.recalibration.NOISES", 512)  # what batch norm is re-estimated from
         for kind in KINDS:
             alone = [*NARROW, *short, "nets.generator.width=2"]
             for name, more in ((f"mnist-gan-{kind}", ["herd.members=2"]), (f"mnist-gap-{kind}2", swaps)):

@@ -78,7 +78,7 @@ def compare(
 
     If interrupted, the same command continues.
     """
-    named = [str(named_run(Path(one))) if one.startswith("@") else one for one in named]
+    named = [str(named_run(Path(one))) if downstream or one.startswith("@") else one for one in named]
     log = log_unless(quiet)
     if downstream:
         given = {

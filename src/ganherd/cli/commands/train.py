@@ -24,6 +24,7 @@ from ganherd.cli.options import (
     refuse,
 )
 from ganherd.cli.train_command import TrainCommand
+from ganherd.util.paths import RUNS
 
 EXISTING, SEVERAL, LOOK = (
     "From an existing run",
@@ -161,9 +162,9 @@ def train(
     if retrain is not None:
         command.prepare_retraining(retrain, budget)
     if ui:
-        from ganherd.ui.serve import page_beside
+        from ganherd.ui.serve import page_during_training
 
-        page: AbstractContextManager[None] = page_beside(run or resume or Path("runs"), quiet)
+        page: AbstractContextManager[None] = page_during_training(run or resume or RUNS, quiet)
     else:
         page = nullcontext()
     with page:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -23,6 +24,9 @@ from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, Step
 from ganherd.util.host import torch_threads
 from ganherd.util.registry import ENGINES, load_target
+
+if TYPE_CHECKING:
+    from ganherd.herd.lowering.kernels.compile_ahead import KernelSource
 
 StopCheck = Callable[[], bool]
 Tick = Callable[[int], None]  # gets the number of steps made so far
@@ -242,18 +246,29 @@ def collecting(report: CompileReport = no_report) -> Iterator[None]:
 @contextmanager
 def compiling_meanwhile(herd: Herd) -> Iterator[None]:
     """Compile the kernels of a herd's step in the background while the context runs, for an engine that is made later."""
-    with ExitStack() as closing:
-        if has_kernels(herd):
-            from ganherd.herd.lowering.kernels import compile_ahead
-
-            with suppress(RuntimeError, MemoryError):  # it may not fit now; then its engine compiles them
-                with compile_ahead.collected() as sources:
-                    engine = trial_engine(herd, Plan("fused", herd.num_members, 1, str(herd.device)))
-                    engine.advance(0, herd.rules.skip_d + 1, engine.herd.zero_sums())
-                del engine
-                torch.cuda.empty_cache()
-                closing.enter_context(compile_ahead.compiling(sources))
+    if not has_kernels(herd):
+        del herd  # the caller needs its memory
         yield
+        return
+    from ganherd.herd.lowering.kernels import compile_ahead
+
+    sources: Sequence[KernelSource] = ()
+    with suppress(RuntimeError, MemoryError):  # it may not fit now; then its engine compiles them
+        sources = _kernels_of(herd)
+    del herd  # the caller needs its memory
+    torch.cuda.empty_cache()
+    with compile_ahead.compiling(sources):
+        yield
+
+
+def _kernels_of(herd: Herd) -> Sequence[KernelSource]:
+    """Return the kernels of a herd's step that this process has not loaded. The trial engine is freed on return."""
+    from ganherd.herd.lowering.kernels import compile_ahead
+
+    with compile_ahead.collected() as sources:
+        engine = trial_engine(herd, Plan("fused", herd.num_members, 1, str(herd.device)))
+        engine.advance(0, herd.rules.skip_d + 1, engine.herd.zero_sums())
+    return sources
 
 
 def place_state(herd: Herd, plan: Plan) -> None:

@@ -65,7 +65,7 @@ class VerdictRecord(Record):
 
 
 def read_verdict(path: Path) -> VerdictRecord | None:
-    """Return the verdict in a scores.json; None if it is missing or damaged, or if the file has none, as older ones."""
+    """Return the verdict in a scores.json; None if it is missing or damaged. Older versions wrote none."""
     try:
         return VerdictRecord.parse(files.read_json(path)[VERDICT])
     except (OSError, ValueError, KeyError, TypeError):

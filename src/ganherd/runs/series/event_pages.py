@@ -52,7 +52,7 @@ def page(
             break
         end = max(end, line.end)
         if (event := _event(line, member, kinds)) is None:
-            damaged += line.parse() is None
+            damaged += 1
         elif event:
             events.append(event)
     if newest:

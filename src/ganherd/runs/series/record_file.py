@@ -116,11 +116,10 @@ class RecordFile:
             while low < high:
                 middle = (low + high) // 2
                 line = _read(handle, _line_start(handle, middle))
-                if line is None or line.start >= high:
-                    high = middle
-                    continue
-                own = line.step()
-                if own is None or own > step:
+                while line is not None and line.start < high and line.step() is None:  # skip damaged lines
+                    line = _read(handle, line.end)
+                own = line.step() if line is not None and line.start < high else None
+                if line is None or own is None or own > step:
                     high = middle
                 else:
                     best, low = line, line.end

@@ -137,22 +137,19 @@ def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
     return range(*info.part)
 
 
-def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder, may_move: bool = False) -> None:
+def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder, data_may_move: bool = False) -> None:
     """Refuse to resume a run with another recipe; only `train.budget` and `run.scores` may differ.
 
     Args:
-        may_move: `data.source` may differ, too, because the data is compared when it is read.
+        data_may_move: `data.source` may differ, too, because the data is compared when it is read.
     """
     if others := set(modules_of(recipe)) - set(modules_of(wanted)):
         raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
     wanted = as_resolved(wanted, recipe)
-    free = (
-        "train.budget:",
-        "run.scores:",
-        "code:",
-        *(["data.source:"] if may_move else []),
-    )  # own modules may have moved
-    changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(free)]
+    free = ["train.budget:", "run.scores:", "code:"]  # the user's modules may have moved
+    if data_may_move:
+        free.append("data.source:")
+    changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(tuple(free))]
     if changes:
         raise UserError(
             f"{folder.path} was started with another recipe, so it cannot be resumed with this one ({'; '.join(changes)}); "

@@ -162,7 +162,7 @@ class RecordedRun(RunSource):
             moved = wanted.data.model_copy(update={"source": absolute_path(wanted.data.source, DATA_SOURCES)})
             wanted = wanted.model_copy(update={"data": moved})
         self.wanted = wanted
-        identity.refuse_changes(recipe, self.wanted, self.folder, may_move=True)
+        identity.refuse_changes(recipe, self.wanted, self.folder, data_may_move=True)
         self.recipe = recipe.model_copy(update={"run": self.wanted.run, "data": self.wanted.data})
         preflight.check_request(self.recipe)
         if session.job.rank == 0:

@@ -10,7 +10,7 @@ const WHY = {
   cycling: "Its samples return to earlier ones.",
   dead_critic: "Its discriminator separates real from generated no better than chance.",
   memorising: "Its samples are copies of training images.",
-  nan: "Its weights or losses are no numbers any more.",
+  nan: "Its weights or losses are no longer finite.",
   diverged: "Its loss is beyond all bounds.",
 };
 

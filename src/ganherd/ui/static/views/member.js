@@ -62,7 +62,7 @@ export async function mount(root, { source, run, words, query }) {
 
   async function loadStory() {
     await history.update(source, run.id);
-    const { events, damaged } = await source.events(run.id, { member, limit: 5000 });
+    const { events, damaged } = await source.events(run.id, { member, limit: 5000, newest: true });
     let won;
     for (const event of events) {
       if (event.event === "tournament") won = event.g;

@@ -90,7 +90,7 @@ async function drawPicture(source, run, place) {
     const rows = facts.members > 5 ? (facts.members > 24 ? 3 : 2) : 1;
     const size = height / rows, columns = Math.ceil(width / size);
     for (let i = 0; i < rows * columns; i += 1) {
-      const member = facts.kind === "points" ? i % facts.members : i % facts.members;
+      const member = i % facts.members;
       const across = sprites.side, pass = Math.floor(i / facts.members) % (across * across);
       const x = (i % columns) * size, y = Math.floor(i / columns) * size;
       if (facts.kind === "points") { if (i < facts.members) sprites.draw(pen, sheet, member, x + 3, y + 3, size - 6, size - 6); } else drawOne(pen, sprites, sheet, member, pass, x, y, size);

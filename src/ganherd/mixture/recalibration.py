@@ -1,0 +1,89 @@
+"""Re-estimate the batch-norm statistics of a generator from noise, for its final parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from ganherd.herd import rng
+from ganherd.herd.evaluation import member_module
+from ganherd.herd.parameter_names import call_with_tensors
+from ganherd.herd.rng import MemberRandomness
+from ganherd.herd.state import takes_label
+from ganherd.mixture.mixture_noise import draw_prior
+
+NOISES = 10_240  # from which the statistics are estimated
+NOISES_AT_ONCE = 512
+
+
+def recalibrate_batch_norm(
+    module: nn.Module,
+    params: dict[str, Tensor],
+    buffers: dict[str, Tensor],
+    latent: int,
+    prior: str,
+    labels: Sequence[int],
+    key: int,
+    device: torch.device | str = "cpu",
+    noises: int | None = None,
+) -> dict[str, Tensor]:
+    """Return the buffers of a generator with batch-norm statistics re-estimated from noise, for its final parameters.
+
+    During training the statistics followed parameters that moved. Only batch norm is in training mode here, so dropout is off.
+
+    Args:
+        module: The net, in training mode.
+        params: The exported parameters.
+        buffers: The buffers after training.
+        latent: The length of the noise.
+        prior: The distribution of the noise.
+        labels: The labels that the generator is called with in turn, if it takes one.
+        key: The random key of the noise.
+        device: The device to compute on.
+        noises: Number of noises; fewer than the default, `NOISES`, are for measuring the time that it takes.
+    """
+    in_training = {name for name, layer in module.named_modules() if layer.training}
+    module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
+    norms = _reset_norms(module, in_training)
+    if not norms:
+        return buffers
+    dtype = next(iter(params.values())).dtype
+    statistics: dict[str, Tensor] = {}
+    for name, norm in norms.items():
+        statistics |= {f"{name}.{buffer}".lstrip("."): value for buffer, value in norm.named_buffers()}
+    others = {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
+    turns = torch.tensor(list(labels) or [0])[torch.arange(NOISES_AT_ONCE) % max(len(labels), 1)]
+    with torch.no_grad():
+        for block in range((noises or NOISES) // NOISES_AT_ONCE):
+            base = np.array([rng.key(key, rng.CALIBRATE, block)])
+            label = (turns.to(device),) if takes_label(module) else ()
+            state = {name: value.clone() for name, value in others.items()} | statistics
+            inputs = (draw_prior(base, (NOISES_AT_ONCE, latent), prior, dtype)[0].to(device), *label)
+            with MemberRandomness(torch.from_numpy(rng.keys(base, rng.INSIDE)).to(device)[0]):
+                call_with_tensors(module, state, inputs)
+            statistics = {name: state[name] for name in statistics}  # All other buffers stay as training left them.
+    # A norm that evaluation mode folds into another layer is never called, and keeps its buffers.
+    used = {name for name in norms if statistics[f"{name}.num_batches_tracked".lstrip(".")] > 0}
+    updated = {name: value for name, value in statistics.items() if name.rpartition(".")[0] in used}
+    return buffers | {name: value.detach().cpu() for name, value in updated.items()}
+
+
+def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.batchnorm._BatchNorm]:
+    """Reset the running statistics of batch norms, put these norms in training mode, and return them by name.
+
+    Args:
+        names: The layers to consider; of these, batch norms that have no running statistics are left out.
+    """
+    norms = {
+        name: layer
+        for name, layer in module.named_modules()
+        if isinstance(layer, nn.modules.batchnorm._BatchNorm) and layer.track_running_stats and name in names
+    }
+    for norm in norms.values():
+        norm.reset_running_stats()
+        norm.momentum = None  # average over all batches
+        norm.train()
+    return norms
