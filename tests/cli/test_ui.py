@@ -35,7 +35,7 @@ def test_the_server_says_where_it_is_and_how_to_reach_it_and_ends_with_ctrl_c(ru
         match = re.fullmatch(r"page: (http://127\.0\.0\.1:(\d+))/#/", lines[0])
         assert match is not None
         tunnel = f"from another machine: ssh -N -L {match[2]}:127.0.0.1:{match[2]} "
-        assert lines[1].startswith(tunnel) and "@" in lines[1] and lines[2] == "Ctrl-C ends it."
+        assert lines[1].startswith(tunnel) and "@" in lines[1] and "Ctrl-C" in lines[2]
         with urllib.request.urlopen(f"{match[1]}/api/runs", timeout=30) as answer:
             assert b'"state":"finished"' in answer.read()
         server.send_signal(signal.SIGINT)
