@@ -22,6 +22,7 @@ from ganherd.cli.commands.report import report
 from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
 from ganherd.cli.commands.status import check, status
+from ganherd.cli.commands.sweep import sweep
 from ganherd.cli.commands.train import train
 from ganherd.cli.commands.ui import ui
 from ganherd.cli.groups.bench import bench_app
@@ -82,6 +83,8 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
                      "ganherd train --resume @last --budget +200steps")),
     (_TRAIN, compare, ("ganherd compare digits-wcgan digits-nonsat --budget 60s",
                        "ganherd compare digits-wcgan --vary optim.lr_g=1e-4,5e-4")),
+    (_TRAIN, sweep, ("ganherd sweep digits-wcgan --vary optim.lr_g=1e-5..1e-2 --trials 16 --budget 2m",
+                     "ganherd sweep digits-wcgan --vary loss.name=hinge,wasserstein-gp --seeds 3")),
     (_RESULTS, sample, ("ganherd sample @last -n 64 -o grid.png", "ganherd sample @last --per-class 100 -o made/")),
     (_RESULTS, score, ("ganherd score @last", "ganherd score --real pictures --fake made")),
     (_RESULTS, check, ("ganherd check @last", "ganherd check @last --json")),

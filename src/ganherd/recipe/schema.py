@@ -122,8 +122,8 @@ class HerdConfig(Section):
     # a finished run with one member per class: its members stay as they are, and only missing classes are trained
     grow_from: str | None = None
     seeds: int = Field(1, ge=1)  # number of replicas: independent copies of the herd with the seeds seed, seed + 1, …
-    # settings in which further copies of the herd differ, such as [{optim.lr_g: 1e-4}, {optim.lr_g: 1e-3}]: one copy for each
-    # entry and seed, all with the same data and noise (`ganherd sweep` writes them)
+    # settings in which copies of the herd differ, such as [{train.ema: 0.9}, {train.ema: 0.99}]: a copy for each entry and seed,
+    # all with the same data and noise (`ganherd sweep` writes them)
     trials: list[Trial] = []
 
     @property
@@ -462,7 +462,8 @@ class Recipe(Section):
         for trial in self.herd.trials or [{}]:
             one = self
             for key, value in trial.items():
-                one = one._with_setting(*key.split("."), value)
+                section, name = key.split(".")
+                one = one._with_setting(section, name, value)
             out.append(one)
         return out
 

@@ -11,8 +11,8 @@ from ganherd.losses.adversarial import Game
 class StepRules:
     """Settings of a training step that are the same for every member and every step.
 
-    If members differ in `gp_weight`, `r1`, `ema` (`set.ema_decay`) or `augment_probability`, the tensor `set.` of that name in the state counts,
-    and the value here only says whether the step needs it at all.
+    If members differ in `gp_weight`, `r1`, `ema` or `augment_probability`, the state has their own values (`set.gp_weight`,
+    `set.r1`, `set.ema_decay`, `set.augment_probability`), and the value here only says whether the step needs it at all.
     """
 
     game: Game  # the losses

@@ -64,7 +64,8 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
     together = recipe.strategy.settings.group_size
     batch = recipe.train.batch
     of_seed = {
-        seed: parts.partition(dataset, recipe.data, recipe.members, batch, seed, together) for seed in dict.fromkeys(seeds)
+        seed: parts.partition(dataset, recipe.data, recipe.members, batch, seed, together)
+        for seed in dict.fromkeys(seeds)
     }
     cuts = [of_seed[seed] for seed in seeds]
     members, first = len(cuts[0].count), cuts[0].index
