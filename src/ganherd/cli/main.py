@@ -12,9 +12,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ganherd.cli.commands.choosing import best, ensemble
 from ganherd.cli.commands.compare import compare
 from ganherd.cli.commands.doctor import doctor
-from ganherd.cli.commands.ensemble import ensemble
 from ganherd.cli.commands.export import export
 from ganherd.cli.commands.figures import figures
 from ganherd.cli.commands.recipes import recipes
@@ -92,6 +92,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     (_RESULTS, figures, ("ganherd figures runs/a runs/b -o figures",)),
     (_RESULTS, export, ("ganherd export @last -o model", "ganherd export @last --format onnx -o model.onnx",
                         "ganherd export @last --format html -o model.html")),
+    (_RESULTS, best, ("ganherd best @last", "ganherd best @last --by gam2")),
     (_RESULTS, ensemble, ("ganherd ensemble @last --size 3",)),
     (_RUNS, status, ("ganherd status @last",)),
     (_RUNS, ui, ("ganherd ui", "ganherd ui runs/00001-digits-wcgan", "ganherd ui --host 0.0.0.0")),
