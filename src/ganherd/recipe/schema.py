@@ -24,6 +24,7 @@ from ganherd.recipe.base import (
     PerMember,
     Positive,
     Section,
+    Span,
     Steps,
     parse_budget,
     parse_bytes,
@@ -47,6 +48,7 @@ TRIAL_KEYS = (
     "optim.lr_d",
     "optim.beta1",
     "optim.beta2",
+    "optim.weight_decay",
     "train.input_noise",
     "train.augment_probability",
     "train.ema",
@@ -174,8 +176,47 @@ class OptimConfig(Section):
     lr_d: PerMember = 2e-4  # learning rate of the discriminator
     beta1: DecayPerMember = 0.5  # decay of the first moment
     beta2: DecayPerMember = 0.999  # decay of the second moment
+    weight_decay: PerMember = (
+        0.0  # shrinks all weights by this fraction times the learning rate at each update, as in AdamW
+    )
     eps: float = Field(1e-8, gt=0)  # added to the denominator
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm of each member's net; null: no clipping
+
+
+# Settings that a schedule can move, by their names in a member's state.
+SCHEDULED = {
+    "optim.lr_g": "lr_g",
+    "optim.lr_d": "lr_d",
+    "optim.beta1": "beta1",
+    "optim.beta2": "beta2",
+    "loss.gp_weight": "gp_weight",
+    "loss.r1_weight": "r1",
+    "train.augment_probability": "augment_probability",
+}
+
+
+class ScheduleConfig(Section):
+    """A factor of some settings that moves from one value to another; several schedules of a setting are multiplied."""
+
+    keys: Annotated[list[str], Field(min_length=1)]  # the settings, such as [optim.lr_g, optim.lr_d]
+    # how it moves: evenly, as half a wave of a cosine, or at once
+    shape: Literal["linear", "cosine", "step"] = "linear"
+    start: Span = "0"  # when it begins to move, in steps, epochs or a fraction of the run
+    over: Span = "1run"  # how long it moves (linear, cosine)
+    first: float = Field(1.0, ge=0)  # the factor before; for betas, of what is missing to 1
+    last: float = Field(ge=0)  # the factor afterwards
+
+    @field_validator("keys")
+    @classmethod
+    def _can_move(cls, value: list[str]) -> list[str]:
+        for key in value:
+            if key not in SCHEDULED:
+                known = f"it can move {', '.join(SCHEDULED)}"
+                raise refuse(
+                    "train.schedules",
+                    f"train.schedules cannot move {key}{did_you_mean(key, SCHEDULED)}; {known}",
+                )
+        return value
 
 
 class StopConfig(Section):
@@ -211,6 +252,8 @@ class TrainConfig(Section):
     # decay of the running average of the generator's weights, which the mixture uses; lower in the first steps
     ema: DecayPerMember | None = None
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"  # tf32, bf16: products on a GPU only
+    # factors of settings that move while training, such as [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last: 0}]
+    schedules: list[ScheduleConfig] = []
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 
     @model_validator(mode="after")
