@@ -24,46 +24,19 @@ from ganherd.recipe.base import (
     PerMember,
     Positive,
     Section,
-    Span,
     Steps,
     parse_budget,
     parse_bytes,
     refuse,
     steps_of,
 )
+from ganherd.recipe.member_values import TRIAL_KEYS, ScheduleConfig, Trial, name_of_trial
 from ganherd.recipe.net_config import NetConfig, NetsConfig
 from ganherd.recipe.strategy_config import AnyStrategy, read_strategy
 from ganherd.util.registry import ENGINES
 from ganherd.util.text import did_you_mean
 
 __all__ = ["NetConfig", "Recipe", "parse_budget", "parse_bytes"]
-
-
-# Settings that are numbers of each member, so that herds that differ in them train as one.
-TRIAL_KEYS = (
-    "loss.name",
-    "loss.gp_weight",
-    "loss.r1_weight",
-    "optim.lr_g",
-    "optim.lr_d",
-    "optim.beta1",
-    "optim.beta2",
-    "optim.weight_decay",
-    "train.input_noise",
-    "train.augment_probability",
-    "train.ema",
-)
-Trial = dict[str, float | str | list[float] | list[str] | None]  # values of some of these settings
-
-
-def _short(key: str) -> str:
-    """Return a key without its section; `name` alone would say nothing."""
-    section, _, name = key.partition(".")
-    return section if name == "name" else name
-
-
-def _value(value: float | str | list[float] | list[str] | None) -> str:
-    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class DataConfig(Section):
@@ -134,8 +107,8 @@ class HerdConfig(Section):
         return self.seeds * max(1, len(self.trials))
 
     def trial_name(self, number: int) -> str:
-        """Return the settings of a trial in words, such as `lr_g 0.001, loss hinge`."""
-        return ", ".join(f"{_short(key)} {_value(value)}" for key, value in self.trials[number].items())
+        """Return the settings of a trial in words."""
+        return name_of_trial(self.trials[number])
 
     @property
     def count(self) -> int | None:
@@ -181,42 +154,6 @@ class OptimConfig(Section):
     )
     eps: float = Field(1e-8, gt=0)  # added to the denominator
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm of each member's net; null: no clipping
-
-
-# Settings that a schedule can move, by their names in a member's state.
-SCHEDULED = {
-    "optim.lr_g": "lr_g",
-    "optim.lr_d": "lr_d",
-    "optim.beta1": "beta1",
-    "optim.beta2": "beta2",
-    "loss.gp_weight": "gp_weight",
-    "loss.r1_weight": "r1",
-    "train.augment_probability": "augment_probability",
-}
-
-
-class ScheduleConfig(Section):
-    """A factor of some settings that moves from one value to another; several schedules of a setting are multiplied."""
-
-    keys: Annotated[list[str], Field(min_length=1)]  # the settings, such as [optim.lr_g, optim.lr_d]
-    # how it moves: evenly, as half a wave of a cosine, or at once
-    shape: Literal["linear", "cosine", "step"] = "linear"
-    start: Span = "0"  # when it begins to move, in steps, epochs or a fraction of the run
-    over: Span = "1run"  # how long it moves (linear, cosine)
-    first: float = Field(1.0, ge=0)  # the factor before; for betas, of what is missing to 1
-    last: float = Field(ge=0)  # the factor afterwards
-
-    @field_validator("keys")
-    @classmethod
-    def _can_move(cls, value: list[str]) -> list[str]:
-        for key in value:
-            if key not in SCHEDULED:
-                known = f"it can move {', '.join(SCHEDULED)}"
-                raise refuse(
-                    "train.schedules",
-                    f"train.schedules cannot move {key}{did_you_mean(key, SCHEDULED)}; {known}",
-                )
-        return value
 
 
 class StopConfig(Section):

@@ -13,7 +13,7 @@ from ganherd.herd.state import State, own_setting
 
 
 @dataclass(frozen=True)
-class Schedule:
+class SettingSchedule:
     """A factor of some settings that moves from one value to another, as a function of the step."""
 
     settings: tuple[str, ...]  # names of members' settings, e.g. `lr_g`
@@ -26,7 +26,7 @@ class Schedule:
     def factor(self, step: int | Tensor) -> float | Tensor:
         """Return the factor at a step; as a tensor if the step is one, for a captured graph.
 
-        >>> halved = Schedule(("lr_g",), "linear", 10, 20, 1.0, 0.5)
+        >>> halved = SettingSchedule(("lr_g",), "linear", 10, 20, 1.0, 0.5)
         >>> [halved.factor(step) for step in (0, 10, 20, 30, 99)]
         [1.0, 1.0, 0.75, 0.5, 0.5]
         """
@@ -43,7 +43,7 @@ class Schedule:
         return self.first + (self.last - self.first) * moved
 
 
-def factor_of(schedules: Sequence[Schedule], setting: str, step: int | Tensor) -> float | Tensor:
+def factor_of(schedules: Sequence[SettingSchedule], setting: str, step: int | Tensor) -> float | Tensor:
     """Return the product of all schedules of a setting at a step; 1.0 if it has none."""
     factor: float | Tensor = 1.0
     for schedule in schedules:
@@ -53,7 +53,7 @@ def factor_of(schedules: Sequence[Schedule], setting: str, step: int | Tensor) -
 
 
 def scheduled(
-    state: State, schedules: Sequence[Schedule], setting: str, common: float, step: int | Tensor
+    state: State, schedules: Sequence[SettingSchedule], setting: str, common: float, step: int | Tensor
 ) -> float | Tensor:
     """Return a setting at a step: of each member [N] if they differ in it, otherwise the common number."""
     own, factor = own_setting(state, setting, common), factor_of(schedules, setting, step)

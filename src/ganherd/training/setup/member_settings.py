@@ -7,9 +7,10 @@ from typing import Any
 
 from ganherd.herd.rng import PRIORS
 from ganherd.herd.step.rules import StepRules
-from ganherd.herd.step.schedules import Schedule
+from ganherd.herd.step.schedules import SettingSchedule
 from ganherd.losses.adversarial import Game
-from ganherd.recipe.schema import SCHEDULED, Recipe
+from ganherd.recipe.member_values import SCHEDULED
+from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 
 _LONG_AGO = -(2**40)
@@ -88,10 +89,10 @@ def prior_of(recipe: Recipe) -> str:
     return given if isinstance(given, str) else given[0] if len(set(given)) == 1 else "mixed"
 
 
-def schedules_of(recipe: Recipe, spans: Mapping[str, int]) -> tuple[Schedule, ...]:
+def schedules_of(recipe: Recipe, spans: Mapping[str, int]) -> tuple[SettingSchedule, ...]:
     """Return the schedules of a recipe, with their spans in steps as `schedule_spans` names them."""
     return tuple(
-        Schedule(
+        SettingSchedule(
             tuple(SCHEDULED[key] for key in one.keys),
             one.shape,
             spans[f"schedule-{number}-start"],
