@@ -64,6 +64,10 @@ def visit(browser: Browser) -> Iterator[Visit]:
             problems.append(f"asked {request.url}")
 
     def log(line: Any) -> None:
+        if line.location["url"].endswith(
+            "/half/sprites/30"
+        ):  # a test has damaged this sheet, and the server refuses it
+            return
         if line.type in ("error", "warning") and "willReadFrequently" not in line.text:  # this test reads canvases
             problems.append(line.text)
 
@@ -353,7 +357,7 @@ def test_empty_killed_half_written_and_hostile_runs_are_meaningful(
     index.write_text(json.dumps({**json.loads(index.read_text()), "labels": [name, name, name]}))
     with page_server.serving([runs]) as page:
         tab = visit(page.address)
-        expect(tab.get_by_text("which a run may not hold")).to_be_visible()
+        expect(tab.get_by_text("which a run folder may not hold")).to_be_visible()
         for run in ("killed", "half", "fresh"):
             tab.goto(f"{page.address}/#/run/{run}")
             expect(tab.locator("main .pill").first).to_have_text("killed")
