@@ -190,6 +190,28 @@ def test_a_grid_shows_where_generators_come_from(page: PageServer, visit: Visit)
     assert [int(label.split("from ")[1][0]) for label in labels] == founders
 
 
+@pytest.mark.parametrize(("motion", "moves"), [("no-preference", True), ("reduce", False)])
+def test_replacements_flow_between_cells_unless_motion_is_reduced(
+    page: PageServer, browser: Browser, motion: Any, moves: bool
+) -> None:
+    script = """async () => {
+      const range = document.querySelector('.time input'), canvas = document.querySelector('.wall canvas'), seen = new Set();
+      range.value = 2;
+      range.dispatchEvent(new Event('input'));
+      for (let i = 0; i < 120; i += 1) {
+        await new Promise(requestAnimationFrame);
+        seen.add(canvas.toDataURL());
+      }
+      return seen.size;
+    }"""
+    tab = browser.new_page(viewport={"width": 700, "height": 700}, reduced_motion=motion)
+    tab.goto(f"{page.address}/#/run/grid")
+    shown_step(tab)
+    pictures = tab.evaluate(script)
+    tab.close()
+    assert pictures > 5 if moves else pictures <= 4  # the step before, colours, samples, and both
+
+
 def test_swaps_show_whose_discriminator_each_member_has(page: PageServer, visit: Visit) -> None:
     tab = visit(f"{page.address}/{VIEWS['gap']}")
     assert shown_step(tab) == 30
