@@ -72,7 +72,7 @@ class SpriteFormat:
             "kind": self.kind,
             "names": [prepared.name_of(member) for member in everyone],
             "labels": [str(data.labels[label]) if label >= 0 else None for label in labels],
-            "replicas": prepared.recipe.herd.seeds,
+            "replicas": prepared.recipe.herd.replicas,
             "samples": self.samples,
         }
         if self.is_image:
