@@ -18,6 +18,7 @@ from ganherd.herd.engine.engines import Plan
 from ganherd.herd.state import take_
 from ganherd.herd.step.step import SUMS
 from ganherd.recipe import recipe_file
+from ganherd.recipe.plugins.recipe_plugins import code_digest, plugins_of, record_of
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import modules_of
 from ganherd.runs import checkpoint
@@ -53,6 +54,7 @@ def facts_of(session: Session) -> JsonObject:
         "budget": session.budget.record(),
         "members": prepared.size,
         "data": prepared.dataset.digest,
+        **({"plugins": plugins} if (plugins := record_of(prepared.recipe)) else {}),
         **({"origins": prepared.ranks.all_gather_list(prepared.origins)} if prepared.origins else {}),
         **({"ranks": ranks} if (ranks := placed(prepared.ranks)) else {}),
         "meetings": session.meetings,
@@ -81,6 +83,23 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
         )
     plan = Plan(engine.name, engine.chunk, engine.threads, engine.device)
     return plan, Budget(budget.steps, budget.deadline)
+
+
+def changed_plugins(info: RunInfo, recipe: Recipe) -> list[str]:
+    """Return a note for each plug-in whose code is not that with which the run was started."""
+    recorded = {(plugin.kind, plugin.name): plugin for plugin in info.plugins or []}
+    notes = []
+    for registry, name in plugins_of(recipe):
+        before = recorded.get((registry.kind, name))
+        if before is None or not before.sha256:
+            continue
+        if registry.is_known(name) and registry.may_load(name):
+            registry[name]  # imported now, so that its code can be compared
+        if (digest := code_digest(registry.module_of(name))) and digest != before.sha256:
+            version = registry.package_of(name)[1]
+            versions = f" (version {before.version} then, {version} now)" if before.version != version else ""
+            notes.append(f"the code of the {registry.kind} {name} has changed since the run was started{versions}.")
+    return notes
 
 
 def check_joined(info: RunInfo, folder: RunFolder) -> None:
