@@ -130,3 +130,8 @@ def test_recipes_name_the_same_objects_without_an_installation(
         assert scored.code == 0 and "edge strength" in scored.out
     for name in [name for name in sys.modules if name.startswith("ganherd_example")]:
         del sys.modules[name]
+
+
+def test_a_recipe_whose_package_is_not_installed_is_refused_in_a_sentence(cli: Cli) -> None:
+    sentence = cli("train", EXAMPLE / "recipe.yaml", "--quiet").sentence
+    assert "there is none named 'blobs': install the package that it comes from" in sentence

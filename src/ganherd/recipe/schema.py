@@ -65,8 +65,11 @@ class DataConfig(Section):
             DATA_SOURCES.accepts(source)
             return full_settings(DATA_SOURCES, source, settings, "data.settings")
         if settings:
+            hint = did_you_mean(source, DATA_SOURCES.names(), " ({})")
             raise refuse(
-                "data.settings", f"data.settings is for data sources by name, and {source} is not one: leave it out"
+                "data.source data.settings",
+                f"data.settings is for a data source by name, and there is none named {source!r}{hint}: install the package that "
+                "it comes from, or leave data.settings out",
             )
         return settings
 
