@@ -402,7 +402,7 @@ def test_axe_finds_no_serious_problem_and_nothing_is_wider_than_a_phone(
 def test_the_page_is_small_before_it_is_painted_and_as_a_whole() -> None:
     import gzip
 
-    from ganherd.ui.app import STATIC
+    from ganherd.web.page_script import STATIC
 
     size = {path.relative_to(STATIC).as_posix(): len(gzip.compress(path.read_bytes())) for path in STATIC.rglob("*.*")}
     first = ("index.html", "style.css", "app.js", "address.js", "dom.js", "source.js", "icon.svg")

@@ -26,6 +26,8 @@ from ganherd.util.files import JsonObject
 from ganherd.util.text import words
 from ganherd.viz.charts import TROUBLES, loss_table, merge_short_end
 from ganherd.viz.pictures import MOST_ROWS
+from ganherd.web.embedded_run import MOST_BYTES, embed
+from ganherd.web.shown_run import ShownRun
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -53,6 +55,16 @@ class MemberStory:
     alarms_now: tuple[str, ...] = ()  # names of active alarms; empty if there is a verdict, which supersedes them
     verdict: MemberVerdict | None = None
     steps: int | None = None  # its own steps, if members have a pace
+
+    @property
+    def title(self) -> str:
+        """Return the member's number and label, and its replica if that is not the first.
+
+        >>> MemberStory(3, 1, "cat", None, None, None, 0).title
+        'Member 3 (cat) of replica 1'
+        """
+        label, replica = f" ({self.label})" if self.label else "", f" of replica {self.replica}" if self.replica else ""
+        return f"Member {self.number}{label}{replica}"
 
 
 @dataclass
@@ -86,6 +98,23 @@ class RunStory:
     verdict: VerdictRecord | None = None  # on the mixture; None if it was not judged
     pictures: list[GalleryPicture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    path: Path = Path()
+    embedded: JsonObject | None = None  # what the page's script shows, see `web.embedded_run`
+
+    @property
+    def state(self) -> str:
+        """The state of the run: "killed" if its process is gone, otherwise as recorded."""
+        return str((self.embedded or {}).get("facts", {}).get("state") or self.info.state or "unknown")
+
+    @property
+    def judged(self) -> VerdictRecord | None:
+        """The verdict, if the run has finished."""
+        return self.verdict if self.info.state == "finished" else None
+
+    @property
+    def command_path(self) -> str:
+        """The folder of the run as it is written in commands."""
+        return shlex.quote(str(self.path))
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Return what `read` returns; if it fails, add a note and return None, so that the rest is still reported."""
@@ -105,16 +134,23 @@ def gather(
     trust_code: bool = False,
     draw: bool = False,
     progress: Callable[[str], None] | None = None,
+    most_bytes: int = MOST_BYTES,
 ) -> RunStory:
-    """Return what the report of a run shows; see `report.write` for the arguments."""
+    """Return what the report of a run shows; see `report.write` for the arguments.
+
+    Args:
+        most_bytes: The bytes that its sprites, figures and events may have on the page, about.
+    """
     from ganherd.data.dataset import load as load_data
 
     folder = Path(run.path)
-    story = RunStory(folder.resolve().name, RunInfo(), {}, [], [], {}, [])
+    story = RunStory(folder.resolve().name, RunInfo(), {}, [], [], {}, [], path=folder)
     story.recipe = story.attempt("the recipe", lambda: run.recipe.model_dump(mode="json")) or {}
     story.info = story.attempt("run.json", lambda: run.info) or RunInfo()
     story.metrics = story.attempt("metrics.jsonl", lambda: run.metrics(MOST_RECORDS)) or []
     story.events = story.attempt("events.jsonl", run.events) or []
+    shown = ShownRun(folder.resolve().name, folder)
+    story.embedded = story.attempt("what moves on this page", lambda: embed(shown, story.events, most_bytes))
     saved = max(saved_steps(run.checkpoints), default=0)
     _add_progress(story, run.checkpoints, saved)
     if saved:
@@ -131,7 +167,7 @@ def gather(
     story.labels = tuple(str(name) for name in labels)
     if mixture is not None:
         _add_mixture(story, folder, mixture, dataset if draw else None, progress)
-    if story.generated is None and (last := _last_picture(folder)) is not None:
+    if story.generated is None and (last := RunFolder(folder).newest_picture) is not None:
         story.sample_png = story.attempt(last.name, lambda: files.read(last, gallery.LARGEST))
         story.sample_name = last.stem
     if dataset is not None:
@@ -199,12 +235,6 @@ def _some_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     else:
         rows = np.arange(min(PER_ROW * 8, len(dataset.x)))
     return dataset.x[rows], dataset.y[rows]
-
-
-def _last_picture(folder: Path) -> Path | None:
-    final = folder / "samples" / "final.png"
-    paths = [final] if final.is_file() else sorted(final.parent.glob("step-*.png"))
-    return paths[-1] if paths else None
 
 
 def _scores(story: RunStory, folder: Path) -> JsonObject:

@@ -112,7 +112,7 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
     blocks = [GridBlock("Genes of the generators", genes, _summary(story, g, settings))]
     maps = [
         ("fitness of the generators", g.fitness, g.iterations),
-        ("… of the discriminators", d.fitness, d.iterations),
+        ("fitness of the discriminators", d.fitness, d.iterations),
     ]
     for name, kind in (("lr_g", "generators"), ("lr_d", "discriminators")):
         rates = np.array(lineage.of_records(story.events, name, n, p), np.float64)
