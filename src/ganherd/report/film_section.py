@@ -41,9 +41,10 @@ def film(story: RunStory) -> Markup:
     frames = story.attempt("the sprites", lambda: frames_of(RunFolder(story.path)))
     if not frames:
         return Markup()
-    total = len(story.members) or 1
+    total = sum(member.replica == 0 for member in story.members) or 1
     whose = "each member" if total <= _MOST_SHOWN else f"{_MOST_SHOWN} of {number(total)} members"
-    about = f"Samples of {whose}, from the same noise at every step."
+    replica = " of the first replica" if story.replicas > 1 else ""
+    about = f"Samples of {whose}{replica}, from the same noise at every step."
     if story.embedded and story.embedded["sheets"]:
         about += " Below, the slider moves all members through the run, and the pointer shows the numbers of a member."
     return render("film", frames=frames, caption=about)
@@ -76,12 +77,13 @@ def early_first(steps: list[int], most: int = MOST_FRAMES) -> list[int]:
 
 def _frame(step: int, path: Path, index: SpriteIndex) -> Frame:
     content = files.read(path, sprite_files.MOST_SHEET)
-    members = np.linspace(0, index.members - 1, min(index.members, _MOST_SHOWN)).round().astype(int).tolist()
+    each = max(1, index.members // index.replicas)
+    members = np.linspace(0, each - 1, min(each, _MOST_SHOWN)).round().astype(int).tolist()
     if index.kind == "points":
         return Frame(step, svg=_scatter(json.loads(content), members, index))
     tall, wide = index.tile
     scale = max(1, math.ceil(_SIDE / max(tall, wide)))
-    columns = math.ceil(math.sqrt(len(members)))
+    columns = _columns(len(members))
     rows = math.ceil(len(members) / columns)
     gap, side = 2, round(math.sqrt(index.samples))
     picture = Image.new("RGBA", (columns * (wide * scale + gap) - gap, rows * (tall * scale + gap) - gap))
@@ -92,6 +94,16 @@ def _frame(step: int, path: Path, index: SpriteIndex) -> Frame:
             sample = sample.resize((wide * scale, tall * scale), Image.Resampling.NEAREST)
             picture.paste(sample, (place % columns * (wide * scale + gap), place // columns * (tall * scale + gap)))
     return Frame(step, png=pictures.png(picture))
+
+
+def _columns(members: int) -> int:
+    """Return how many members are in a row: about as many as there are rows, with few empty places.
+
+    >>> [_columns(members) for members in (1, 3, 4, 9, 10, 16)]
+    [1, 3, 2, 3, 5, 4]
+    """
+    most = math.ceil(math.sqrt(members))
+    return min(range(most, most + 2), key=lambda columns: -members % columns)
 
 
 def _scatter(sheet: list[list[list[float] | None]], members: list[int], index: SpriteIndex) -> Markup:

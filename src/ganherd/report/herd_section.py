@@ -10,7 +10,6 @@ from typing import Any
 from markupsafe import Markup
 
 from ganherd.report.gather import MemberStory, RunStory
-from ganherd.report.score_section import per_class
 from ganherd.report.templating import Cell, count, number, percent, plain, render, svg
 from ganherd.runs.models import EngineRecord
 from ganherd.runs.results.verdict_record import style_of
@@ -169,23 +168,15 @@ def members(story: RunStory) -> Markup:
     """Return the table of members; optional columns appear if a member has a value for them."""
     if not story.members:
         return Markup()
-    known = {m.label for m in story.members}
-    accuracy, diversity = (
-        values if known & values.keys() else {}
-        for values in (per_class(story, name) for name in ("label_accuracy", "diversity"))
-    )
     columns: list[tuple[str, bool, Callable[[MemberStory], Any]]] = [
         ("member", True, _number_and_prize),
         ("replica", any(m.replica for m in story.members), lambda m: m.replica),
         ("generator", any(m.generator for m in story.members), lambda m: m.generator),
-        ("label", True, lambda m: m.label or "–"),
+        ("label", any(m.label for m in story.members), lambda m: m.label or "–"),
         ("weight", True, lambda m: percent(m.weight)),
         ("own steps", any(m.steps is not None for m in story.members), lambda m: number(m.steps)),
         ("generator loss", True, lambda m: _loss(m, m.loss_g)),
         ("discriminator loss", True, lambda m: _loss(m, m.loss_d)),
-        # the scores are those of the first replica
-        ("recognised", bool(accuracy), lambda m: percent(None if m.replica else accuracy.get(m.label))),
-        ("diversity", bool(diversity), lambda m: number(None if m.replica else diversity.get(m.label))),
         ("troubles", True, _troubles),
         ("verdict", any(m.verdict for m in story.members), _verdict),
     ]

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from ganherd.data.keyed import shuffle
 from ganherd.report.gather import PER_ROW, RunStory
 from ganherd.report.templating import number, render, svg
+from ganherd.util.files import JsonObject
 from ganherd.viz import pictures, sheets
 
 
@@ -39,6 +40,17 @@ def samples(story: RunStory) -> Markup:
     elif rows[0][0]:
         shown = " A row for each member that made some of them; next to it, any of the real data."
     return render("samples", caption=where + shown, rows=strips, has_real=bool(real_rows))
+
+
+def strips(story: RunStory, per_row: int) -> JsonObject:
+    """Return a few generated samples of each row as pictures, or points as a figure; both are empty without a mixture."""
+    x = story.generated
+    if x is None:
+        return {"strips": [], "figures": []}
+    if x.ndim == 2:
+        return {"strips": [], "figures": [svg(pictures.draw_points(x, story.real), f"points-{story.name}")]}
+    rows = sheets.sample_rows(x, story.generated_y, story.labels, story.generated_member)
+    return {"strips": [(name, _strip(images[:per_row], per_row)) for name, images in rows], "figures": []}
 
 
 def _last_picture(story: RunStory) -> Markup:

@@ -107,39 +107,45 @@ def _origin(story: RunStory) -> str:
     return f"The recipe {recipe}, with nothing changed." if recipe and changes is not None else ""
 
 
-def _answers(story: RunStory) -> Iterator[tuple[str, str]]:
+def _answers(story: RunStory) -> Iterator[tuple[Any, str, str]]:
     """Yield whether it worked: the verdict or the state, then the FID next to that of real data."""
     again = f"`ganherd report {story.command_path}`"
     if story.judged is not None:
-        yield story.judged.sentence[0].upper() + story.judged.sentence[1:], f"verdict {style_of(story.judged.word)}"
+        reason = story.judged.sentence.removeprefix(story.judged.word)
+        yield Cell(story.judged.word.capitalize(), tag="b"), reason, f"verdict {style_of(story.judged.word)}"
     elif story.state == "finished":
-        yield f"It finished, and was not judged: `ganherd check {story.command_path}` gives a verdict.", "verdict warn"
+        yield (
+            "",
+            f"It finished, and was not judged: `ganherd check {story.command_path}` gives a verdict.",
+            "verdict warn",
+        )
     elif story.state in _ENDED:
         why = f": {story.info.reason}" if story.info.reason else ""
-        yield f"{_ENDED[story.state]}{why}. It can be resumed, and judged when it has finished.", "verdict warn"
+        yield "", f"{_ENDED[story.state]}{why}. It can be resumed, and judged when it has finished.", "verdict warn"
     else:
-        yield f"It cannot be judged before it has finished. {again} writes this page with the newest state.", "verdict"
+        yield (
+            "",
+            f"It cannot be judged before it has finished. {again} writes this page with the newest state.",
+            "verdict",
+        )
     fid = measured(story.scores).get("fid")
     if fid is not None and fid.value is not None:
-        span = f" (95 % interval {fid.span})" if fid.span else ""
         real = real_text(fid)
-        compared = standing(fid).text
-        yield (
-            f"FID {fid}{span}; real data against real data has {real}{f': {compared}' if compared == LIKE else ''}.",
-            "",
-        )
+        span = f"95 % interval {fid.span}; " if fid.span else ""
+        compared = f": {LIKE}" if standing(fid).text == LIKE else ""
+        yield Cell(f"FID {fid}", tag="b"), f" ({span}real data against real data has {real}{compared}).", ""
 
 
 def _hints(story: RunStory) -> Iterator[tuple[str, str]]:
     """Yield what is worth a look, with the id of the section."""
     poor = [(i, m) for i, m in enumerate(story.members) if m.verdict is not None and m.verdict.word != "good"]
-    for i, member in poor[:_MOST_HINTS]:
-        yield f"{member.title}: {member.verdict.word}" if member.verdict else "", f"member-{i}"
-    if (others := len(poor) - _MOST_HINTS) > 0:
-        yield f"{count(others, 'other member').capitalize()} not good", "members"
+    if len(poor) > _MOST_HINTS:
+        yield f"{len(poor)} of {len(story.members)} members, which are not good", "members"
+    for i, member in poor if len(poor) <= _MOST_HINTS else ():
+        yield f"{member.title}, which is {member.verdict.word}" if member.verdict else "", f"member-{i}"
     worse = [score.title for score in measured(story.scores).values() if standing(score).style == "warn"]
     if worse:
-        yield f"Scores that real data would not have: {listed(worse)}", "scores"
+        yield f"Scores unlike those of real data: {listed(worse)}", "scores"
     active = run_status.active_alarms(story.events)
     if active and story.judged is None:
         yield f"{count(len(active), 'alarm').capitalize()} not over at the last look", "events"

@@ -13,7 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ganherd.util import text
 from ganherd.util.files import JsonObject
@@ -58,7 +58,7 @@ def _environment() -> Environment:
         finalize=_without_controls,
     )
     environment.filters |= {"number": number, "base64": lambda png: base64.b64encode(png).decode()}
-    environment.filters |= {"digest": lambda script: Markup(page_script.digest(script))}
+    environment.filters |= {"digest": lambda script: Markup(page_script.digest(script)), "with_code": with_code}
     style = (page_script.STATIC / "style.css").read_text(encoding="utf-8")
     environment.globals |= {"shared_style": Markup(style), "version": __version__}
     return environment
@@ -72,6 +72,18 @@ def embedded(runs: list[JsonObject]) -> dict[str, Markup]:
     """Return the script of a report and the data of its runs, for the page that holds them."""
     script = Markup(page_script.join_modules("report.js"))
     return {"script": script, "data": Markup(page_script.data_block(runs))}
+
+
+def with_code(value: Any) -> Markup:
+    """Return a text in which commands between backticks are set as code.
+
+    >>> with_code("run `ganherd check <b>` now")
+    Markup('run <code>ganherd check &lt;b&gt;</code> now')
+    """
+    parts = [escape(text.without_controls(part)) for part in str(value).split("`")]
+    if len(parts) % 2 == 0:  # a backtick without another one
+        return escape(text.without_controls(str(value)))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def svg(drawn: Figure, salt: str) -> Markup:

@@ -126,7 +126,7 @@ def _course(events: Sequence[EventRecord], records: JsonObject) -> dict[str, tup
             _series(mixtures, records, {"mixture_score": {"members": [*cells], "lines": lines}}),
         )
     saved = [e for e in events if e.kind == "checkpoint" and plain_number(e.get("score")) is not None]
-    if len(saved) > 1:
+    if len(saved) > 2:
         about = _described(
             "distance",
             "distance to the data",

@@ -28,7 +28,8 @@ placeCurves(document.getElementById("loss-curves"), facts.flatMap((run) => run.f
 const place = document.getElementById("board");
 if (place && facts[0].sprites?.steps.length) {
   const herd = createBoard({ source, run: facts[0], href: (member) => (document.getElementById(`member-${member}`) ? `#member-${member}` : "#members") });
-  place.append(herd.board, h("div", { class: "grid2" }, herd.alarms, herd.course), herd.time.element);
+  herd.board.append(herd.time.element);
+  place.append(herd.board, herd.alarms);
   herd.time.within = place;
   herd.time.newest.textContent = "Last";
   herd.time.newest.title = "Go to the last step";
