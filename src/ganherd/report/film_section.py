@@ -25,6 +25,7 @@ MOST_FRAMES = 8
 _MOST_SHOWN = 16  # members of a frame
 _SIDE = 40  # pixels of a sample, at least
 _MOST_POINTS = 60  # of each member
+_MOST_PIXELS = 1 << 26  # of a sheet
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ def _frame(step: int, path: Path, index: SpriteIndex) -> Frame:
     gap, side = 2, round(math.sqrt(index.samples))
     picture = Image.new("RGBA", (columns * (wide * scale + gap) - gap, rows * (tall * scale + gap) - gap))
     with Image.open(io.BytesIO(content), formats=["WEBP"]) as sheet:
+        if sheet.width * sheet.height > _MOST_PIXELS:
+            raise ValueError(f"the sheet of step {step} is too large")
         for place, member in enumerate(members):
             left, top = member % index.columns * side * wide, member // index.columns * side * tall
             sample = sheet.crop((left, top, left + wide, top + tall)).convert("RGBA")

@@ -18,13 +18,13 @@ from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord
 from ganherd.runs.run_status import current_verdict
+from ganherd.runs.series.record_means import loss_table, merge_short_end
 from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
-from ganherd.viz.charts import TROUBLES, loss_table, merge_short_end
 from ganherd.viz.pictures import MOST_ROWS
 from ganherd.web.embedded_run import MOST_BYTES, embed
 from ganherd.web.shown_run import ShownRun
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_RECORDS = 2000  # minimum number of records read of a longer run; charts show fewer
+TROUBLES = ("nan", "diverged", "alarm", "repair")  # events about the health of a member
 PER_ROW = 12  # samples of each class in the report
 
 

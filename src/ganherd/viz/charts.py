@@ -1,10 +1,8 @@
-"""Draw charts of the numbers of a run: losses over the steps, values of classes as bars, and how often nets trained together."""
+"""Draw how often the nets of a run trained together."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,45 +11,7 @@ from ganherd.viz.pictures import GENERATED, INK, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DISCRIMINATOR, ALARM = "#e08a1e", "#e5484d"
-FEW = 14  # classes up to which a bar chart is narrow enough to be placed next to others
-TROUBLES = ("nan", "diverged", "alarm", "repair")  # events about the health of a member
-_MEANS = ("loss_g", "loss_d", "real", "fake")  # numbers of a record that are means over its steps
 _MOST_LABELLED = 12  # members up to which the cells of a map of meetings are labelled
-_LOSSES = {"loss_g": ("generator loss", GENERATED), "loss_d": ("discriminator loss", DISCRIMINATOR)}
-
-
-def merge_short_end(metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the records, the last two of them as one if the last covers less than half as many steps as the one before.
-
-    The means of a record over a step or two are far from those over fifty: a curve would end in a spike that means nothing.
-
-    >>> lines = [{"step": step, "loss_g": [loss]} for step, loss in ((50, 1.0), (100, 1.0), (110, 7.0))]
-    >>> merge_short_end(lines)[-1]
-    {'step': 110, 'loss_g': [2.0]}
-    """
-    if len(metrics) < 2:
-        return list(metrics)
-    start = metrics[-3]["step"] if len(metrics) > 2 else 0
-    before, last = metrics[-2], metrics[-1]
-    weights = before["step"] - start, last["step"] - before["step"]
-    if not 0 < 2 * weights[1] < weights[0]:
-        return list(metrics)
-    means = {}
-    for key in _MEANS:
-        if last.get(key) and before.get(key):
-            pairs = zip(before[key], last[key], strict=False)
-            means[key] = [(_number(a) * weights[0] + _number(b) * weights[1]) / sum(weights) for a, b in pairs]
-    return [*metrics[:-2], {**before, **last, **means}]
-
-
-def loss_table(metrics: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Return losses as float64 [records, N]; NaN for missing values."""
-    rows = [[_number(v) for v in line.get(key) or []] for line in metrics]
-    table = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan)
-    for i, row in enumerate(rows):
-        table[i, : len(row)] = row
-    return table
 
 
 def draw_pair_counts(counts: np.ndarray) -> Figure:
@@ -89,11 +49,3 @@ def draw_pair_counts(counts: np.ndarray) -> Figure:
     bar.outline.set_visible(False)
     bar.ax.tick_params(colors=INK, labelsize=8, length=2)
     return figure
-
-
-def _number(value: Any) -> float:
-    """Return a value of a record as a float; records hold `nan` and `inf` as text. Other text and None become NaN."""
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        return math.nan

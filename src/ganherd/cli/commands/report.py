@@ -30,7 +30,7 @@ def report(
 
         path = pages.write(runs[0], trust_code=trust_code, draw=True, progress=log, output=output)
     else:
-        from ganherd.compare import runs_report
+        from ganherd.compare.finished import runs_report
 
         path = runs_report.write(runs, output, trust_code, log)
     print_result(as_json, {"reports": [str(path)]}, str(path))

@@ -11,11 +11,11 @@ import numpy as np
 
 from ganherd.runs.models import JsonLine
 from ganherd.runs.series.record_file import FileLine, RecordFile, plain_number, plain_numbers
+from ganherd.runs.series.record_means import MEANS, is_short
 from ganherd.util.files import JsonObject
 
 BAND = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles of a band
 _NO_FIGURES = ("step", "seconds", "looked", "profile")
-MEANS = ("loss_g", "loss_d", "real", "fake")  # figures that are means over the steps of a record
 _MOST_CACHED = 8 << 20  # bytes of numbers that are remembered
 
 
@@ -60,7 +60,7 @@ class MetricColumns:
             first, last = max(first, before.start if before else 0), after.end if after else first
         lines = [(line, self._numbers(line)) for line in self._file.spread(first, last, points)]
         whole = [(line, numbers) for line, numbers in lines if numbers is not None]
-        if whole and self._is_short(whole[-1][0], end):
+        if whole and self._ends_short(whole[-1][0], end):
             whole[-1] = whole[-1][0], {name: value for name, value in whole[-1][1].items() if name not in MEANS}
         return {
             "offset": max([first, *(line.end for line, _ in lines)]),
@@ -71,17 +71,10 @@ class MetricColumns:
             "figures": {name: _column([numbers.get(name) for _, numbers in whole], members) for name in figures},
         }
 
-    def _is_short(self, line: FileLine, end: int) -> bool:
-        """Return whether a line ends the file and covers less than half as many steps as the one before.
-
-        Its means over a step or two are far from those over fifty: a curve would end in a spike that means nothing.
-        """
-        before = [
-            earlier.step() or 0 for earlier, _ in zip(self._file.lines_before(line.start), range(2), strict=False)
-        ]
-        if line.end < end or not before:
-            return False
-        return 0 < 2 * ((line.step() or 0) - before[0]) < before[0] - (before[1] if len(before) > 1 else 0)
+    def _ends_short(self, line: FileLine, end: int) -> bool:
+        """Return whether a line ends the file and covers too few steps for its means to be part of a curve."""
+        steps = [earlier.step() or 0 for earlier, _ in zip(self._file.lines_before(line.start), range(2), strict=False)]
+        return line.end == end and bool(steps) and is_short([*steps, 0][1], steps[0], line.step() or 0)
 
     def at(self, step: int, figures: Sequence[str], members: Sequence[int] | None) -> JsonObject:
         """Return the figures of each member in the last record up to a step, with the step of each record.
