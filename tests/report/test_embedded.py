@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 
 from ganherd import report
-from ganherd.report.film_section import frames_of
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.series import sprite_files
 from ganherd.runs.series.sprite_files import SpriteIndex
@@ -124,22 +123,6 @@ def test_events_that_do_not_fit_leave_the_alarms(shown_runs: Path, tmp_path: Pat
     assert [event["event"] for event in content["events"]] == ["alarm"] and content["facts"]["layout"] == {
         "kind": "flat"
     }
-
-
-def test_the_filmstrip_shows_the_first_sample_of_each_member(shown_runs: Path) -> None:
-    import io
-
-    path = shown_runs / "classes"
-    frames = frames_of(RunFolder(path))
-    index, sheets = sprite_files.read_index(path / "sprites"), sprite_files.saved_sheets(path / "sprites")
-    assert index is not None and frames[0].step == 0 and frames[-1].step == max(sheets) and len(frames) <= 8
-    tall, wide = index.tile
-    sheet = np.asarray(Image.open(sheets[frames[-1].step]).convert("L"))
-    frame = np.asarray(Image.open(io.BytesIO(frames[-1].png or b"")).convert("L"))
-    scale = 40 // wide if 40 % wide == 0 else -(-40 // wide)
-    assert (frame[: tall * scale : scale, : wide * scale : scale] == sheet[:tall, :wide]).all()
-    svg = frames_of(RunFolder(shown_runs / "points"))[-1].svg or ""
-    assert 4 * 10 < svg.count("<circle") <= 4 * 60
 
 
 # -- the script -----------------------------------------------------------------------------------------------------------

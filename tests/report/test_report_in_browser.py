@@ -15,6 +15,7 @@ from playwright.sync_api import Page, expect
 
 from ganherd import report
 from ganherd.compare.finished import runs_report
+from ganherd.runs.series import sprite_files
 
 pytestmark = pytest.mark.browser
 
@@ -51,6 +52,19 @@ def test_the_slider_moves_the_wall(pages: dict[str, str], visit: Visit) -> None:
     tab.wait_for_selector(".wall[data-step='0']")
     tab.locator("#members").press("ArrowRight")  # arrows elsewhere belong to the page
     expect(tab.locator(".time output")).to_have_text("step 0")
+
+
+def test_the_filmstrip_shows_a_sample_of_each_member_from_the_first_to_the_last_step(
+    pages: dict[str, str], visit: Visit, shown_runs: Path
+) -> None:
+    saved = list(sprite_files.saved_sheets(shown_runs / "classes" / "sprites"))
+    tab = wait(visit(pages["classes"]))
+    frames = tab.locator("#film button")
+    expect(tab.locator("#film canvas[data-drawn]")).to_have_count(min(8, len(saved)))
+    steps = [int(frames.nth(i).get_attribute("data-step") or -1) for i in range(frames.count())]
+    assert steps[0] == 0 and steps[-1] == saved[-1] and steps == sorted(set(steps)) and len(steps) == min(8, len(saved))
+    first, last = (picture(tab, f"#film button[data-step='{step}'] canvas") for step in (steps[0], steps[-1]))
+    assert first.size == last.size and (first != last).any()
 
 
 def test_a_tile_shows_the_numbers_of_the_records_and_leads_to_the_table(
@@ -133,7 +147,7 @@ def test_two_runs_share_their_curves(pages: dict[str, str], visit: Visit) -> Non
     canvas = tab.locator("#loss-curves canvas")
     canvas.hover(position={"x": 200, "y": 100})
     expect(tab.locator("#loss-curves .read")).to_be_visible()
-    assert tab.locator("#board").count() == 0 and tab.locator("#film figure img").count() > 4
+    assert tab.locator("#board").count() == 0 and tab.locator("#film figure canvas").count() > 4
 
 
 def test_commands_can_be_copied(pages: dict[str, str], visit: Visit) -> None:

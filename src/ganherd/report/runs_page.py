@@ -7,12 +7,11 @@ from typing import Any
 
 from ganherd.metrics.metric_registry import title_of
 from ganherd.report import templating
-from ganherd.report.film_section import Frame, frames_of
+from ganherd.report.film_section import film_strip
 from ganherd.report.gather import RunStory
 from ganherd.report.sample_section import strips
 from ganherd.report.story_section import state_pill, summary
 from ganherd.report.templating import Cell, duration, number
-from ganherd.runs.folder import RunFolder
 from ganherd.scoring import METRICS
 from ganherd.scoring.result import measured
 from ganherd.util.text import listed
@@ -37,8 +36,6 @@ def render(stories: Sequence[RunStory], answers: Sequence[str], winners: Mapping
     """
     names = [story.name for story in stories]
     embedded = [story.embedded for story in stories if story.embedded]
-    for facts in embedded:
-        facts["sheets"] = {}  # the page has filmstrips instead of a slider
     settings = _differing(stories)
     return templating.render(
         "runs",
@@ -53,7 +50,7 @@ def render(stories: Sequence[RunStory], answers: Sequence[str], winners: Mapping
         scores=_scores(stories, winners),
         names=names,
         compared=bool(winners),
-        films=[(story.name, frames) for story in stories if (frames := _frames(story))],
+        films=[strip for story in stories if (strip := film_strip(story))["run"] or strip["pictures"]],
         settings=settings,
         notes=[f"{story.name}: {note}" for story in stories for note in story.notes],
         **(templating.embedded(embedded) if embedded else {}),
@@ -67,10 +64,6 @@ def _overview(stories: Sequence[RunStory]) -> list[list[Any]]:
         cost = number(len(story.members) or None), number(story.step), duration(story.seconds)
         rows.append([story.name, state_pill(story), *cost, ", ".join(story.info.changes or []) or "–"])
     return rows
-
-
-def _frames(story: RunStory) -> list[Frame]:
-    return story.attempt("the sprites", lambda: frames_of(RunFolder(story.path))) or []
 
 
 def _scores(stories: Sequence[RunStory], winners: Mapping[str, str]) -> list[list[Any]]:

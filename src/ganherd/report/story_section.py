@@ -21,7 +21,7 @@ from ganherd.scoring.score_table import LIKE, real_text, standing
 from ganherd.util.text import listed
 
 _STATES = {
-    "finished": "good",
+    "finished": "",  # a verdict says whether it is good
     "running": "busy",
     "starting": "busy",
     "interrupted": "warn",
@@ -120,7 +120,7 @@ def _answers(story: RunStory) -> Iterator[tuple[Any, str, str]]:
             "verdict warn",
         )
     elif story.state in _ENDED:
-        why = f": {story.info.reason}" if story.info.reason else ""
+        why = f": {story.info.reason.rstrip('.')}" if story.info.reason else ""
         yield "", f"{_ENDED[story.state]}{why}. It can be resumed, and judged when it has finished.", "verdict warn"
     else:
         yield (

@@ -3,8 +3,10 @@
 import { h } from "./dom.js";
 import { Curves } from "./curves.js";
 import { EmbeddedSource } from "./embedded_source.js";
+import { frames } from "./film.js";
 import { createBoard } from "./herd_board.js";
 import { makeSortable } from "./sortable.js";
+import { Sprites } from "./sprites.js";
 
 const runs = JSON.parse(document.getElementById("data").textContent);
 const source = new EmbeddedSource(runs);
@@ -26,21 +28,21 @@ placeCurves(document.getElementById("course-curves"), facts.flatMap((run) => [..
 placeCurves(document.getElementById("loss-curves"), facts.flatMap((run) => run.figures.filter((figure) => LOSSES.includes(figure.name))));
 
 const place = document.getElementById("board");
+let herd = null;
 if (place && facts[0].sprites?.steps.length) {
-  const herd = createBoard({ source, run: facts[0], href: (member) => (document.getElementById(`member-${member}`) ? `#member-${member}` : "#members") });
+  herd = createBoard({ source, run: facts[0], href: (member) => (document.getElementById(`member-${member}`) ? `#member-${member}` : "#members") });
   herd.board.append(herd.time.element);
   place.append(herd.board, herd.alarms);
   herd.time.within = place;
   herd.time.newest.textContent = "Last";
   herd.time.newest.title = "Go to the last step";
   herd.history.update(source, facts[0].id).then(() => herd.goTo(herd.time.step));
-  for (const frame of document.querySelectorAll("#film [data-step]")) {
-    const step = Number(frame.dataset.step), show = h("button", { type: "button", "aria-label": `Show step ${step} of all members` });
-    frame.replaceWith(show);
-    show.append(...frame.childNodes);
-    show.addEventListener("click", () => { herd.time.go(herd.time.indexOf(step), true); place.scrollIntoView({ block: "nearest" }); });
-  }
-} else place?.remove();
+}
+for (const strip of document.querySelectorAll(".film[data-run]")) {
+  const run = facts.find((one) => one.id === strip.dataset.run);
+  const show = (step) => { herd.time.go(herd.time.indexOf(step), true); place.scrollIntoView({ block: "nearest" }); };
+  if (run?.sprites) strip.append(...frames(new Sprites(source, run), run, herd ? show : null));
+}
 
 for (const table of document.querySelectorAll("table.sortable")) makeSortable(table);
 
