@@ -367,6 +367,15 @@ def test_many_classes_and_members_keep_the_page_small(make_run: MakeRun, fakes: 
     assert len(text) < 3_000_000
 
 
+def test_many_classes_of_large_noisy_images_stay_below_the_bound(make_run: MakeRun, fakes: Any) -> None:
+    rng = np.random.default_rng(0)
+    y = np.repeat(np.arange(60), 12)
+    x = rng.integers(0, 255, (len(y), 3, 96, 96), dtype=np.uint8)
+    data = fakes.dataset(x, y, tuple(str(k) for k in range(60)))
+    text, outline = page(make_run(members=60, labels=data.labels), data, fakes.mixture(data))
+    assert "50 of 60 classes are shown" in outline.text and 1_000_000 < len(text) < 6_000_000
+
+
 def test_non_finite_losses_are_shown(make_run: MakeRun, fakes: Any) -> None:
     run = make_run()
     run.metric_lines[-1]["loss_g"] = ["nan", "inf", "-inf", None, *[1.0] * 6]

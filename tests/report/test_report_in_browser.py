@@ -175,7 +175,7 @@ def test_without_script_pictures_and_tables_are_there(pages: dict[str, str], vis
     tab = visit(pages["classes"], java_script_enabled=False)
     assert tab.locator("#film img").count() > 1 and tab.locator("#samples img").first.is_visible()
     assert tab.locator("#members tbody tr").count() == 3 and tab.locator("#scores tbody tr").count() > 1
-    assert tab.locator("noscript").first.inner_text().startswith("The curves need JavaScript")
+    assert tab.locator("#course noscript").inner_text().startswith("The curves need JavaScript")
 
 
 def test_a_run_without_sprites_has_a_report_without_a_wall(shown_runs: Path, tmp_path: Path, visit: Visit) -> None:

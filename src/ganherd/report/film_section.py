@@ -15,6 +15,7 @@ from ganherd.util import files
 from ganherd.util.files import JsonObject
 
 _MOST_PICTURES = 6
+_MOST_BYTES = 1 << 20  # of these pictures
 
 
 def film(story: RunStory) -> Markup:
@@ -35,8 +36,9 @@ def film_strip(story: RunStory) -> JsonObject:
 
 
 def _step_pictures(run: RunFolder) -> list[tuple[str, bytes]]:
-    """Return the step and the content of some pictures, evenly spread, the first and the last included."""
-    drawn = [path for path in sorted(run.samples.glob("step-*.png")) if path.stem[5:].isdecimal()]
-    if len(drawn) > _MOST_PICTURES:
-        drawn = [drawn[round(i * (len(drawn) - 1) / (_MOST_PICTURES - 1))] for i in range(_MOST_PICTURES)]
+    """Return the step and the content of some pictures, evenly spread up to the last; fewer if they are large."""
+    paths = [path for path in sorted(run.samples.glob("step-*.png")) if path.stem[5:].isdecimal()]
+    drawn = paths[::-1][:: max(1, -(-len(paths) // _MOST_PICTURES))][::-1]
+    while drawn and sum(path.stat().st_size for path in drawn) > _MOST_BYTES:
+        drawn = drawn[1:]
     return [(number(int(path.stem[5:])), files.read(path, gallery.LARGEST)) for path in drawn]

@@ -20,7 +20,7 @@ from ganherd.util.files import JsonObject
 from ganherd.web import run_facts
 from ganherd.web.shown_run import ShownRun
 
-MOST_BYTES = 6 << 20  # of one run: half of them sheets, the rest figures and events
+MOST_BYTES = 4 << 20  # of one run: half of them sheets, the rest figures and events
 _MOST_SHEETS = 60
 _POINTS = 300  # records of a band
 _BYTES_PER_VALUE = 8  # of a number as text, about
