@@ -14,7 +14,7 @@ PACKAGE = ROOT / "src" / "ganherd"
 LAYERS = (
     "util", "viz", "losses", "augment", "nets", "recipe", "data", "herd", "comm", "runs", "features", "metrics", "mixture",
     "strategies", "training", "scoring", "web", "report", "export", "ui", "api", "recommend", "slurm", "machine_check", "warm_up",
-    "compare", "bench", "ganherd",
+    "compare", "sweep", "bench", "ganherd",
     "cli", "__main__",
 )  # fmt: skip
 

@@ -99,6 +99,20 @@ class Mixture:
             raise UserError(f"there is no member {member}; this mixture has {self.members}, counted from 0.")
         return replace(self, weights=np.eye(self.members)[member])
 
+    def only_replica(self, replica: int) -> Mixture:
+        """Return the mixture of one replica, as if it had been trained alone."""
+        if not 0 <= replica < self.replicas:
+            raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
+        has_winner = self.winner is not None and self.winner.replica == replica
+        return replace(
+            self,
+            weights=self.weights_of(replica),
+            seeds=[self.seeds[replica]],
+            breeds=tuple(breed.of_replica(replica) for breed in self.breeds),
+            winner=self.winner.model_copy(update={"replica": 0}) if self.winner and has_winner else None,
+            neighbourhoods=self.neighbourhoods.only_replica(replica) if self.neighbourhoods else None,
+        )
+
     def portable(self) -> Mixture:
         """Return the mixture with the streams of exported models: sample i of a seed is the sample of the seed + i."""
         return replace(self, stream_version=rng.PORTABLE)

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ganherd.recipe.base import (
     Budget,
     Bytes,
+    ChancePerMember,
     DecayPerMember,
     Device,
     LossName,
@@ -27,6 +36,32 @@ from ganherd.util.registry import ENGINES
 from ganherd.util.text import did_you_mean
 
 __all__ = ["NetConfig", "Recipe", "parse_budget", "parse_bytes"]
+
+
+# Settings that are numbers of each member, so that herds that differ in them train as one.
+TRIAL_KEYS = (
+    "loss.name",
+    "loss.gp_weight",
+    "loss.r1_weight",
+    "optim.lr_g",
+    "optim.lr_d",
+    "optim.beta1",
+    "optim.beta2",
+    "train.input_noise",
+    "train.augment_probability",
+    "train.ema",
+)
+Trial = dict[str, float | str | list[float] | list[str] | None]  # values of some of these settings
+
+
+def _short(key: str) -> str:
+    """Return a key without its section; `name` alone would say nothing."""
+    section, _, name = key.partition(".")
+    return section if name == "name" else name
+
+
+def _value(value: float | str | list[float] | list[str] | None) -> str:
+    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class DataConfig(Section):
@@ -87,6 +122,18 @@ class HerdConfig(Section):
     # a finished run with one member per class: its members stay as they are, and only missing classes are trained
     grow_from: str | None = None
     seeds: int = Field(1, ge=1)  # number of replicas: independent copies of the herd with the seeds seed, seed + 1, …
+    # settings in which copies of the herd differ, such as [{train.ema: 0.9}, {train.ema: 0.99}]: a copy for each entry and seed,
+    # all with the same data and noise (`ganherd sweep` writes them)
+    trials: list[Trial] = []
+
+    @property
+    def replicas(self) -> int:
+        """The number of copies of the herd: one for each seed of each trial, trial by trial."""
+        return self.seeds * max(1, len(self.trials))
+
+    def trial_name(self, number: int) -> str:
+        """Return the settings of a trial in words, such as `lr_g 0.001, loss hinge`."""
+        return ", ".join(f"{_short(key)} {_value(value)}" for key, value in self.trials[number].items())
 
     @property
     def count(self) -> int | None:
@@ -108,12 +155,12 @@ class LossConfig(Section):
     """The losses of generators and discriminators."""
 
     name: LossName | Annotated[list[LossName], Field(min_length=1)] = "wasserstein-gp"  # one for all, or one per member
-    gp_weight: float = Field(10.0, ge=0)  # weight of the gradient penalty (wasserstein-gp)
+    gp_weight: PerMember = 10.0  # weight of the gradient penalty (wasserstein-gp)
     clip: float = Field(0.01, gt=0)  # largest absolute value of a critic's parameters (wasserstein)
     clip_what: Literal["all", "weights"] = (
         "all"  # parameters that are clipped; weights: not the gain and shift of batch norm
     )
-    r1_weight: float = Field(0.0, ge=0)  # gamma of the R1 penalty, half of which is added to the discriminator's loss
+    r1_weight: PerMember = 0.0  # gamma of the R1 penalty, half of which is added to the discriminator's loss
     class_weight: float = Field(1.0, ge=0)  # weight of the class loss, for discriminators that also classify (acgan)
     class_weight_g: float | None = Field(
         None, ge=0
@@ -160,8 +207,9 @@ class TrainConfig(Section):
     flip: bool = False  # mirror half of the real images
     # DiffAugment: changes of real and generated images before the discriminator sees them
     augment: list[Literal["colour", "translation", "cutout", "flip"]] = []
+    augment_probability: ChancePerMember = 1.0  # probability that an image is augmented
     # decay of the running average of the generator's weights, which the mixture uses; lower in the first steps
-    ema: float | None = Field(None, gt=0, lt=1)
+    ema: DecayPerMember | None = None
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"  # tf32, bf16: products on a GPU only
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 
@@ -368,6 +416,56 @@ class Recipe(Section):
                 "gap and swap discriminators",
             )
         return self
+
+    @model_validator(mode="after")
+    def _trials_fit(self) -> Recipe:
+        """Refuse trials that differ in settings that all members share, and those whose values are wrong."""
+        trials = self.herd.trials
+        for key in (key for trial in trials for key in trial if key not in TRIAL_KEYS):
+            raise refuse(
+                "herd.trials",
+                f"herd.trials cannot vary {key}{did_you_mean(key, TRIAL_KEYS)}; members may differ in {', '.join(TRIAL_KEYS)}",
+            )
+        if any(trial.keys() != trials[0].keys() for trial in trials):
+            raise refuse("herd.trials", "herd.trials must set the same keys in every entry")
+        for number, trial in enumerate(trials):
+            for key, value in trial.items():
+                section, name = key.split(".")
+                try:
+                    self._with_setting(section, name, value)
+                except ValidationError as error:
+                    wrong = error.errors()[0]
+                    why = wrong.get("ctx", {}).get("sentence") or f"{key} cannot be {value!r}: {wrong['msg']}"
+                    raise refuse("herd.trials", f"herd.trials, entry {number}: {why}") from None
+        return self
+
+    def _with_setting(self, section: str, name: str, value: Any) -> Recipe:
+        """Return the recipe with another value of one setting, checked by its section."""
+        old = getattr(self, section)
+        new = type(old).model_validate({**old.model_dump(), name: value})
+        return self.model_copy(update={section: new})
+
+    @property
+    def replica_seeds(self) -> list[int]:
+        """The seed of each replica."""
+        return [self.run.seed + r % self.herd.seeds for r in range(self.herd.replicas)]
+
+    @property
+    def replica_trials(self) -> list[int]:
+        """The trial of each replica."""
+        return [r // self.herd.seeds for r in range(self.herd.replicas)]
+
+    @property
+    def each_trial(self) -> list[Recipe]:
+        """The recipe of each trial; the recipe itself if there are no trials."""
+        out = []
+        for trial in self.herd.trials or [{}]:
+            one = self
+            for key, value in trial.items():
+                section, name = key.split(".")
+                one = one._with_setting(section, name, value)
+            out.append(one)
+        return out
 
     @property
     def own_names(self) -> list[str]:

@@ -59,6 +59,7 @@ class SessionOptions:
     began: float = field(default_factory=time.monotonic)  # when the command was started: a time budget counts from then
     before: float = 0.0  # seconds of the command's budget that belong to its first phase, before `began`
     second_phase: SecondPhase | None = None  # what follows in the same command, within its time budget
+    stopping: tuple[int, ...] = ()  # replicas that are not trained any more from here on
 
 
 class Session:
@@ -150,6 +151,7 @@ class Session:
             began=self._planned_at,
         )
         closing.callback(trainer.close)
+        trainer.stop_replicas(self.options.stopping)
         if self.recovery:
             self.recovery.attach(self, closing)
         self.progress.say(self._headline(trainer.step))
@@ -278,6 +280,7 @@ def resume(
     *,
     finishers: Sequence[Finisher] = (),
     began: float | None = None,
+    stopping: Sequence[int] = (),
 ) -> Run:
     """Continue a run exactly from its last checkpoint.
 
@@ -286,8 +289,9 @@ def resume(
         job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
         finishers: Work on the mixture, for example score it.
         began: When the command was started, on the clock of `time.monotonic`; a new time budget counts from then. Default: now.
+        stopping: Replicas that are not trained any more from here on: the worst trials of a sweep.
     """
-    options = _options(quiet, trust_code, finishers, began)
+    options = replace(_options(quiet, trust_code, finishers, began), stopping=tuple(stopping))
     if job is None:
         return _resumed(RecordedRun(Path(path), overrides), options)
     recovery = Recovery(job.latest)

@@ -125,7 +125,7 @@ def details(run: ShownRun) -> JsonObject:
         "problem": problem,
         **now,
         "members": members,
-        "replicas": recipe.herd.seeds if recipe else 1,
+        "replicas": recipe.herd.replicas if recipe else 1,
         "names": index.names if index else [],
         "labels": index.labels if index else [],
         "layout": layout(recipe),

@@ -43,7 +43,7 @@ def update_(
 
 
 def update_ema_(state: State, decay: float) -> None:
-    """Update the running averages of the generators' weights.
+    """Update the running averages of the generators' weights, with this decay or with each member's own.
 
     At first an average moves faster, by 9 / (9 + number of updates), so that the initial weights do not stay in it. After a short
     run it is about the average over the last tenth.
@@ -51,7 +51,12 @@ def update_ema_(state: State, decay: float) -> None:
     params, updates = state["g.params"], state["g.ema.t"]
     updates += 1
     warmup = 9.0 / (9.0 + updates.to(params.dtype))  # [N]
-    state["g.ema"].lerp_(params, warmup.clamp(min=1.0 - decay)[:, None])
+    own = state.get("set.ema_decay")
+    if own is None:
+        weight = warmup.clamp(min=1.0 - decay)
+    else:
+        weight = torch.maximum(warmup, (1.0 - own).to(params.dtype))
+    state["g.ema"].lerp_(params, weight[:, None])
 
 
 def _learning_rate(kind: str, state: State, rules: StepRules, step: int | Tensor) -> Tensor:

@@ -15,7 +15,7 @@ from ganherd.herd import rng
 from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
 from ganherd.herd.rng import Streams
-from ganherd.herd.state import Blueprint, State, buffers_of
+from ganherd.herd.state import Blueprint, State, buffers_of, own_setting
 from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_
 from ganherd.herd.step.opponents import FrozenOpponents, choose_members
@@ -155,7 +155,7 @@ class Step:
         call = 8 * (update + 1)  # every forward pass of a step has its own random streams
         with self._fork(_REAL):
             with torch.no_grad():
-                x = augment_inputs(rules, batch, ctx.noise_scale, draws, update, 0)
+                x = augment_inputs(rules, batch, ctx.state, ctx.noise_scale, draws, update, 0)
             real_logits, real_classes = self._forward("d", ctx, weights.views(), x, y, call + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:
@@ -163,7 +163,7 @@ class Step:
                 fake, _ = self._opponent("g", ctx, z, y, call, update + 1)
             else:
                 fake = shared.fake.detach()
-            fake = augment_inputs(rules, fake, ctx.noise_scale, draws, update, 1)
+            fake = augment_inputs(rules, fake, ctx.state, ctx.noise_scale, draws, update, 1)
         samples = None
         if ahead:
             with self._fork(_AHEAD):
@@ -195,11 +195,12 @@ class Step:
         penalty: Tensor | float = 0.0
         if rules.game.penalty:
             mix = ctx.draws.draw((rng.PENALTY, update), (rules.batch,), "uniform", x.dtype)
-            between = rules.gp_weight * gradient_penalty(critic(call + 3), x, fake, mix)
+            weight = own_setting(ctx.state, "gp_weight", rules.gp_weight)
+            between = weight * gradient_penalty(critic(call + 3), x, fake, mix)
             applies = rules.game.has("penalty", ctx.state["set.loss"])
             penalty = penalty + torch.where(applies, between, torch.zeros_like(between))
         if rules.r1 > 0:
-            penalty = penalty + 0.5 * rules.r1 * r1_penalty(critic(call + 4), x)
+            penalty = penalty + 0.5 * own_setting(ctx.state, "r1", rules.r1) * r1_penalty(critic(call + 4), x)
         return penalty
 
     def _samples(self, ctx: _StepContext) -> _Samples:
@@ -215,7 +216,7 @@ class Step:
         last = rules.n_critic  # numbers the draws of this update; those of the discriminator have 0, …, n_critic - 1
         if samples is None:
             samples = self._samples(ctx)
-        fake = augment_inputs(rules, samples.fake, ctx.noise_scale, ctx.draws, last, 1)
+        fake = augment_inputs(rules, samples.fake, ctx.state, ctx.noise_scale, ctx.draws, last, 1)
         logits, classes = self._opponent("d", ctx, fake, samples.y, 1, 0)
         loss = rules.game.g(state["set.loss"], logits)
         if classes is not None:

@@ -112,7 +112,7 @@ class SpriteRecorder(Callback):
         facts = {
             "names": [prepared.name_of(member) for member in everyone],
             "labels": [str(data.labels[label]) if label >= 0 else None for label in labels],
-            "replicas": prepared.recipe.herd.seeds,
+            "replicas": prepared.recipe.herd.replicas,
             "samples": self._samples,
         }
         if data.is_image:
