@@ -250,9 +250,9 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     """Return what is known of each member of each replica: the last losses, the label, troubles."""
     recipe, metrics, labels = story.recipe, story.metrics, story.labels
     loss_g, loss_d = (loss_table(merge_short_end(metrics)[-1:], key) for key in ("loss_g", "loss_d"))
-    seeds = max(1, int((recipe.get("herd") or {}).get("seeds") or 1))
-    total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * len(mixture.label_of))
-    each = max(1, total // seeds)
+    seeds, trials = seeds_and_trials(recipe)
+    total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * trials * len(mixture.label_of))
+    each = max(1, total // (seeds * trials))
     by_class = (recipe.get("data") or {}).get("partition") == "by-class" and len(labels) == each
     best = getattr(mixture, "winner", None)
     breeds = (recipe.get("nets") or {}).get("breeds") or []
@@ -287,6 +287,16 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
             )
         )
     return out
+
+
+def seeds_and_trials(recipe: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of seeds and of trials of a herd; it has a replica for each seed of each trial.
+
+    >>> seeds_and_trials({"herd": {"seeds": 2, "trials": [{"train.ema": 0.9}, {"train.ema": 0.99}]}}), seeds_and_trials({})
+    ((2, 2), (1, 1))
+    """
+    herd = recipe.get("herd") or {}
+    return max(1, int(herd.get("seeds") or 1)), max(1, len(herd.get("trials") or ()))
 
 
 def _at(table: np.ndarray, column: int) -> float | None:

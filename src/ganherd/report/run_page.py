@@ -66,7 +66,7 @@ def use(story: RunStory) -> Markup:
             ("Sample it in a browser", f"ganherd export {path} --format html -o sampler.html"),
             ("Sample it in Python", f"import ganherd; ganherd.load({story.path.as_posix()!r}).sample(64)"),
         ]
-    commands += [("Look at it live", f"ganherd ui {path}"), ("Write this page anew", f"ganherd report {path}")]
+    commands += [("Look at it live", f"ganherd ui {path}"), ("Update this page", f"ganherd report {path}")]
     if story.info.command:
         commands.append(("It was started with", story.info.command))
     return templating.render("use", commands=commands)

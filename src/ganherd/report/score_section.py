@@ -89,7 +89,7 @@ def classes(story: RunStory) -> Markup:
 
 
 def _bar(text: Callable[[Any], str], value: float | None, end: float) -> Any:
-    """Return a value with a bar whose end stands for `end`."""
+    """Return a value with a bar, which is full at `end`."""
     if not is_number(value):
         return "–"
     return Cell(text(value), part=round(100 * min(1.0, max(0.0, value / end))))

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.report import templating
-from ganherd.report.gather import RunStory
+from ganherd.report.gather import RunStory, seeds_and_trials
 from ganherd.report.score_section import is_number
 from ganherd.report.templating import Cell, count, duration, number
 from ganherd.runs import run_status
@@ -73,8 +73,8 @@ def state_pill(story: RunStory) -> Cell:
 
 def summary(story: RunStory) -> str:
     """Describe the run in one sentence."""
-    seeds = int(_dig(story.recipe, "herd", "seeds") or 1)
-    each = len(story.members) // seeds if story.members else 0
+    seeds, trials = seeds_and_trials(story.recipe)
+    each = len(story.members) // (seeds * trials) if story.members else 0
     source = story.data_name or str(_dig(story.recipe, "data", "source") or "its data")
     if not each:
         return f"A herd on {source} of which nothing is recorded yet."
@@ -82,6 +82,8 @@ def summary(story: RunStory) -> str:
         text = f"{count(each, 'member').capitalize()}, {'one for each class of' if each > 1 else 'on'} {source},"
     else:
         text = f"{count(each, 'member').capitalize()} on {source},"
+    if trials > 1:
+        text += f" with {count(trials, 'setting')} of a sweep,"
     if seeds > 1:
         text += f" with {count(seeds, 'seed')},"
     loss = _dig(story.recipe, "loss", "name")

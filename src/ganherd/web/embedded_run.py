@@ -111,7 +111,7 @@ def thinned_steps(sizes: Mapping[int, float], most_bytes: float, most: int = _MO
 
 def _course(events: Sequence[EventRecord], records: JsonObject) -> dict[str, tuple[JsonObject, JsonObject]]:
     """Return the scores that events hold, over steps: a description and the values of each."""
-    found: dict[str, tuple[JsonObject, JsonObject]] = {}
+    scores: dict[str, tuple[JsonObject, JsonObject]] = {}
     mixtures = [e for e in events if e.kind == "mixture" and isinstance(e.get("after"), list)]
     if mixtures:
         title = title_of(str(mixtures[-1].get("score")))
@@ -121,7 +121,7 @@ def _course(events: Sequence[EventRecord], records: JsonObject) -> dict[str, tup
         rows = [[plain_number(value) for value in e["after"]] for e in mixtures]
         cells = range(max(map(len, rows)))
         lines = [[row[cell] if cell < len(row) else None for row in rows] for cell in cells]
-        found["mixture_score"] = (
+        scores["mixture_score"] = (
             about,
             _series(mixtures, records, {"mixture_score": {"members": [*cells], "lines": lines}}),
         )
@@ -132,11 +132,11 @@ def _course(events: Sequence[EventRecord], records: JsonObject) -> dict[str, tup
             "distance to the data",
             "how far means and deviations of pixels or coordinates are from the data's, at each checkpoint; lower is better",
         )
-        found["distance"] = (
+        scores["distance"] = (
             about,
             _series(saved, records, {"distance": {"all": [plain_number(e["score"]) for e in saved]}}),
         )
-    return found
+    return scores
 
 
 def _described(name: str, label: str, about: str) -> JsonObject:

@@ -60,7 +60,7 @@ def digest(script: str) -> str:
 
 
 def data_block(content: list[JsonObject]) -> str:
-    r"""Return JSON that can stand in an element of a page: nothing in it ends the element.
+    r"""Return JSON for a script element of a page: nothing in it ends the element.
 
     >>> data_block([{"name": "</script>"}])
     '[{"name":"\\u003c/script\\u003e"}]'

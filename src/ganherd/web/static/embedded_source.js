@@ -27,15 +27,15 @@ export class EmbeddedSource {
 
   /** Return figures of members in the last embedded record up to a step that has them. */
   async record(id, { step, figures, members = null }) {
-    const table = this.byId.get(id).lines, found = {};
+    const table = this.byId.get(id).lines, values = {};
     for (const name of table ? figures.split(",") : []) {
       const lines = table.figures[name]?.lines;
       if (!lines) continue;
       let at = table.step.findLastIndex((each) => each <= step);
       while (at >= 0 && lines.every((line) => line[at] === null)) at -= 1; // not every record has every figure
-      if (at >= 0) found[name] = (members === null ? lines : [lines[members]]).map((line) => line?.[at] ?? null);
+      if (at >= 0) values[name] = (members === null ? lines : [lines[members]]).map((line) => line?.[at] ?? null);
     }
-    return { step, figures: found };
+    return { step, figures: values };
   }
 
   /** Return the sheet of a step: an image for pictures, lists of points otherwise. */
