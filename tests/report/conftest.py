@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from page_fixtures import browser, shown_runs, visit
+from page_fixtures import browser, visit
 
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 
-__all__ = ["browser", "shown_runs", "visit"]
+__all__ = ["browser", "visit"]
 
 
 @dataclass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,16 @@ def test_what_does_not_fit_at_all_is_left_out(tmp_path: Path) -> None:
     assert len(content["bands"]["step"]) == 6
 
 
-def test_events_that_do_not_fit_leave_the_alarms(shown_runs: Path, tmp_path: Path) -> None:
-    import shutil
+@pytest.mark.parametrize("name", ["classes", "points"])
+def test_a_damaged_sheet_is_left_out(shown_runs: Path, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    shutil.copytree(shown_runs / name, path)
+    whole = list(sprite_files.saved_sheets(path / "sprites"))
+    sprite_files.saved_sheets(path / "sprites")[whole[1]].write_bytes(b"[[[NaN]]")
+    assert embedded(path)["facts"]["sprites"]["steps"] == [step for step in whole if step != whole[1]]
 
+
+def test_events_that_do_not_fit_leave_the_alarms(shown_runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "points"
     shutil.copytree(shown_runs / "points", path)
     with (path / "events.jsonl").open("a") as file:

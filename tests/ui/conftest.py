@@ -7,9 +7,9 @@ from pathlib import Path
 
 import page_server
 import pytest
-from page_fixtures import browser, shown_runs, visit
+from page_fixtures import browser, visit
 
-__all__ = ["browser", "shown_runs", "visit"]
+__all__ = ["browser", "visit"]
 
 
 @pytest.fixture(scope="package")

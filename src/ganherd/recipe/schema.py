@@ -30,38 +30,13 @@ from ganherd.recipe.base import (
     refuse,
     steps_of,
 )
+from ganherd.recipe.member_values import TRIAL_KEYS, ScheduleConfig, Trial, name_of_trial
 from ganherd.recipe.net_config import NetConfig, NetsConfig
 from ganherd.recipe.strategy_config import AnyStrategy, read_strategy
 from ganherd.util.registry import ENGINES
 from ganherd.util.text import did_you_mean
 
 __all__ = ["NetConfig", "Recipe", "parse_budget", "parse_bytes"]
-
-
-# Settings that are numbers of each member, so that herds that differ in them train as one.
-TRIAL_KEYS = (
-    "loss.name",
-    "loss.gp_weight",
-    "loss.r1_weight",
-    "optim.lr_g",
-    "optim.lr_d",
-    "optim.beta1",
-    "optim.beta2",
-    "train.input_noise",
-    "train.augment_probability",
-    "train.ema",
-)
-Trial = dict[str, float | str | list[float] | list[str] | None]  # values of some of these settings
-
-
-def _short(key: str) -> str:
-    """Return a key without its section; `name` alone would say nothing."""
-    section, _, name = key.partition(".")
-    return section if name == "name" else name
-
-
-def _value(value: float | str | list[float] | list[str] | None) -> str:
-    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class DataConfig(Section):
@@ -132,8 +107,8 @@ class HerdConfig(Section):
         return self.seeds * max(1, len(self.trials))
 
     def trial_name(self, number: int) -> str:
-        """Return the settings of a trial in words, such as `lr_g 0.001, loss hinge`."""
-        return ", ".join(f"{_short(key)} {_value(value)}" for key, value in self.trials[number].items())
+        """Return the settings of a trial in words."""
+        return name_of_trial(self.trials[number])
 
     @property
     def count(self) -> int | None:
@@ -174,6 +149,9 @@ class OptimConfig(Section):
     lr_d: PerMember = 2e-4  # learning rate of the discriminator
     beta1: DecayPerMember = 0.5  # decay of the first moment
     beta2: DecayPerMember = 0.999  # decay of the second moment
+    weight_decay: PerMember = (
+        0.0  # shrinks all weights by this fraction times the learning rate at each update, as in AdamW
+    )
     eps: float = Field(1e-8, gt=0)  # added to the denominator
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm of each member's net; null: no clipping
 
@@ -211,6 +189,8 @@ class TrainConfig(Section):
     # decay of the running average of the generator's weights, which the mixture uses; lower in the first steps
     ema: DecayPerMember | None = None
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"  # tf32, bf16: products on a GPU only
+    # factors of settings that move while training, such as [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last: 0}]
+    schedules: list[ScheduleConfig] = []
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 
     @model_validator(mode="after")

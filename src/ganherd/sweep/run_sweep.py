@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
+from ganherd.recipe.member_values import name_of_trial
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder
 from ganherd.sweep import sweep_record
 from ganherd.sweep.halving import cost, rungs, stopped, survivors
-from ganherd.sweep.search_space import Dimension, Settings, parse_dimension, propose, split
+from ganherd.sweep.search_space import Dimension, parse_dimension, propose, split
 from ganherd.sweep.sweep_record import RungResult, SweepGroup, SweepRecord
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.text import duration, one_line
@@ -104,7 +105,7 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
         overrides=list(request.overrides),
         vary=list(request.vary),
         trials=[dict(trial) for trial in proposed],
-        names=[trial_name(trial) for trial in proposed],
+        names=[name_of_trial(trial) for trial in proposed],
         groups=groups,
         seeds=request.seeds,
         budget=recipes[0].train.budget,
@@ -114,20 +115,6 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
         halves=request.halves and not recipes[0].strategy.meets,
     )
     return record, recipes
-
-
-def trial_name(trial: Settings) -> str:
-    """Return the settings of a trial in words.
-
-    >>> trial_name({"optim.lr_g": 0.001, "loss.name": "hinge"})
-    'lr_g 0.001, loss hinge'
-    """
-    words = []
-    for key, value in trial.items():
-        *sections, last = key.split(".")
-        shown = f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)
-        words.append(f"{sections[-1] if last == 'name' and sections else last} {shown}")
-    return ", ".join(words)
 
 
 def _override(key: str, value: Any) -> str:

@@ -10,13 +10,10 @@ from pathlib import Path
 from threading import Lock
 
 from ganherd.runs.run_list import run_paths
-from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.web.shown_run import ShownRun
 
-_CHECKED = 10.0  # seconds after which a folder is searched for links and pipes again
 _LISTED = 2.0  # seconds for which the list of runs is remembered
-_NOT_OURS = ("tensorboard", "wandb")
 
 
 class UnknownRun(UserError):
@@ -24,7 +21,7 @@ class UnknownRun(UserError):
 
 
 class RunCatalog:
-    """The runs in some folders. New runs appear when the list is asked for."""
+    """The runs in some folders. When the list is asked for, new runs appear, and those that were removed are forgotten."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         """Show these runs, and the runs in these folders; a folder that does not exist yet may appear later."""
@@ -38,10 +35,15 @@ class RunCatalog:
         """Return all runs, in the order in which they were found."""
         with self._lock:
             if time.monotonic() - self._listed > _LISTED:
+                self._forget_removed()
                 for root in self._roots:
                     self._add(root)
                 self._listed = time.monotonic()
             return [run for run in self._runs.values() if run.path.is_dir()]
+
+    def _forget_removed(self) -> None:
+        for run in [run for run in self._runs.values() if not run.path.is_dir()]:
+            del self._runs[run.id], self._ids[run.path]
 
     def _add(self, root: Path) -> None:
         if not root.is_dir():
@@ -68,9 +70,7 @@ class RunCatalog:
         run = self._runs.get(run_id)
         if run is None or not run.path.is_dir() or run.path.is_symlink():
             raise UnknownRun("There is no such run here. Reload the list of runs.")
-        if time.monotonic() - run.checked > _CHECKED:
-            files.refuse_odd_files(run.path, _NOT_OURS)
-            run.checked = time.monotonic()
+        run.check()
         return run
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 import numpy as np
 
@@ -82,16 +83,20 @@ def _followed(run: ShownRun, most_bytes: int) -> list[JsonObject] | None:
 
 def _sheets(run: ShownRun, facts: JsonObject, most_bytes: int) -> JsonObject:
     """Return the sheets of some saved steps, the first and the last of them included; take the others from the facts."""
-    if not facts["sprites"]:
+    index = sprite_files.read_index(run.folder.sprites)
+    if index is None:
         return {}
     paths = sprite_files.saved_sheets(run.folder.sprites)
     sizes = {step: path.stat().st_size * 4 / 3 for step, path in paths.items()}
-    steps = thinned_steps(sizes, most_bytes)
-    content = {step: run.read(paths[step], sprite_files.MOST_SHEET) for step in steps}
-    facts["sprites"]["steps"] = steps
-    if facts["sprites"]["kind"] == "points":
-        return run_facts.clean({str(step): json.loads(sheet) for step, sheet in content.items()})
-    return {str(step): base64.b64encode(sheet).decode() for step, sheet in content.items()}
+    sheets: JsonObject = {}
+    for step in thinned_steps(sizes, most_bytes):
+        with suppress(ValueError):  # a damaged sheet is left out
+            content = run.read(paths[step], sprite_files.MOST_SHEET)
+            sprite_files.check_sheet(content, index)
+            is_text = index.kind == "points"
+            sheets[str(step)] = json.loads(content) if is_text else base64.b64encode(content).decode()
+    facts["sprites"]["steps"] = [int(step) for step in sheets]
+    return sheets
 
 
 def thinned_steps(sizes: Mapping[int, float], most_bytes: float, most: int = _MOST_SHEETS) -> list[int]:

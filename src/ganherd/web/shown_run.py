@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import NOT_OURS, RunFolder
 from ganherd.runs.series.metric_columns import MetricColumns
 from ganherd.runs.series.record_file import RecordFile
 from ganherd.util import files
 from ganherd.util.files import JsonObject
+
+_CHECKED = 10.0  # seconds after which a folder is searched for links and pipes again
+
+
+@dataclass
+class LiveLook:
+    """What the last look at a run that pages follow has seen, for the next look and for other pages. Times are monotonic."""
+
+    looked: float  # when the version of the files was last compared
+    read: float  # when the state was read
+    version: str  # of the files that the state is from
+    state: JsonObject
 
 
 @dataclass
@@ -25,6 +38,7 @@ class ShownRun:
     events_file: RecordFile = field(init=False)
     checked: float = -1e9  # when the folder was last searched, on the monotonic clock
     summary: tuple[str, JsonObject] | None = None  # what the list shows, and the version of the files that it is from
+    live: LiveLook | None = None
 
     def __post_init__(self) -> None:
         self.folder = RunFolder(self.path)
@@ -36,6 +50,16 @@ class ShownRun:
         folder = self.folder
         paths = (folder.info_path, folder.scores_path, folder.sprites, folder.mixture, folder.samples)
         return str([self.metrics_file.size(), self.events_file.size(), *map(mtime_ms, paths)])
+
+    def check(self) -> None:
+        """Refuse a folder with links or pipes; it is searched at most every few seconds.
+
+        Raises:
+            UserError: The folder is not a run that ganherd could have written.
+        """
+        if time.monotonic() - self.checked > _CHECKED:
+            files.refuse_odd_files(self.path, NOT_OURS)
+            self.checked = time.monotonic()
 
     def read(self, path: Path, most: int) -> bytes:
         """Return the content of one of the run's files; links are not followed.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ganherd.herd.step.schedules import SettingSchedule
 from ganherd.losses.adversarial import Game
 
 
@@ -44,6 +45,8 @@ class StepRules:
     wander: str = "off"  # mutation of learning rates before each update: off, reference or lognormal
     wander_strength: float = 1e-4
     wander_probability: float = 0.5
+    weight_decay: bool = False  # shrink all weights at every update, by `set.weight_decay` times the learning rate
+    schedules: tuple[SettingSchedule, ...] = ()  # factors of members' settings
     drawn_losses: int = 0  # draw the generator's loss at each step from the first N losses of the game; 0: never
 
     def d_updates(self, step: int) -> int:
