@@ -26,7 +26,8 @@ def explain(herd: Herd, guards: Sequence[JsonObject] = ()) -> JsonObject:
         guards: For each net, the comparison of its engines with plain PyTorch; see `herd.checks.guard`.
     """
     mute_slow_operations()  # `guards` lists these operations
-    penalised = herd.rules.game.penalty or herd.rules.r1 > 0  # penalties differentiate the discriminator twice
+    slopes = not herd.rules.slope_noise and (herd.rules.r1 > 0 or herd.rules.r2 > 0)
+    penalised = herd.rules.game.penalty or slopes  # penalties differentiate the discriminator twice
     facts = [_net(herd, "generator", breed.g.module, False) for breed in herd.breeds.all]
     facts.append(_net(herd, "discriminator", herd.d.module, penalised))
     if guards:

@@ -36,7 +36,8 @@ from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import averages, rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
-from ganherd.util.errors import UserError, with_type
+from ganherd.util.errors import UserError, few, with_type
+from ganherd.util.text import did_you_mean
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
@@ -236,9 +237,24 @@ def makers(
 
     def make_d() -> nn.Module:
         with importable_from(recipe.code):
-            return nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
+            module = nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
+        return _freeze(module, recipe.nets.frozen)
 
     return make_g, make_d
+
+
+def _freeze(module: nn.Module, layers: Sequence[str]) -> nn.Module:
+    """Freeze the parameters of these layers, and return the module."""
+    names = [name for name, _ in module.named_parameters()]
+    for layer in layers:
+        own = [name for name in names if name == layer or name.startswith(f"{layer}.")]
+        if not own:
+            known = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
+            hint = did_you_mean(layer, known) or f"; it has {few(known, 10)}"
+            raise UserError(f"nets.frozen names {layer!r}, and the discriminator has no such layer{hint}")
+        for name in own:
+            module.get_parameter(name).requires_grad_(False)
+    return module
 
 
 def _refuse_misplaced_label(net: nn.Module) -> None:

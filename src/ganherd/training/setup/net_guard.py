@@ -138,7 +138,7 @@ def tasks(prepared: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
         out.append((net, task))
     net, traits = recipe.nets.discriminator, herd.d.traits
     make = partial(build, nets.build_discriminator, net, data.shape, classes)
-    penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0
+    penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0 or herd.rules.r2 > 0
     task = ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, traits, batch)
     return [*out, (net, task)]
 
