@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ganherd.comm.ranks import Ranks
-from ganherd.herd.engine.engines import CompileReport, Engine, Herd, Plan, make_engine, never, no_report
+from ganherd.herd.engine.engines import CompileReport, Engine, Plan, StackedHerd, make_engine, never, no_report
 from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -180,7 +180,7 @@ class Trainer:
         return self.state.step
 
     @property
-    def herd(self) -> Herd:
+    def herd(self) -> StackedHerd:
         """The members of this rank."""
         return self.prepared.herd
 

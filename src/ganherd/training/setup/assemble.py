@@ -22,7 +22,7 @@ from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.feed import BatchPlan
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
@@ -46,7 +46,7 @@ Shape = tuple[int, ...]
 class PreparedHerd(MemberData):
     """The data of all members, and the herd that was built from it, which has the members of this rank."""
 
-    herd: Herd
+    herd: StackedHerd
     ranks: Ranks
     origins: list[dict[str, Any]] = field(default_factory=list)  # [n] the run and member that each member started from
     trusted: bool = False  # whether code of the user's own may be imported
@@ -168,7 +168,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     batch, offset, scale = recipe.train.batch, dataset.offset, dataset.scale
     batches = BatchPlan(data.rows(own), data.count[list(own)], batch, offset, scale, dtype)
     feed = make_feed(dataset.x, dataset.y, batches, device)
-    herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
+    herd = StackedHerd(breeds, d, state, rules_of(recipe, losses), feed, device)
     started = origins.start(herd, data, own, trust_code) if begins else []
     if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, data.steps_per_epoch))
