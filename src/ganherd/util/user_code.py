@@ -17,6 +17,7 @@ from typing import Any
 
 from ganherd.util.version import PACKAGE
 
+_NO_FILES = ("", "__main__", "memory")  # modules that lie in no folder: see also `memory_objects`
 _FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # searched before the current one
 
 
@@ -42,7 +43,7 @@ def folders_with(names: Iterable[str], places: Sequence[str]) -> list[str]:
             the error about it can list them.
     """
     result: list[str] = []
-    for top in {_top(name): None for name in names if _top(name) not in ("", "__main__")}:
+    for top in {_top(name): None for name in names if _top(name) not in _NO_FILES}:
         holding = [place for place in places if PathFinder.find_spec(top, [place])]
         result += holding[:1] if holding or PathFinder.find_spec(top) else places
     return list(dict.fromkeys(result))
