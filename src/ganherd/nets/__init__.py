@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ganherd.nets import catalog
+from ganherd.util import memory_objects
 from ganherd.util.errors import UserError
 from ganherd.util.registry import load_target
 from ganherd.util.user_code import import_name
@@ -68,11 +69,14 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
 def _build_foreign(
     role: catalog.Role, name: str, given: Mapping[str, Any], settings: Mapping[str, Any], trust_code: bool
 ) -> nn.Module:
-    """Build a user's class, which gets shape, latent and classes only if its constructor has arguments of these names."""
+    """Build a user's net. Its class, or the function that builds it, gets shape, latent and classes only if it takes these."""
     cls = load_own(name, role, trust_code)
     from torch import nn
 
-    if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
+    in_memory = memory_objects.is_in_memory(name)
+    name = memory_objects.label_of(name)
+    is_function = in_memory and not inspect.isclass(cls)
+    if not (is_function or (inspect.isclass(cls) and issubclass(cls, nn.Module))):
         raise UserError(f"the {role} {name} is not a class derived from torch.nn.Module")
     signature = inspect.signature(cls)
     arguments = {k: v for k, v in given.items() if k in signature.parameters} | dict(settings)
@@ -80,12 +84,16 @@ def _build_foreign(
         signature.bind(**arguments)
     except TypeError as error:
         raise UserError(
-            f"the {role} {name} does not take these settings ({error}): its constructor is {cls.__name__}{signature}"
+            f"the {role} {name} does not take these settings ({error}): its constructor is "
+            f"{getattr(cls, '__name__', name)}{signature}"
         ) from None
     try:
-        return _with_sizes(cls(**arguments), given)
+        module = cls(**arguments)
+        if isinstance(module, nn.Module):
+            return _with_sizes(module, given)
     except Exception as error:
         raise UserError(f"the {role} {name} could not be built: {_one_line(error)}") from error
+    raise UserError(f"the {role} {name} returns a {type(module).__name__}: it must return a torch.nn.Module")
 
 
 def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
@@ -130,12 +138,22 @@ def _pass_over_zeros(module: nn.Module, shape: tuple[int, ...]) -> None:
 
 
 def load_own(name: str, what: str, trust_code: bool) -> Any:
-    """Import a user's `package.module:name` if it is trusted.
+    """Import a user's `package.module:name` if it is trusted, or return the object in memory that has the name.
 
     Args:
         what: What messages call it.
     """
+    if memory_objects.is_in_memory(name) and trust_code:
+        try:
+            return memory_objects.find(name).value
+        except UserError as error:
+            raise UserError(f"the {what} {error}") from None
     if not trust_code:
+        if memory_objects.is_in_memory(name):
+            raise UserError(
+                f"the {what} {memory_objects.label_of(name)} is an object of the Python process that trained it: give it again in "
+                "Python, with nets= of ganherd.load or ganherd.Run."
+            )
         raise UserError(
             f"the {what} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."
         )

@@ -35,10 +35,13 @@ _MOST_BYTES = 2**20  # no recipe is this long; a wrong file must not fill the me
 RecipeSource = str | Path | RecipeData | Recipe
 
 
-def load(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
+def load(source: RecipeSource, overrides: Sequence[str] = (), sections: RecipeData | None = None) -> Recipe:
     """Return the recipe of a packaged name, a file or a mapping, with `key=value` overrides.
 
     A packaged name comes before a file of the same name: `./digits-wcgan` is the file.
+
+    Args:
+        sections: Sections of a recipe whose keys replace those of the source, before the overrides do.
 
     Raises:
         UserError: The recipe has a mistake.
@@ -48,6 +51,11 @@ def load(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     ganherd.util.errors.UserError: recipe: unknown key 'train.bacth'; did you mean 'train.batch'?
     """
     read = _read(source)
+    if sections:
+        own = _copy(sections)
+        _long_nets(own, {})
+        merge(read.data, own, read.lines)
+        read.lines.update(dict.fromkeys(_paths(own), "your settings"))
     for text in overrides:
         _override(read.data, read.lines, text)
     _drop_empty(read.data)
@@ -325,6 +333,19 @@ def _entry(here: list[Any], key: str, option: str) -> int:
     if not key.isdecimal() or int(key) >= len(here):
         raise UserError(f"{option}: the list has the entries 0 to {len(here) - 1}, and {key!r} is not one of them.")
     return int(key)
+
+
+def _paths(data: RecipeData, above: yaml_lines.Path = ()) -> Iterator[yaml_lines.Path]:
+    """Yield the path of every key that holds no section.
+
+    >>> list(_paths({"train": {"batch": 32}, "about": ""}))
+    [('train', 'batch'), ('about',)]
+    """
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield from _paths(value, (*above, key))
+        else:
+            yield (*above, key)
 
 
 def _drop_empty(data: RecipeData) -> None:

@@ -43,7 +43,7 @@ class SpriteRecorder(Callback):
         self._layout = sprite_sheet.plan_sheet(prepared.size, (channels, height, width), most)
         self._samples = self._layout.samples
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         step, folder = trainer.step, self._folder
         if trainer.ranks.is_first:
             files.sweep(folder, seconds=-1.0)  # no other process writes here

@@ -37,6 +37,7 @@ from ganherd.training.setup.member_settings import rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
 from ganherd.util.errors import UserError, with_type
+from ganherd.util.memory_objects import label_of
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
@@ -151,7 +152,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     if len(seated) > len(own):
         state = {name: value[: len(own)].clone() for name, value in state.items()}
     for name, make_g, _ in each:
-        _try_once(name, make_g, make_d, recipe, dataset)
+        _try_once(label_of(name), make_g, make_d, recipe, dataset)
     for blueprint, make, named, is_g in (
         *((breed.g, make_g, name, True) for breed, (name, make_g, _) in zip(breeds.all, each, strict=True)),
         (d, make_d, recipe.nets.discriminator.name, False),
@@ -255,7 +256,7 @@ def _try_once(
     dataset: source.Dataset,
 ) -> None:
     """Call one generator and one discriminator in plain PyTorch, and refuse nets that do not fit the data or each other."""
-    own, classes = recipe.nets.discriminator.name, len(dataset.labels)
+    own, classes = label_of(recipe.nets.discriminator.name), len(dataset.labels)
 
     def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:
         """Return (rows, shape of the samples, shapes of the discriminator's outputs, whether the nets drew random numbers)."""

@@ -102,6 +102,7 @@ class NewRun(RunSource):
 
     def accept(self, session: Session) -> Recipe:
         preflight.check_request(self.recipe, self.path)
+        identity.refuse_objects(self.recipe, session.options.callbacks, session.job.world_size)
         return self.recipe
 
     def choose_plan(self, session: Session) -> Plan:
@@ -165,9 +166,11 @@ class RecordedRun(RunSource):
         identity.refuse_changes(recipe, self.wanted, self.folder, data_may_move=True)
         self.recipe = recipe.model_copy(update={"run": self.wanted.run, "data": self.wanted.data})
         preflight.check_request(self.recipe)
+        identity.refuse_objects(self.recipe, session.options.callbacks, session.job.world_size)
         if session.job.rank == 0:
             session.lock(self.folder)
         self.info = self.folder.info
+        identity.check_callbacks(self.info, session.options.callbacks, self.folder)
         self.plan, self.budget = identity.recorded(self.info, self.folder)
         self.is_training_only = self.info.budget is not None and self.info.budget.training_only
         self.looks = identity.recorded_looks(self.info, self.folder)
