@@ -32,13 +32,13 @@ def own_nets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_own_nets_train_and_draw_a_grid(own_nets) -> None:
     here, printed = own_nets
-    assert printed == str(here / "runs/00001-run/own_nets.png")
+    assert printed == str(here / "runs/00001-digits-wcgan/own_nets.png")
     assert Path(printed).read_bytes().startswith(b"\x89PNG")
-    assert "generator:\n    name: memory:MyGenerator-" in (here / "runs/00001-run/recipe.yaml").read_text()
+    assert "generator:\n    name: memory:MyGenerator-" in (here / "runs/00001-digits-wcgan/recipe.yaml").read_text()
 
 
 def test_nets_of_a_script_are_told_apart_when_the_run_is_loaded_elsewhere(own_nets) -> None:
-    path = own_nets[0] / "runs/00001-run"
+    path = own_nets[0] / "runs/00001-digits-wcgan"
     for trust in (False, True):
         with pytest.raises(
             UserError, match="the generator MyGenerator is an object of the Python process that trained it"
@@ -47,7 +47,7 @@ def test_nets_of_a_script_are_told_apart_when_the_run_is_loaded_elsewhere(own_ne
 
 
 def test_nets_of_a_script_are_given_again(own_nets) -> None:
-    path = own_nets[0] / "runs/00001-run"
+    path = own_nets[0] / "runs/00001-digits-wcgan"
     names = runpy.run_path(str(EXAMPLES / "own_nets.py"), run_name="not_main")
     nets = (names["MyGenerator"], names["MyDiscriminator"])
     assert ganherd.load(path, nets=nets).sample(2, label="7").x.shape == (2, 1, 8, 8)
