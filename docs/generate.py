@@ -221,7 +221,7 @@ def _documented(function: Any, name: str) -> list[str]:
 
 def _signature(function: Any, name: str) -> str:
     lines = [f"    {argument}," for argument in _parameters(function)]
-    return "```python\n" + "\n".join([f"{name}(", *lines, ")"]) + "\n```"
+    return "```text\n" + "\n".join([f"{name}(", *lines, ")"]) + "\n```"
 
 
 def _parameters(function: Any) -> list[str]:

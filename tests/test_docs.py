@@ -30,7 +30,10 @@ MADE_BY_READERS = {
     "pictures",
     "pictures-64",
 }  # what the documents tell people to write or to have
-MADE_BY_RUNS = {"recipe.yaml", "checkpoints/", "samples/", "sprites/", "mixture/", "ranks/", "parts/", "site/", "made/"}
+MADE_BY_RUNS = {
+    "recipe.yaml", "checkpoints/", "samples/", "sprites/", "mixture/", "ranks/", "parts/", "site/", "made/",
+    "best.yaml", "best/", "sweeps/", "run-00/",
+}  # fmt: skip
 LONGEST_PARAGRAPH = 80  # words
 _NAMED = re.compile(r"(?<![\w./~-])((?:[\w-]+/)*(?:[\w-]+\.(?:py|yaml|md|toml|txt|css)|[\w-]+/))(?![\w.*{-])")
 

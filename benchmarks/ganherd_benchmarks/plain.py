@@ -77,7 +77,9 @@ class RivalWork:
     def penalty(self, critic: Callable[[Tensor], Tensor], x: Tensor, fake: Tensor) -> Tensor:
         """Return the gradient penalty [N] between x and fake [N, B, …], for critics that return [N, B]."""
         at = torch.rand(x.shape[:2], device=self.device)
-        return self.recipe.loss.gp_weight * gradient_penalty(critic, x, fake, at)
+        weight = self.recipe.loss.gp_weight
+        assert isinstance(weight, float)
+        return weight * gradient_penalty(critic, x, fake, at)
 
 
 def update(optimiser: torch.optim.Optimizer, params: list[Tensor], loss: Tensor, clip: float | None = None) -> None:

@@ -257,6 +257,7 @@ def test_nets_that_take_labels_get_them() -> None:
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), strategy={}), "has no argument 'strategy'"),
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), optim={"lrg": 1}), "'optim.lrg'"),
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), engine="graph"), "engine must be"),
+        (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), train={"budget": "3steps"}), "train.budget is for runs"),
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 9, 9)), "do not run on data of shape"),
     ],
 )  # fmt: skip
@@ -264,6 +265,15 @@ def test_mistakes_are_one_sentence(call: Any, sentence: str) -> None:
     with pytest.raises(UserError) as caught:
         call(herd_of("hinge"))
     assert sentence in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_settings_of_members_are_part_of_the_state() -> None:
+    herd = herd_of("hinge")
+    herd.state["set.lr_g"][1] = 0.0
+    before = herd.state_dict()
+    herd.step(next(noise(1)))
+    moved = [not torch.equal(herd.state["g.params"][m], before["g.params"][m]) for m in range(3)]
+    assert moved == [True, False, True]
 
 
 def test_nets_that_cannot_be_fused_train_one_after_another() -> None:

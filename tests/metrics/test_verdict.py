@@ -60,7 +60,7 @@ def ensemble(before: float, after: float, ends: tuple[float, float], by: str = "
 def test_an_ensemble_that_is_worse_on_fresh_samples_says_so() -> None:
     worse = ensemble(2.722, 2.922, (0.1, 0.3))
     assert "fid 2.722 → 2.922 (worse, difference +0.100 to +0.300)" in worse
-    assert "The ensemble is worse than the run's own mixture by fid: sample the run as it is." in worse
+    assert "Nothing is gained: by fid this is worse than the run's own mixture" in worse
     unsure = ensemble(2.722, 2.922, (-0.1, 0.5))
     assert "(undecided, difference" in unsure and "by fid is undecided" in unsure
     better = ensemble(2.9, 2.7, (-0.3, -0.1))

@@ -110,7 +110,10 @@ def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, ca
         ("train: {batch: true}", "train.batch must be a whole number of at least 1, not true"),
         ("train: {batch: }", "train.batch must be a whole number of at least 1, not empty"),
         ("train: {batch: [1]}", "train.batch must be a whole number of at least 1, not [1]"),
-        ("train: {ema: 1}", "train.ema must be a number above 0 and below 1, or null, not 1"),
+        (
+            "train: {ema: 1}",
+            "train.ema must be a number of at least 0 and below 1, or a list of such, one for each member, or null, not 1",
+        ),
         ("data: {diet: 0}", "data.diet must be a number above 0 and at most 1, not 0"),
         (
             "data: {partition: by-clas}",

@@ -20,7 +20,10 @@ from ganherd.util.errors import Interrupted, UserError
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
 
-__all__ = ["FINISHERS", "Interrupted", "Recipe", "Run", "UserError", "load", "open", "resume", "runs", "train"]
+__all__ = [
+    "FINISHERS", "Interrupted", "PictureFinisher", "Recipe", "ReportFinisher", "Run", "ScoreFinisher", "UserError",
+    "load", "open", "resume", "runs", "train",
+]  # fmt: skip
 
 FINISHERS: tuple[Finisher, ...] = (PictureFinisher(), ScoreFinisher(), ReportFinisher())
 

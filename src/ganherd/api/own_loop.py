@@ -98,6 +98,11 @@ class Herd:
             raise UserError(
                 f"Herd has no argument {unknown[0]!r}; it takes the sections loss, optim and train of a recipe."
             )
+        if of_runs := [key for key in ("budget", "stop", "schedules") if key in sections.get("train", {})]:
+            raise UserError(
+                f"train.{of_runs[0]} is for runs: in your own loop, decide yourself how long it trains, and write to herd.state to "
+                "change settings, such as herd.state['set.lr_g']."
+            )
         if engine not in ("auto", "fused", "loop"):
             raise UserError(f"engine must be auto, fused or loop, not {engine!r}.")
         self._given = GivenObjects.of((generator, discriminator))  # holds the classes

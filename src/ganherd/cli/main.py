@@ -12,16 +12,17 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from ganherd.cli.commands.choosing import best, ensemble
 from ganherd.cli.commands.compare import compare
 from ganherd.cli.commands.doctor import doctor
-from ganherd.cli.commands.ensemble import ensemble
 from ganherd.cli.commands.export import export
-from ganherd.cli.commands.figures import figures
+from ganherd.cli.commands.figures import figures, film
 from ganherd.cli.commands.recipes import recipes
 from ganherd.cli.commands.report import report
 from ganherd.cli.commands.sample import sample
 from ganherd.cli.commands.score import score
 from ganherd.cli.commands.status import check, status
+from ganherd.cli.commands.sweep import sweep
 from ganherd.cli.commands.train import train
 from ganherd.cli.commands.ui import ui
 from ganherd.cli.groups.bench import bench_app
@@ -82,13 +83,17 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
                      "ganherd train --resume @last --budget +200steps")),
     (_TRAIN, compare, ("ganherd compare digits-wcgan digits-nonsat --budget 60s",
                        "ganherd compare digits-wcgan --vary optim.lr_g=1e-4,5e-4")),
+    (_TRAIN, sweep, ("ganherd sweep digits-wcgan --vary optim.lr_g=1e-5..1e-2 --trials 16 --budget 2m",
+                     "ganherd sweep digits-wcgan --vary loss.name=hinge,wasserstein-gp --seeds 3")),
     (_RESULTS, sample, ("ganherd sample @last -n 64 -o grid.png", "ganherd sample @last --per-class 100 -o made/")),
     (_RESULTS, score, ("ganherd score @last", "ganherd score --real pictures --fake made")),
     (_RESULTS, check, ("ganherd check @last", "ganherd check @last --json")),
     (_RESULTS, report, ("ganherd report @last",)),
     (_RESULTS, figures, ("ganherd figures runs/a runs/b -o figures",)),
+    (_RESULTS, film, ("ganherd film @last -o herd.gif", "ganherd film @last -o herd.mp4 --seconds 30 --width 1080")),
     (_RESULTS, export, ("ganherd export @last -o model", "ganherd export @last --format onnx -o model.onnx",
                         "ganherd export @last --format html -o model.html")),
+    (_RESULTS, best, ("ganherd best @last", "ganherd best @last --by gam2")),
     (_RESULTS, ensemble, ("ganherd ensemble @last --size 3",)),
     (_RUNS, status, ("ganherd status @last",)),
     (_RUNS, ui, ("ganherd ui", "ganherd ui runs/00001-digits-wcgan", "ganherd ui --host 0.0.0.0")),

@@ -61,7 +61,7 @@ class Ranks:
         from ganherd.comm.placement import place
 
         grid, together = recipe.strategy.settings.torus, recipe.strategy.settings.group_size
-        replicas, speeds = recipe.herd.seeds, None if weights is None else list(weights)
+        replicas, speeds = recipe.herd.replicas, None if weights is None else list(weights)
         placed = place(members, job.world_size, replicas=replicas, grid=grid, together=together, weights=speeds)
         while speeds and not placed.ranks[0]:  # The first rank writes the run, so it must not be a spare.
             speeds[0] = 2 * speeds[0] or min(speed for speed in speeds if speed)

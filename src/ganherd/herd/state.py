@@ -118,15 +118,22 @@ def takes_label(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Seat:
-    """What a member's random streams depend on: the seed of its replica, its slot in it, and its number of restarts."""
+    """The place of a member: what its random streams depend on, and the trial whose settings it has."""
 
-    seed: int
-    slot: int
+    seed: int  # of its replica
+    slot: int  # its place in the replica
     life: int = 0  # raised by a repair, so that the member draws other numbers than those that broke it
+    trial: int = 0  # the random streams do not depend on it: all trials see the same data and noise
 
     def base_key(self) -> int:
         """Return the key from which every draw of the member is derived."""
         return rng.key(self.seed, self.slot, self.life)
+
+
+def own_setting(state: State, name: str, common: float) -> float | Tensor:
+    """Return the setting of each member [N], in the precision of the weights, if members differ in it; otherwise the common one."""
+    own = state.get(f"set.{name}")
+    return common if own is None else own.to(state["g.params"].dtype)
 
 
 def new_state(

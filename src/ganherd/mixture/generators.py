@@ -51,6 +51,12 @@ class Generators:
         params = {name: value[row] for name, value in self.params.items()}
         return params | {name: value[row].clone() for name, value in self.buffers.items()}
 
+    def of_replica(self, replica: int) -> Generators:
+        """Return the generators of one replica."""
+        rows = slice(replica * self.members, (replica + 1) * self.members)
+        params, buffers = ({k: v[rows].clone() for k, v in each.items()} for each in (self.params, self.buffers))
+        return Generators(self.net, self.members, self.module, params, buffers)
+
     def to(self, device: torch.device) -> Generators:
         """Return the same generators on a device."""
         params, buffers = ({k: v.to(device) for k, v in each.items()} for each in (self.params, self.buffers))

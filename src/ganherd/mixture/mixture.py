@@ -137,6 +137,20 @@ class Mixture:
             raise UserError(f"there is no member {member}; this mixture has {self.members}, counted from 0.")
         return replace(self, weights=np.eye(self.members)[member])
 
+    def only_replica(self, replica: int) -> Mixture:
+        """Return the mixture of one replica, as if it had been trained alone."""
+        if not 0 <= replica < self.replicas:
+            raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
+        has_winner = self.winner is not None and self.winner.replica == replica
+        return replace(
+            self,
+            weights=self.weights_of(replica),
+            seeds=[self.seeds[replica]],
+            breeds=tuple(breed.of_replica(replica) for breed in self.breeds),
+            winner=self.winner.model_copy(update={"replica": 0}) if self.winner and has_winner else None,
+            neighbourhoods=self.neighbourhoods.only_replica(replica) if self.neighbourhoods else None,
+        )
+
     def portable(self) -> Mixture:
         """Return the mixture with the streams of exported models: sample i of a seed is the sample of the seed + i."""
         return replace(self, stream_version=rng.PORTABLE)
@@ -275,6 +289,8 @@ class Mixture:
             raise UserError(f"cannot generate {n} samples; ask for at least 1.")
         if not 0 <= replica < self.replicas:
             raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
+        if self.stream_version == rng.PORTABLE and seed + n > 2**63:
+            raise UserError(f"the seed {seed} is too large for portable samples: choose one below 2**63.")
         label = self.label_number(label)
         with rng.using(self.stream_version):
             if self.stream_version == rng.PORTABLE:
@@ -315,10 +331,7 @@ class Mixture:
             x, finite = self._call(member, label, replica, z * truncation if truncation != 1.0 else z, key)
             if next_call is not None:
                 noise = self._noise(member, base, *next_call)  # while a GPU generates the current batch
-            if not finite:
-                raise NotFinite(
-                    f"member {member} of the mixture generates numbers that are not finite: train it again."
-                )
+            _refuse_infinite(member, finite)
             yield x.cpu().numpy()[: count - number * batch]
 
     def walk(
@@ -356,10 +369,7 @@ class Mixture:
             z = path[start : start + _BLOCK]
             full = torch.cat([z, z[-1:].expand(_BLOCK - len(z), -1)])  # always full, as for all samples
             x, finite = self._call(member, y, replica, full, key)
-            if not finite:
-                raise NotFinite(
-                    f"member {member} of the mixture generates numbers that are not finite: train it again."
-                )
+            _refuse_infinite(member, finite)
             batches.append(x.cpu().numpy()[: len(z)])
         return Samples(np.concatenate(batches), np.full(frames, y), np.full(frames, member), self.labels)
 
@@ -431,6 +441,12 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     values |= {name: np.array(values[name], dtype) for name, dtype in _ARRAYS.items()}
     values |= {name: values[name] if isinstance(values[name], str) else tuple(values[name]) for name in _TUPLES}
     return Mixture(**values, breeds=breeds, stream_version=facts.streams)
+
+
+def _refuse_infinite(member: int, finite: Tensor) -> None:
+    """Raise `NotFinite` if not all samples of a member are finite."""
+    if not finite:
+        raise NotFinite(f"member {member} of the mixture generates numbers that are not finite: train it again.")
 
 
 @contextmanager

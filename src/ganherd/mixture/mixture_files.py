@@ -73,6 +73,12 @@ class Neighbourhoods(BaseModel):
         """Return the number of cells in a replica."""
         return len({one.cell for one in self.all})
 
+    def only_replica(self, replica: int) -> Neighbourhoods:
+        """Return the mixtures of one replica."""
+        own = [one.model_copy(update={"replica": 0}) for one in self.all if one.replica == replica]
+        iteration = None if self.iteration is None else [self.iteration[replica]]
+        return self.model_copy(update={"best": [self.best[replica]], "all": own, "iteration": iteration})
+
     def refuse_misfits(self, members: int, replicas: int) -> None:
         """Raise a ValueError if these are not the mixtures of a herd with this many members and replicas."""
         cells = range(self.cells)

@@ -174,6 +174,8 @@ Decay = Annotated[float, Field(ge=0, lt=1)]
 # one value for all, or one for each member of the herd
 PerMember = Positive | Annotated[list[Positive], Field(min_length=1)]
 DecayPerMember = Decay | Annotated[list[Decay], Field(min_length=1)]
+Chance = Annotated[float, Field(ge=0, le=1)]
+ChancePerMember = Chance | Annotated[list[Chance], Field(min_length=1)]
 
 
 MOST_THREADS = 1024

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_serializer, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from ganherd.recipe.base import (
     Budget,
     Bytes,
+    ChancePerMember,
     DecayPerMember,
     Device,
     LossName,
@@ -21,6 +30,7 @@ from ganherd.recipe.base import (
     refuse,
     steps_of,
 )
+from ganherd.recipe.member_values import TRIAL_KEYS, ScheduleConfig, Trial, name_of_trial
 from ganherd.recipe.net_config import NetConfig, NetsConfig
 from ganherd.recipe.strategy_config import AnyStrategy, read_strategy
 from ganherd.util.registry import ENGINES
@@ -87,6 +97,18 @@ class HerdConfig(Section):
     # a finished run with one member per class: its members stay as they are, and only missing classes are trained
     grow_from: str | None = None
     seeds: int = Field(1, ge=1)  # number of replicas: independent copies of the herd with the seeds seed, seed + 1, …
+    # settings in which copies of the herd differ, such as [{train.ema: 0.9}, {train.ema: 0.99}]: a copy for each entry and seed,
+    # all with the same data and noise (`ganherd sweep` writes them)
+    trials: list[Trial] = []
+
+    @property
+    def replicas(self) -> int:
+        """The number of copies of the herd: one for each seed of each trial, trial by trial."""
+        return self.seeds * max(1, len(self.trials))
+
+    def trial_name(self, number: int) -> str:
+        """Return the settings of a trial in words."""
+        return name_of_trial(self.trials[number])
 
     @property
     def count(self) -> int | None:
@@ -108,12 +130,12 @@ class LossConfig(Section):
     """The losses of generators and discriminators."""
 
     name: LossName | Annotated[list[LossName], Field(min_length=1)] = "wasserstein-gp"  # one for all, or one per member
-    gp_weight: float = Field(10.0, ge=0)  # weight of the gradient penalty (wasserstein-gp)
+    gp_weight: PerMember = 10.0  # weight of the gradient penalty (wasserstein-gp)
     clip: float = Field(0.01, gt=0)  # largest absolute value of a critic's parameters (wasserstein)
     clip_what: Literal["all", "weights"] = (
         "all"  # parameters that are clipped; weights: not the gain and shift of batch norm
     )
-    r1_weight: float = Field(0.0, ge=0)  # gamma of the R1 penalty, half of which is added to the discriminator's loss
+    r1_weight: PerMember = 0.0  # gamma of the R1 penalty, half of which is added to the discriminator's loss
     class_weight: float = Field(1.0, ge=0)  # weight of the class loss, for discriminators that also classify (acgan)
     class_weight_g: float | None = Field(
         None, ge=0
@@ -127,6 +149,9 @@ class OptimConfig(Section):
     lr_d: PerMember = 2e-4  # learning rate of the discriminator
     beta1: DecayPerMember = 0.5  # decay of the first moment
     beta2: DecayPerMember = 0.999  # decay of the second moment
+    weight_decay: PerMember = (
+        0.0  # shrinks all weights by this fraction times the learning rate at each update, as in AdamW
+    )
     eps: float = Field(1e-8, gt=0)  # added to the denominator
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm of each member's net; null: no clipping
 
@@ -160,9 +185,12 @@ class TrainConfig(Section):
     flip: bool = False  # mirror half of the real images
     # DiffAugment: changes of real and generated images before the discriminator sees them
     augment: list[Literal["colour", "translation", "cutout", "flip"]] = []
+    augment_probability: ChancePerMember = 1.0  # probability that an image is augmented
     # decay of the running average of the generator's weights, which the mixture uses; lower in the first steps
-    ema: float | None = Field(None, gt=0, lt=1)
+    ema: DecayPerMember | None = None
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"  # tf32, bf16: products on a GPU only
+    # factors of settings that move while training, such as [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last: 0}]
+    schedules: list[ScheduleConfig] = []
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 
     @model_validator(mode="after")
@@ -369,6 +397,56 @@ class Recipe(Section):
                 "gap and swap discriminators",
             )
         return self
+
+    @model_validator(mode="after")
+    def _trials_fit(self) -> Recipe:
+        """Refuse trials that differ in settings that all members share, and those whose values are wrong."""
+        trials = self.herd.trials
+        for key in (key for trial in trials for key in trial if key not in TRIAL_KEYS):
+            raise refuse(
+                "herd.trials",
+                f"herd.trials cannot vary {key}{did_you_mean(key, TRIAL_KEYS)}; members may differ in {', '.join(TRIAL_KEYS)}",
+            )
+        if any(trial.keys() != trials[0].keys() for trial in trials):
+            raise refuse("herd.trials", "herd.trials must set the same keys in every entry")
+        for number, trial in enumerate(trials):
+            for key, value in trial.items():
+                section, name = key.split(".")
+                try:
+                    self._with_setting(section, name, value)
+                except ValidationError as error:
+                    wrong = error.errors()[0]
+                    why = wrong.get("ctx", {}).get("sentence") or f"{key} cannot be {value!r}: {wrong['msg']}"
+                    raise refuse("herd.trials", f"herd.trials, entry {number}: {why}") from None
+        return self
+
+    def _with_setting(self, section: str, name: str, value: Any) -> Recipe:
+        """Return the recipe with another value of one setting, checked by its section."""
+        old = getattr(self, section)
+        new = type(old).model_validate({**old.model_dump(), name: value})
+        return self.model_copy(update={section: new})
+
+    @property
+    def replica_seeds(self) -> list[int]:
+        """The seed of each replica."""
+        return [self.run.seed + r % self.herd.seeds for r in range(self.herd.replicas)]
+
+    @property
+    def replica_trials(self) -> list[int]:
+        """The trial of each replica."""
+        return [r // self.herd.seeds for r in range(self.herd.replicas)]
+
+    @property
+    def each_trial(self) -> list[Recipe]:
+        """The recipe of each trial; the recipe itself if there are no trials."""
+        out = []
+        for trial in self.herd.trials or [{}]:
+            one = self
+            for key, value in trial.items():
+                section, name = key.split(".")
+                one = one._with_setting(section, name, value)
+            out.append(one)
+        return out
 
     @property
     def own_names(self) -> list[str]:

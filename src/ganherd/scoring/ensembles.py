@@ -28,9 +28,10 @@ if TYPE_CHECKING:
 
 FOLDER = "mixture-ensemble"
 Search = Literal["greedy", "evolutionary", "neighbourhoods"]
+ONE_CLASS_EACH = "each member of this run generates one class, which a choice of some would lose: sample it as it is."
 ADVICE = {
-    "worse": "The ensemble is worse than the run's own mixture by {by}: sample the run as it is.",
-    "undecided": "Whether the ensemble is better than the run's own mixture by {by} is undecided: more samples (-n) may decide it.",
+    "worse": "Nothing is gained: by {by} this is worse than the run's own mixture; sample the run as it is.",
+    "undecided": "Whether anything is gained over the run's own mixture by {by} is undecided: more samples (-n) may decide it.",
 }
 _GENERATIONS, _SIGMA = (
     5000,
@@ -118,6 +119,7 @@ def find(
     network: str | None = None,
     trust_code: bool = False,
     progress: Progress | None = None,
+    target: str = FOLDER,
 ) -> EnsembleResult:
     """Search an ensemble for each replica of a run, and write the mixture of these into the run's folder.
 
@@ -132,6 +134,7 @@ def find(
         network: The network of the features; None: that of the run's recorded scores, or the best one here.
         trust_code: Whether the user's nets and functions may be loaded.
         progress: Receives lines about the progress.
+        target: The folder in the run's folder that gets the mixture.
 
     Raises:
         UserError: The run has no ensembles, or the score cannot be computed for it.
@@ -147,9 +150,7 @@ def find(
     folder = RunFolder.open(run)
     loaded = mixture.load(run, trust_code)
     if (loaded.label_of >= 0).any():
-        raise UserError(
-            "each member of this run generates one class, which an ensemble would lose: sample it as it is."
-        )
+        raise UserError(ONE_CLASS_EACH)
     data = load(folder.recipe.data)
     objectives.refuse(f"--by {by}", by, data, samples, loaded.takes_label, trust_code)
     default = recorded_network(folder.scores_path, data)
@@ -158,7 +159,7 @@ def find(
         name = reference.network.name
     except MetricSkipped as why:
         raise UserError(f"--network {network}: {why}.") from why
-    target = Path(folder.path) / FOLDER
+    saved = Path(folder.path) / target
     scorer = EnsembleScorer(loaded.to(best_device()), reference, by, trust_code)
     replicas = range(loaded.replicas)
     each = tuple(_of_replica(scorer, r, size, search, samples, seed, progress) for r in replicas)
@@ -167,10 +168,10 @@ def find(
         row[list(one.members)] = one.weights
     whole = replace(loaded, weights=weights if len(weights) > 1 else weights[0], winner=None, neighbourhoods=None)
     try:
-        whole.save(target)
+        whole.save(saved)
     except OSError as error:
-        raise UserError(f"{target} cannot be written: {error.strerror}.") from error
-    return EnsembleResult(target, by, search, name, samples, loaded.members, each)
+        raise UserError(f"{saved} cannot be written: {error.strerror}.") from error
+    return EnsembleResult(saved, by, search, name, samples, loaded.members, each)
 
 
 def _of_replica(

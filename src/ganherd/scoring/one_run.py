@@ -13,13 +13,14 @@ from ganherd.runs.results.verdict_record import VERDICT, VerdictRecord, read_ver
 from ganherd.runs.score_entry import Scores
 from ganherd.scoring.result import SKIPPED
 from ganherd.util import files, text
-from ganherd.util.errors import few
+from ganherd.util.errors import UserError, few
 from ganherd.util.files import atomic_write
 from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.features.real_features import RealFeatures
+    from ganherd.runs.folder import RunFolder
 
 
 def score_run(
@@ -58,6 +59,7 @@ def score_run(
 
     known_metrics(metrics, "score")  # reports a misspelt name before anything is loaded
     folder = RunFolder.open(run)
+    refuse_trials(folder)
     from ganherd.mixture import mixture
 
     loaded = mixture.load(run, trust_code)  # first, so that untrusted code is refused before data is read
@@ -83,6 +85,15 @@ def score_run(
 
         gallery.make(folder.path, loaded, data, reference, seed, progress)
     return scores
+
+
+def refuse_trials(folder: RunFolder) -> None:
+    """Refuse a run of a sweep, whose replicas have different settings: a mean over them says nothing."""
+    if folder.recipe_path.is_file() and (number := len(folder.recipe.herd.trials)):
+        raise UserError(
+            f"{folder.path} holds {number} trials of a sweep, which are scored one by one: "
+            f"`ganherd sweep --resume {folder.path.parent}` shows them."
+        )
 
 
 def keep(run: str | Path, scores: Scores, names: Sequence[str] = (), verdict: VerdictRecord | None = None) -> None:

@@ -165,7 +165,7 @@ def make_mixture(
         label_of=prepared.label[: prepared.members],
         weights=member_weights(prepared),
         label_weights=label_weights(prepared),
-        seeds=[recipe.run.seed + r for r in range(recipe.herd.seeds)],
+        seeds=recipe.replica_seeds,
         step=step,
         breeds=tuple(_generators(rows, breed, net, herd.breeds.rows_of(breed, slots)) for breed, (net, _) in breeds),
         neighbourhoods=neighbourhoods,

@@ -208,6 +208,14 @@ class Trainer:
         for event, facts in events:
             self.event(event, **facts)
 
+    def stop_replicas(self, replicas: Sequence[int]) -> None:
+        """Do not train the members of these replicas any more."""
+        if replicas:
+            each = self.prepared.members
+            members = [replica * each + member for replica in replicas for member in range(each)]
+            self.state.convergence.stop(members, self.step)
+            self.train_only(self.state.convergence.trained_members or ())
+
     def train_only(self, members: Iterable[int]) -> None:
         """Train only these members of the herd from now on."""
         if isinstance(self.engine, SubsetEngine):

@@ -89,9 +89,9 @@ class RunState:
         # alarms and convergence are known of all members on every rank
         known = {k: ranks.all_gather(v) for k, v in (tensors or {}).items() if k in OF_ALL or k.startswith("rest.")}
         self.alarms = Alarms(ranks.num_members, known)
-        self.convergence = Convergence(
-            prepared.recipe.train.stop, ranks.num_members, known, prepared.frozen_members or None
-        )
+        # the members of a sweep's worst trials are stopped
+        frozen = prepared.frozen_members or ([] if prepared.recipe.herd.trials else None)
+        self.convergence = Convergence(prepared.recipe.train.stop, ranks.num_members, known, frozen)
         self.convergence.end_pauses(self.step)
         self.tally = Tally(prepared, self.convergence, meta)
         self.last_good = meta.last_good if meta else None  # the last checkpoint that was due: repairs roll back to it

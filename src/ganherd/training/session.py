@@ -36,6 +36,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
 from ganherd.training.setup.engine_plan import apply_plan
 from ganherd.training.setup.identity import refuse_changes, versions
+from ganherd.training.setup.member_settings import schedules_of
 from ganherd.training.setup.rank_herd import build_herd
 from ganherd.training.setup.run_source import NewRun, RecordedRun, RunSource
 from ganherd.training.stop_request import StopRequest
@@ -62,6 +63,7 @@ class SessionOptions:
     began: float = field(default_factory=time.monotonic)  # when the command was started: a time budget counts from then
     before: float = 0.0  # seconds of the command's budget that belong to its first phase, before `began`
     second_phase: SecondPhase | None = None  # what follows in the same command, within its time budget
+    stopping: tuple[int, ...] = ()  # replicas that are not trained any more from here on
 
 
 class Session:
@@ -123,6 +125,7 @@ class Session:
             self.recovery.bring_back(self)
         source.restore(self)
         self.budget, self.meetings = source.plan_steps(self)
+        herd.herd.rules = replace(herd.herd.rules, schedules=schedules_of(herd.recipe, self.meetings))
         self._planned_at = time.monotonic()
         return True
 
@@ -157,6 +160,7 @@ class Session:
             began=self._planned_at,
         )
         closing.callback(trainer.close)
+        trainer.stop_replicas(self.options.stopping)
         if self.recovery:
             self.recovery.attach(self, closing)
         self.progress.say(self._headline(trainer.step))
@@ -292,6 +296,7 @@ def resume(
     finishers: Sequence[Finisher] = (),
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
+    stopping: Sequence[int] = (),
 ) -> TrainedRun:
     """Continue a run exactly from its last checkpoint.
 
@@ -301,8 +306,9 @@ def resume(
         finishers: Work on the mixture, for example score it.
         callbacks: The user's callbacks, which are called after ganherd's own; for one process.
         began: When the command was started, on the clock of `time.monotonic`; a new time budget counts from then. Default: now.
+        stopping: Replicas that are not trained any more from here on: the worst trials of a sweep.
     """
-    options = _options(quiet, trust_code, finishers, callbacks, began)
+    options = replace(_options(quiet, trust_code, finishers, callbacks, began), stopping=tuple(stopping))
     if job is None:
         return _resumed(RecordedRun(Path(path), overrides), options)
     recovery = Recovery(job.latest)

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from ganherd.util.errors import UserError
 from ganherd.util.user_code import is_installed
 
-MEMORY = "memory"  # stands for the module in `module:name`
+MEMORY = "memory"  # takes the place of the module in `module:name`
 _DIGITS = 12  # of the fingerprint, in a name
 # Attributes of a class that say nothing about what it does.
 _SILENT = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__"})

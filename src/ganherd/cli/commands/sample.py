@@ -30,6 +30,7 @@ def sample(
         int, typer.Option(min=0, help="Seed of the samples; image i of a seed is the same for every n.")
     ] = 0,
     replica: Annotated[int, typer.Option(min=0, help="Number of the replica to sample from.")] = 0,
+    member: Annotated[int | None, typer.Option(min=0, help="Only this member of the herd, by its number.")] = None,
     device: Annotated[
         Literal["auto", "cpu", "cuda"], typer.Option(help="Device to sample on; auto uses a GPU if there is one.")
     ] = "auto",
@@ -53,8 +54,8 @@ def sample(
     wanted = label_weights.parse(weights) if weights is not None else None
     if per_class is not None and (n is not None or weights is not None):
         raise UserError("--per-class sets the number of samples of every label: leave -n and --weights out.")
-    if portable and seed + (per_class or n or 64) > 2**63:
-        raise UserError(f"--seed {seed} is too large for --portable: choose one below 2**63.")
+    if member is not None and weights is not None:
+        raise UserError("--weights applies to several members: leave --member out.")
     if label is not None and weights is not None:
         raise UserError("--weights applies to several labels: leave --label out.")
     from ganherd.features.extract import best_device
@@ -72,6 +73,12 @@ def sample(
         log_unless(quiet)(
             f"note: {run} is not finished: these are samples of all members as they were at its checkpoint of step {trained.step:,}"
         )
+    if member is not None:
+        trained = trained.alone(member)
+        if (only := trained.label_of[member]) >= 0 and (label is not None or per_class is not None):
+            raise UserError(
+                f"--member {member} generates {trained.labels[only]!r} only: leave --label and --per-class out."
+            )
     trained = label_weights.weighted(trained, wanted, run) if wanted is not None else trained
     trained = trained.portable() if portable else trained
     if device == "cuda" and best_device().type != "cuda":

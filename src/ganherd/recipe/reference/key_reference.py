@@ -22,6 +22,7 @@ from ganherd.util.text import did_you_mean
 TYPES = {
     "Budget": "steps, epochs or time",
     "Bytes": "size of memory",
+    "ChancePerMember": "number in [0, 1], or a list with one per member",
     "DecayPerMember": "number in [0, 1), or a list with one per member",
     "Device": "`auto`, `cpu`, `cuda` or `cuda:N`",
     "Graph": "list of lists of cells",
@@ -32,6 +33,7 @@ TYPES = {
     "Positive": "number ≥ 0",
     "Span": "steps, epochs or a fraction of the run",
     "Steps": "number of steps",
+    "Trial": "settings and values",
     "bool": "`true` or `false`",
     "float": "number",
     "int": "whole number",

@@ -98,6 +98,10 @@ class Convergence:
             if self.state["rest.at"][member] < 0:
                 self.state["rest.at"][member], self.state["rest.until"][member] = step, until
 
+    def stop(self, members: Collection[int], step: int) -> None:
+        """Do not train these members any more; ignore those that are not trained anyway."""
+        self.pause(members, step, FOREVER)
+
     def end_pauses(self, step: int) -> None:
         """Train members again whose pause ends by this step."""
         if self.state:

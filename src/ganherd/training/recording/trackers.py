@@ -93,8 +93,8 @@ class Tracker(Callback):
             others = files.read_json(folder / MEMORY, _MOST_BYTES)
         except (OSError, ValueError):
             others = {}
-        kept = others if isinstance(others, dict) else {}
-        files.atomic_write(folder / MEMORY, json.dumps(kept | {self.key: facts}) + "\n", sync=False)
+        content = {**(others if isinstance(others, dict) else {}), self.key: facts}
+        files.atomic_write(folder / MEMORY, json.dumps(content) + "\n", sync=False)
 
 
 class TensorBoard(Tracker):
@@ -115,10 +115,10 @@ class TensorBoard(Tracker):
         from torch.utils.tensorboard import SummaryWriter
 
         last = read_last(trainer.folder.metrics_path, MetricsRecord, 1)  # what a resume repeats is cut off already
-        kept = max((line.step for line in last), default=0)
+        last_step = max((line.step for line in last), default=0)
         place = Path(self._folder or trainer.folder.path / "tensorboard")
         _wait_for_next_second(place)
-        self._board = SummaryWriter(str(place), purge_step=kept + 1)
+        self._board = SummaryWriter(str(place), purge_step=last_step + 1)
 
     def write(self, step: int, values: Mapping[str, float]) -> None:
         assert self._board is not None

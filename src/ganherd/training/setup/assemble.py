@@ -33,7 +33,7 @@ from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
 from ganherd.training.setup.build_strategy import strategy_class
 from ganherd.training.setup.member_data import MemberData, cut
-from ganherd.training.setup.member_settings import rules_of, settings_of
+from ganherd.training.setup.member_settings import averages, rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
 from ganherd.util.errors import UserError, with_type
@@ -75,7 +75,7 @@ class PreparedHerd(MemberData):
     @property
     def members(self) -> int:
         """Members of one replica."""
-        return self.size // self.recipe.herd.seeds
+        return self.size // self.recipe.herd.replicas
 
     @property
     def own(self) -> tuple[int, ...]:
@@ -100,7 +100,10 @@ class PreparedHerd(MemberData):
     def name_of(self, member: int) -> str:
         """Return a readable name of a member, with its seed if there are several."""
         name = self.slot_name(member)
-        return name + (f" of seed {self.seats[member].seed}" if self.recipe.herd.seeds > 1 else "")
+        seat, herd = self.seats[member], self.recipe.herd
+        words = [herd.trial_name(seat.trial)] if herd.trials else []
+        words += [f"seed {seat.seed}"] if herd.seeds > 1 else []
+        return name + (f" of {', '.join(words)}" if words else "")
 
     def slot_name(self, member: int) -> str:
         """Return the name of a member without its seed: its label, and its generator if there are breeds."""
@@ -144,10 +147,10 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         each.append((net.name, make_g, count))
         slot += count
     settings, losses = settings_of(recipe, data.slots)
-    ema = recipe.train.ema is not None
+    ema = averages(recipe)
     seats = [data.seats[m] for m in own]
     seated = seats + _of_other_breeds(seats, [count for *_, count in each])
-    chosen = {name: [values[seat.slot] for seat in seated] for name, values in settings.items()}
+    chosen = {name: [settings[seat.trial][name][seat.slot] for seat in seated] for name in settings[0]}
     breeds, d, state = new_breeds(each, make_d, seated, chosen, dtype, ema)
     if len(seated) > len(own):
         state = {name: value[: len(own)].clone() for name, value in state.items()}

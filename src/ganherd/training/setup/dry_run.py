@@ -51,7 +51,7 @@ def describe(
     facts: JsonObject = {
         "data": f"{data.name}, {len(data.x):,} {data.kind} of shape {list(data.shape)}, {len(data.x_test):,} held out",
         "members": herd.num_members,
-        "replicas": recipe.herd.seeds,
+        "replicas": recipe.herd.replicas,
         "kind": data.kind,
         "images_per_member": [int(prepared.count.min()), int(prepared.count.max())],
         "generator": {"net": nets.generator.name, "parameters": herd.breeds.all[0].g.num_params},
@@ -148,7 +148,7 @@ def known(facts: Mapping[str, Any]) -> str:
         "data": facts["data"],
         "herd": ("1 member" if facts["members"] == 1 else f"{facts['members']} members, each")
         + f" with {each} {facts['kind']}"
-        + (f"; {facts['replicas']} seeds stacked" if facts["replicas"] > 1 else ""),
+        + (f"; {facts['replicas']} copies stacked" if facts["replicas"] > 1 else ""),
         "generator": "; ".join(
             (f"{breed['members']} × " if many else "") + f"{breed['net']}, {breed['parameters']:,} parameters"
             for breed in facts["breeds"]

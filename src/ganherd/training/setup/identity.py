@@ -29,6 +29,7 @@ from ganherd.training.callbacks import Callback
 from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.ranks.restarts import launcher
 from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.training.setup.member_settings import schedule_spans
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util import memory_objects
 from ganherd.util.errors import UserError
@@ -156,7 +157,7 @@ def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
 def recorded_meetings(info: RunInfo, recipe: Recipe, folder: RunFolder) -> dict[str, int]:
     """Return the steps between meetings that run.json records, by name."""
     meetings = dict(info.meetings or {})
-    if missing := [name for name in recipe.strategy.settings.spans if name not in meetings]:
+    if missing := [name for name in (*recipe.strategy.settings.spans, *schedule_spans(recipe)) if name not in meetings]:
         raise UserError(
             f"{folder.info_path} does not say after how many steps members meet ({', '.join(missing)}); it cannot be resumed "
             "exactly."

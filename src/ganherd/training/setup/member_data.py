@@ -60,10 +60,14 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
         raise UserError(f"train.augment and train.flip change images, and {dataset.name} has points: leave them out.")
     if recipe.run.validation and not len(dataset.x_test):
         raise UserError(f"run.validation needs held-out data, which {dataset.name} does not have: set data.holdout.")
-    seeds = [recipe.run.seed + r for r in range(recipe.herd.seeds)]
+    seeds, trials = recipe.replica_seeds, recipe.replica_trials
     together = recipe.strategy.settings.group_size
     batch = recipe.train.batch
-    cuts = [parts.partition(dataset, recipe.data, recipe.members, batch, seed, together) for seed in seeds]
+    of_seed = {
+        seed: parts.partition(dataset, recipe.data, recipe.members, batch, seed, together)
+        for seed in dict.fromkeys(seeds)
+    }
+    cuts = [of_seed[seed] for seed in seeds]
     members, first = len(cuts[0].count), cuts[0].index
     if first.strides[0] == 0:  # all members see all rows
         index = np.broadcast_to(first[0], (members * len(seeds), first.shape[1]))
@@ -78,7 +82,7 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
         index,
         count,
         np.concatenate([one.label for one in cuts]),
-        [Seat(seed, slot) for seed in seeds for slot in range(members)],
+        [Seat(s, slot, trial=t) for s, t in zip(seeds, trials, strict=True) for slot in range(members)],
         members,
         float(whose) / recipe.train.n_critic,
         cuts[0].notes,

@@ -2,52 +2,123 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ganherd.herd.rng import PRIORS
 from ganherd.herd.step.rules import StepRules
+from ganherd.herd.step.schedules import SettingSchedule
 from ganherd.losses.adversarial import Game
+from ganherd.recipe.member_values import SCHEDULED
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 
 _LONG_AGO = -(2**40)
 
 
-def settings_of(recipe: Recipe, members: int) -> tuple[dict[str, list[Any]], tuple[str, ...]]:
-    """Return the settings of each member of one replica by name, and the names of the losses.
+def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]], tuple[str, ...]]:
+    """Return the settings of each member by name, for one replica of each trial, and the names of the losses.
 
     The setting `loss` of a member is an index into these names.
     """
-    optim, loss = recipe.optim, recipe.loss.name
-    chosen = _each("loss.name", loss, members)
+    trials = recipe.each_trial
+    chosen = [_each("loss.name", trial.loss.name, members) for trial in trials]
     mutation = recipe.strategy.settings.mutation_rules
     # the losses that mutation draws come first; one that is drawn twice as often is listed twice
-    distinct = (*mutation.losses, *dict.fromkeys(name for name in chosen if name not in mutation.losses))
-    floats = {
+    others = dict.fromkeys(name for names in chosen for name in names if name not in mutation.losses)
+    distinct = (*mutation.losses, *others)
+    mixed, own = prior_of(recipe) == "mixed", _own_settings(recipe)
+    each = []
+    for trial, names in zip(trials, chosen, strict=True):
+        settings = _numbers(trial, members, own, decays(recipe))
+        if mutation.learning_rate != "off":
+            # mutation is relative to the initial rates, as in the reference
+            settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
+        if mixed:
+            settings["prior"] = [PRIORS.index(name) for name in _each("nets.prior", trial.nets.prior, members)]
+        settings["loss"] = [distinct.index(name) for name in names]
+        if recipe.strategy.settings.rate_smoothing != "0":
+            settings["met"] = [_LONG_AGO] * members  # the step of its last swap
+        each.append(settings)
+    return each, distinct
+
+
+def _numbers(recipe: Recipe, members: int, own: Sequence[str], decays: bool) -> dict[str, list[Any]]:
+    """Return the settings of each member that are numbers: those that every herd has, those of `own`, and weight decay."""
+    optim = recipe.optim
+    numbers = {
         "lr_g": _each("optim.lr_g", optim.lr_g, members),
         "lr_d": _each("optim.lr_d", optim.lr_d, members),
         "beta1": _each("optim.beta1", optim.beta1, members),
         "beta2": _each("optim.beta2", optim.beta2, members),
+        **({"weight_decay": _each("optim.weight_decay", optim.weight_decay, members)} if decays else {}),
         "input_noise": _each("train.input_noise", recipe.train.input_noise, members),
     }
-    settings: dict[str, list[Any]] = {name: [float(value) for value in values] for name, values in floats.items()}
-    if mutation.learning_rate != "off":
-        # mutation is relative to the initial rates, as in the reference
-        settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
-    priors = _each("nets.prior", recipe.nets.prior, members)
-    if prior_of(recipe) == "mixed":
-        settings["prior"] = [PRIORS.index(name) for name in priors]
-    settings["loss"] = [distinct.index(name) for name in chosen]
-    if recipe.strategy.settings.rate_smoothing != "0":
-        settings["met"] = [_LONG_AGO] * members  # the step of its last swap
-    return settings, distinct
+    for name in own:
+        key, value = _OWN[name]
+        numbers[name] = [one or 0.0 for one in _each(key, value(recipe), members)]  # no running average: a decay of 0
+    return {name: [float(value) for value in values] for name, values in numbers.items()}
+
+
+# Settings that a step takes from the rules, unless members differ in them: the key of the recipe, and its value.
+_OWN: dict[str, tuple[str, Callable[[Recipe], Any]]] = {
+    "gp_weight": ("loss.gp_weight", lambda recipe: recipe.loss.gp_weight),
+    "r1": ("loss.r1_weight", lambda recipe: recipe.loss.r1_weight),
+    "ema_decay": ("train.ema", lambda recipe: recipe.train.ema),
+    "augment_probability": ("train.augment_probability", lambda recipe: recipe.train.augment_probability),
+}
+
+
+def _values(recipe: Recipe, name: str) -> list[Any]:
+    """Return the different values of a setting over all trials and members."""
+    values: list[Any] = []
+    for trial in recipe.each_trial:
+        value = _OWN[name][1](trial)
+        values += [one for one in (value if isinstance(value, list) else [value]) if one not in values]
+    return values
+
+
+def _own_settings(recipe: Recipe) -> list[str]:
+    """Return the names of the settings of `_OWN` in which members differ."""
+    return [name for name in _OWN if len(set(_values(recipe, name))) > 1]
 
 
 def prior_of(recipe: Recipe) -> str:
     """Return the prior of all members, or "mixed" if they differ."""
     given = recipe.nets.prior
     return given if isinstance(given, str) else given[0] if len(set(given)) == 1 else "mixed"
+
+
+def schedules_of(recipe: Recipe, spans: Mapping[str, int]) -> tuple[SettingSchedule, ...]:
+    """Return the schedules of a recipe, with their spans in steps as `schedule_spans` names them."""
+    return tuple(
+        SettingSchedule(
+            tuple(SCHEDULED[key] for key in one.keys),
+            one.shape,
+            spans[f"schedule-{number}-start"],
+            spans[f"schedule-{number}-over"],
+            one.first,
+            one.last,
+        )
+        for number, one in enumerate(recipe.train.schedules)
+    )
+
+
+def schedule_spans(recipe: Recipe) -> dict[str, str]:
+    """Return the spans of the recipe's schedules by name."""
+    each = enumerate(recipe.train.schedules)
+    return {f"schedule-{number}-{name}": getattr(one, name) for number, one in each for name in ("start", "over")}
+
+
+def decays(recipe: Recipe) -> bool:
+    """Return whether the weights of any member decay."""
+    each = [trial.optim.weight_decay for trial in recipe.each_trial]
+    return any(any(value) if isinstance(value, list) else value > 0 for value in each)
+
+
+def averages(recipe: Recipe) -> bool:
+    """Return whether the weights of any member's generator are averaged."""
+    return any(value is not None for value in _values(recipe, "ema_decay"))
 
 
 def _each(key: str, value: Any, members: int) -> Sequence[Any]:
@@ -63,7 +134,8 @@ def _each(key: str, value: Any, members: int) -> Sequence[Any]:
 
 def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
     """Return the rules of a step that are the same for all members. `losses`: the names that `settings_of` returns."""
-    train, noise = recipe.train, recipe.train.input_noise
+    train, noises = recipe.train, [trial.train.input_noise for trial in recipe.each_trial]
+    most = {name: max(value or 0.0 for value in _values(recipe, name)) for name in _OWN}
     mutation = recipe.strategy.settings.mutation_rules
     return StepRules(
         game=Game(losses, mutation.d_loss),
@@ -74,22 +146,24 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
         skip_d=train.skip_d,
         order=train.order,
         fakes=train.fakes,
-        gp_weight=recipe.loss.gp_weight,
+        gp_weight=most["gp_weight"],
         clip=recipe.loss.clip,
         clip_what=recipe.loss.clip_what,
         grad_clip=recipe.optim.grad_clip,
         eps=recipe.optim.eps,
-        ema=train.ema,
-        input_noise=any(noise) if isinstance(noise, list) else noise > 0,
+        ema=most["ema_decay"] if averages(recipe) else None,
+        input_noise=any(any(noise) if isinstance(noise, list) else noise > 0 for noise in noises),
         input_noise_steps=train.input_noise_steps,
         input_noise_decay=train.input_noise_decay,
         input_noise_on=train.input_noise_on,
         precision=train.precision,
-        r1=recipe.loss.r1_weight,
+        r1=most["r1"],
         class_d=recipe.loss.class_weight,
         class_g=recipe.loss.class_weight if recipe.loss.class_weight_g is None else recipe.loss.class_weight_g,
         flip=train.flip,
         augment=tuple(train.augment),
+        augment_probability=most["augment_probability"],
+        weight_decay=decays(recipe),
         wander=mutation.learning_rate if mutation.each == "batch" else "off",
         wander_strength=mutation.strength,
         wander_probability=mutation.probability,

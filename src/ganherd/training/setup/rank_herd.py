@@ -44,7 +44,7 @@ def build_herd(
     if job.world_size == 1:
         ranks = Ranks.single_process(data.size)
         return ranks, build()
-    members = data.size // data.recipe.herd.seeds
+    members = data.size // data.recipe.herd.replicas
     is_known, weights = balance.known(source.placed_before, job.hosts) if data.recipe.engine.balance else (True, None)
     ranks = Ranks.distribute(job, data.recipe, members, weights)
     prepared = run_on_all_ranks(job, build)

@@ -146,7 +146,7 @@ def resolved(recipe: Recipe) -> Recipe:
             is_free = recipe.data.partition != "by-class" and recipe.strategy.settings.num_members is None
             if herd.count is None and source.members > 1 and is_free:
                 herd = herd.model_copy(update={"members": source.members})
-            source.must_have(herd.count or recipe.members, herd.seeds)
+            source.must_have(herd.count or recipe.members, herd.replicas)
             inherited = as_taken(recipe, inherited)
     else:
         return recipe
@@ -267,14 +267,14 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
     """Return the origin of each member [N]; empty if members start from fresh weights."""
     herd = recipe.herd
     if isinstance(herd.members, list):
-        return list(herd.members) * herd.seeds
+        return list(herd.members) * herd.replicas
     if herd.start_from is None:
         return []
     source = OriginRun.open(herd.start_from)
-    source.must_have(members, herd.seeds)
+    source.must_have(members, herd.replicas)
     return [
         OriginConfig.model_validate({"from": source.path, "member": m % source.members, "replica": r % source.replicas})
-        for r in range(herd.seeds)
+        for r in range(herd.replicas)
         for m in range(members)
     ]
 

@@ -31,7 +31,7 @@ def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
     facts = source.facts
     if min(facts.label_of) < 0 or len(source.recipe.nets.each(source.members)) > 1:
         raise UserError(f"herd.grow_from: the members of {path} do not have one class each, so it cannot be grown.")
-    source.must_have(None, members.recipe.herd.seeds, "herd.grow_from")
+    source.must_have(None, members.recipe.herd.replicas, "herd.grow_from")
     if (tuple(facts.shape), facts.offset, facts.scale) != (data.shape, data.offset, data.scale):
         raise UserError(f"herd.grow_from: {path} was trained on data of another shape or range than {data.name}.")
     theirs = {facts.labels[label]: member for member, label in enumerate(facts.label_of)}

@@ -1,0 +1,147 @@
+"""What a sweep has found: its trials from the best to the worst, as a table and in a sentence, and the best one as a recipe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ganherd.metrics.metric_registry import METRICS, title_of
+from ganherd.recipe import recipe_file
+from ganherd.recipe.schema import Recipe
+from ganherd.scoring.result import format_value
+from ganherd.sweep.run_sweep import cost_of
+from ganherd.sweep.sweep_record import SweepRecord, TrialScore
+from ganherd.util.terminal.screen import Block, Columns, Styled
+from ganherd.util.text import duration
+
+_SHOWN = 10  # trials in the table
+
+
+@dataclass(frozen=True)
+class RankedTrial:
+    """A trial with its last score, and the step at which it was measured."""
+
+    number: int
+    name: str
+    step: int
+    score: TrialScore
+
+
+def ranked(record: SweepRecord) -> list[RankedTrial]:
+    """Return all trials that were scored: those that trained longest first, and among them the best first."""
+    last: dict[int, tuple[int, TrialScore]] = {}
+    for rung in record.rungs:
+        last |= {score.trial: (rung.step, score) for score in rung.scores}
+    order = sorted(last, key=lambda trial: (-last[trial][0], cost_of(last[trial][1].value, record.score), trial))
+    return [RankedTrial(trial, record.names[trial], *last[trial]) for trial in order]
+
+
+def answer(record: SweepRecord) -> str:
+    """Return in one or two sentences which settings are best, and whether that is certain."""
+    trials = ranked(record)
+    best, title = trials[0], title_of(record.score)
+    if best.score.value is None:
+        return f"No trial could be scored: {best.score.why or 'no value is finite'}."
+    found = f"Best: {best.name}, with {title} {shown(best.score, record.score)}."
+    rivals = [trial for trial in trials[1:] if trial.step == best.step and trial.score.value is not None]
+    alike = [trial for trial in rivals if _overlap(best.score, trial.score)]
+    if not rivals:
+        return found
+    if best.score.low is None:
+        return f"{found} Its interval is not known; --seeds 3 gives one."
+    if alike:
+        more = "" if record.seeds > 2 else " More seeds (--seeds 3) can tell them apart."
+        others = f"{len(alike)} of the {len(rivals)} others" if len(rivals) > 1 else "The other"
+        return f"{found} {others} that trained as long may be as good: their intervals overlap.{more}"
+    over = "seeds" if record.seeds > 1 else "samples of one seed"
+    return f"{found} Its interval (over {over}) lies apart from those of all others that trained as long."
+
+
+def _overlap(one: TrialScore, other: TrialScore) -> bool:
+    if one.low is None or one.high is None or other.low is None or other.high is None:
+        return True
+    return one.low <= other.high and other.low <= one.high
+
+
+def shown(score: TrialScore, metric: str) -> str:
+    """Return a score with its interval.
+
+    >>> shown(TrialScore(trial=0, value=2.0, low=1.5, high=2.5), "fid")
+    '2.000 (1.500 to 2.500)'
+    """
+    if score.value is None:
+        return "–"
+    text = format_value(metric, score.value)
+    if score.low is None or score.high is None:
+        return text
+    return f"{text} ({format_value(metric, score.low)} to {format_value(metric, score.high)})"
+
+
+def screen(record: SweepRecord, verbose: bool = False) -> list[Block]:
+    """Return what is printed at the end of a sweep."""
+    trials, title = ranked(record), title_of(record.score)
+    rows: list[Sequence[str | Styled]] = []
+    for place, trial in enumerate(trials if verbose else trials[:_SHOWN], 1):
+        failed = trial.score.value is None
+        name = Styled(trial.name, "strong" if place == 1 else "")
+        rows.append(
+            (
+                str(place),
+                name,
+                Styled("failed", "bad") if failed else shown(trial.score, record.score),
+                f"{trial.step:,}",
+            )
+        )
+    goal = METRICS[record.score].goal
+    blocks: list[Block] = [
+        Styled(answer(record), "strong"),
+        "",
+        Columns(("", "settings", f"{title} ({goal}), 95 %", "steps"), rows, right={0, 3}, whole={0, 2, 3}),
+    ]
+    if len(trials) > len(rows):
+        blocks.append(Styled(f"… and {len(trials) - len(rows)} more trials (--verbose)", "soft"))
+    members = f"{len(record.trials)} trials{f' × {record.seeds} seeds' if record.seeds > 1 else ''}"
+    blocks += ["", Styled(f"{members}, {duration(record.seconds)}; {_halved(record)}", "soft")]
+    return blocks
+
+
+def _halved(record: SweepRecord) -> str:
+    if len(record.steps) < 2:
+        return f"each trained for {record.steps[0][0]:,} steps"
+    return "trials left: " + ", ".join(f"{count} to step {step:,}" for step, count in record.steps)
+
+
+def overrides_of(record: SweepRecord, number: int) -> list[str]:
+    """Return the settings that make a trial of the recipe, as `key=value`."""
+    return [*record.overrides, *(f"{key}={_text(value)}" for key, value in record.trials[number].items())]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "null"
+    return (
+        str(value).lower() if isinstance(value, bool) else f"{value:.10g}" if isinstance(value, float) else str(value)
+    )
+
+
+def best_recipe(record: SweepRecord) -> Recipe:
+    """Return the recipe of the best trial: the recipe of the sweep with its settings, for as many steps as it trained."""
+    best = ranked(record)[0]
+    return recipe_file.load(
+        record.recipe, [*overrides_of(record, best.number), f"train.budget={record.steps[-1][0]}steps"]
+    )
+
+
+def train_command(record: SweepRecord) -> str:
+    """Return the command that trains the best trial by itself."""
+    import shlex
+
+    best = ranked(record)[0]
+    sets = " ".join(f"--set {shlex.quote(text)}" for text in overrides_of(record, best.number))
+    return f"ganherd train {shlex.quote(record.recipe)} {sets} --budget {record.steps[-1][0]}steps"
+
+
+def is_finite(score: TrialScore) -> bool:
+    """Return whether a score has a value that can be drawn."""
+    return score.value is not None and math.isfinite(score.value)

@@ -1,0 +1,139 @@
+"""The settings that a sweep varies, and the trials that it proposes.
+
+A list of values (`loss.name=hinge,wasserstein-gp`) is tried value by value, a range (`optim.lr_g=1e-5..1e-2`) is sampled. Samples
+come from a low-discrepancy sequence, which fills the ranges evenly for any number of trials; the seed shifts it.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+
+from ganherd.data.keyed import shuffle
+from ganherd.recipe import yaml_lines
+from ganherd.recipe.member_values import TRIAL_KEYS, Trial, Value
+from ganherd.util.errors import UserError
+
+DEFAULT_TRIALS = 16
+_RANGE = re.compile(r"\s*(-?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*(-?[\d.]+(?:[eE][-+]?\d+)?)\s*")
+_FACTOR = 10.0  # ranges over at least this factor are sampled on a logarithmic scale
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One varied setting: a list of values, or a range."""
+
+    key: str
+    values: tuple[Value, ...] = ()
+    low: float = 0.0
+    high: float = 0.0
+    is_whole: bool = False  # a range of whole numbers
+
+    @property
+    def is_range(self) -> bool:
+        return not self.values
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether the setting is better shown and sampled on a logarithmic scale."""
+        low, high = self.low, self.high
+        if self.values:
+            numbers = [value for value in self.values if isinstance(value, int | float) and not isinstance(value, bool)]
+            if len(numbers) < len(self.values):
+                return False
+            low, high = min(numbers), max(numbers)
+        return low > 0 and high / low >= _FACTOR
+
+    def at(self, share: float) -> Value:
+        """Return the value at a share in [0, 1) of the way through the list or the range.
+
+        >>> Dimension("optim.lr_g", low=1e-5, high=1e-1).at(0.5), Dimension("loss.name", ("a", "b")).at(0.7)
+        (0.001, 'b')
+        """
+        if self.values:
+            return self.values[int(share * len(self.values))]
+        if self.is_logarithmic:
+            value = self.low * (self.high / self.low) ** share
+        else:
+            value = self.low + (self.high - self.low) * share
+        return (
+            round(value) if self.is_whole else float(f"{value:.4g}")
+        )  # four digits can be copied, and are what is trained
+
+
+def parse_dimension(text: str) -> Dimension:
+    """Read `key=a,b,c` or `key=low..high`; commas inside of brackets belong to a value.
+
+    >>> parse_dimension("optim.lr_g=1e-5..1e-2").low, parse_dimension("loss.name=hinge,minimax").values
+    (1e-05, ('hinge', 'minimax'))
+    """
+    key, equals, rest = (part.strip() for part in text.partition("="))
+    if not key or not equals or not rest:
+        raise UserError(
+            f"--vary {text}: write a key of the recipe and its values, e.g. optim.lr_g=1e-5..1e-2 or loss.name=hinge,minimax."
+        )
+    if match := _RANGE.fullmatch(rest):
+        low, high = float(match[1]), float(match[2])
+        if not low < high or not math.isfinite(high):
+            raise UserError(f"--vary {text}: a range goes from a smaller to a larger number, e.g. {key}=1e-5..1e-2.")
+        return Dimension(key, low=low, high=high, is_whole=not re.search(r"[.eE]", match[1] + match[2]))
+    values = tuple(_value(part, text) for part in re.split(r",(?![^\[{]*[\]}])", rest))
+    if len(values) < 2 or len({str(value) for value in values}) < len(values):
+        raise UserError(f"--vary {text}: give at least two different values, or a range such as {key}=1e-5..1e-2.")
+    return Dimension(key, values)
+
+
+def _value(text: str, option: str) -> Value:
+    """Return one value, as YAML reads it."""
+    if not text.strip():
+        raise UserError(f"--vary {option}: a value is empty; separate values by single commas.")
+    value, _ = yaml_lines.read(text.strip(), f"--vary {option}", option=True)
+    if isinstance(value, dict):
+        raise UserError(f"--vary {option}: a value must be a number, a word or a list, not a mapping.")
+    result: Value = value
+    return result
+
+
+def propose(dimensions: Sequence[Dimension], trials: int | None, seed: int = 0) -> list[Trial]:
+    """Return the settings of each trial: all combinations if there are only lists, and few enough; otherwise a sample.
+
+    >>> propose([parse_dimension("train.ema=0.9,0.99"), parse_dimension("loss.name=hinge,minimax")], None)[1]
+    {'train.ema': 0.9, 'loss.name': 'minimax'}
+    """
+    keys = [dimension.key for dimension in dimensions]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise UserError(f"--vary {key} is given twice: list all of its values in one.")
+    if not any(dimension.is_range for dimension in dimensions):
+        combinations = [dict(zip(keys, values, strict=True)) for values in product(*(d.values for d in dimensions))]
+        if trials is None or len(combinations) <= trials:
+            return combinations
+        order = np.sort(shuffle(len(combinations), "sweep", seed)[:trials])
+        return [combinations[number] for number in order]
+    proposed: list[Trial] = []
+    for shares in _shares(len(dimensions), trials or DEFAULT_TRIALS, seed):
+        settings = {dimension.key: dimension.at(share) for dimension, share in zip(dimensions, shares, strict=True)}
+        if settings not in proposed:  # whole numbers and lists may repeat
+            proposed.append(settings)
+    return proposed
+
+
+def _shares(dimensions: int, count: int, seed: int) -> np.ndarray:
+    """Return [count, dimensions] in [0, 1): multiples of an irrational number for each dimension (Roberts' R sequence)."""
+    base = 2.0
+    for _ in range(64):  # the solution of x^(d+1) = x + 1
+        base = (1.0 + base) ** (1.0 / (dimensions + 1))
+    steps = base ** -np.arange(1.0, dimensions + 1)
+    shift = shuffle(1 << 16, "sweep", seed)[:dimensions] / (1 << 16) if seed else 0.5
+    return np.asarray((shift + np.arange(1, count + 1)[:, None] * steps) % 1.0)
+
+
+def split(trial: Mapping[str, Value]) -> tuple[Trial, Trial]:
+    """Return the settings in which members of one run may differ, and those that need a run of their own."""
+    fused = {key: value for key, value in trial.items() if key in TRIAL_KEYS}
+    return fused, {key: value for key, value in trial.items() if key not in TRIAL_KEYS}

@@ -1,0 +1,112 @@
+"""The files that a sweep leaves: the best trial as a recipe, as a mixture and as a picture, and a plot of every setting."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ganherd.metrics.metric_registry import METRICS, title_of
+from ganherd.recipe import recipe_file
+from ganherd.sweep.ranking import RankedTrial, best_recipe, is_finite, ranked
+from ganherd.sweep.search_space import parse_dimension
+from ganherd.sweep.sweep_record import SweepRecord
+from ganherd.util.files import atomic_write
+from ganherd.viz import pictures
+from ganherd.viz.pictures import DATA, GENERATED, INK
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_BEST = "#1a9f6b"
+
+
+def write(record: SweepRecord, folder: Path) -> dict[str, Path]:
+    """Write the files of a finished sweep, and return them by kind."""
+    written = {"plot": pictures.save(draw(record), folder / "sweep.png")}
+    best = ranked(record)[0]
+    if best.score.value is None:
+        return written
+    recipe = folder / "best.yaml"
+    atomic_write(recipe, recipe_file.dump(best_recipe(record)))
+    return written | {"recipe": recipe, "mixture": _save_mixture(record, best, folder)}
+
+
+def _save_mixture(record: SweepRecord, best: RankedTrial, folder: Path) -> Path:
+    """Save the mixture of the best trial's first seed, which can be sampled like a run."""
+    from ganherd.mixture import mixture as mixtures
+
+    group = next(group for group in record.groups if best.number in group.trials)
+    loaded = mixtures.load(folder / group.run, trust_code=True)
+    loaded.only_replica(group.trials.index(best.number) * record.seeds).save(folder / "best")
+    return folder / "best"
+
+
+def draw(record: SweepRecord) -> Figure:
+    """Draw each varied setting against the score: a dot for each trial with its 95 % interval; faint if it was stopped early."""
+    dimensions = [parse_dimension(text) for text in record.vary]
+    trials = [trial for trial in ranked(record) if is_finite(trial.score)]
+    columns = min(3, len(dimensions))
+    lines = -(-len(dimensions) // columns)
+    figure, panels = pictures.new_figure(4.4 * columns, 3.4 * lines + 0.4, columns, lines)
+    for place, axes in enumerate(panels):
+        if place >= len(dimensions):
+            axes.set_visible(False)
+            continue
+        dimension = dimensions[place]
+        axes.set_xlabel(dimension.key, color=INK)
+        if place % columns == 0:
+            axes.set_ylabel(f"{title_of(record.score)} ({METRICS[record.score].goal})", color=INK)
+        values = [record.trials[trial.number][dimension.key] for trial in trials]
+        if dimension.is_logarithmic:
+            axes.set_xscale("log")
+        if dimension.is_range:
+            axes.set_xlim(dimension.low, dimension.high)
+        words = [] if dimension.is_range else [str(value) for value in dimension.values]
+        is_text = bool(words) and not all(
+            isinstance(v, int | float) and not isinstance(v, bool) for v in dimension.values
+        )
+        if is_text:
+            axes.set_xticks(range(len(words)), words)
+            axes.set_xlim(-0.6, len(words) - 0.4)
+            # next to each other, so that trials with the same value can be seen
+            aside = [0.25 * ((trial.number * 0.618) % 1.0 - 0.5) for trial in trials]
+            at = [words.index(str(value)) + offset for value, offset in zip(values, aside, strict=True)]
+        else:
+            at = [float(value) for value in values]
+        _dots(axes, at, trials, record)
+    if trials:
+        figure.suptitle(
+            f"{len(record.trials)} trials of {Path(record.recipe).name}. Best: {trials[0].name}",
+            x=0.01, ha="left", fontsize=10, color=INK,
+        )  # fmt: skip
+    if len(record.steps) > 1:
+        note = f"Grey: stopped before step {record.steps[-1][0]:,}, with the score of that time. Bars: 95 % intervals."
+        figure.supxlabel(note, x=0.01, ha="left", fontsize=8.5, color=INK)
+    return figure
+
+
+def _dots(axes: Axes, at: list[float], trials: list[RankedTrial], record: SweepRecord) -> None:
+    if not trials:
+        axes.text(0.5, 0.5, "no trial could be scored", color=INK, ha="center", transform=axes.transAxes)
+        return
+    scores = np.array([trial.score.value for trial in trials], float)
+    if scores.min() > 0 and scores.max() / scores.min() > 20:
+        axes.set_yscale("log")
+    last = record.steps[-1][0]
+    for x, trial, value in zip(at, trials, scores, strict=True):
+        is_best, is_whole = trial is trials[0], trial.step == last
+        colour = _BEST if is_best else GENERATED if is_whole else DATA
+        if trial.score.low is not None and trial.score.high is not None:
+            axes.plot([x, x], [trial.score.low, trial.score.high], color=colour, lw=1, alpha=0.9 if is_whole else 0.35)
+        axes.plot(
+            [x],
+            [value],
+            "o",
+            color=colour,
+            ms=8 if is_best else 5,
+            alpha=1 if is_whole else 0.45,
+            zorder=3 if is_best else 2,
+        )

@@ -1,0 +1,92 @@
+"""sweep.json: what a sweep tries, and what it has measured so far."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ganherd.runs.records import plain
+from ganherd.util import files
+from ganherd.util.errors import UserError
+
+FILE = "sweep.json"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+class SweepGroup(_Record):
+    """The trials that one run trains: they have the same nets, batch and data, and differ in settings of single members."""
+
+    run: str  # the run's folder inside of the sweep's
+    trials: list[int]  # the numbers of its trials, in the order of its replicas
+
+
+class TrialScore(_Record):
+    """The score of a trial after the steps of a rung."""
+
+    trial: int
+    value: float | None  # None: it could not be measured; `why` says why
+    low: float | None = None  # the 95 % interval
+    high: float | None = None
+    per_seed: list[float | None] = []
+    samples: int = 0
+    network: str = ""
+    why: str = ""
+
+
+class RungResult(_Record):
+    """The scores of the trials that trained up to a rung, and those that go on."""
+
+    step: int
+    scores: list[TrialScore]
+    left: list[int]
+
+
+class SweepRecord(_Record):
+    """A sweep. What is asked for never changes; `rungs` grows while it runs."""
+
+    format: Literal[1] = 1
+    recipe: str  # the name or file of the recipe
+    overrides: list[str]
+    vary: list[str]
+    trials: list[dict[str, Any]]  # the settings of each
+    names: list[str]
+    groups: list[SweepGroup]
+    seeds: int
+    budget: str
+    score: str
+    samples: int
+    seed: int = 0
+    halves: bool = True
+    steps: list[tuple[int, int]] = []  # (step, trials) of each rung; empty until a time budget is measured
+    rungs: list[RungResult] = []
+    seconds: float = Field(0.0, ge=0)  # of training and scoring, over all processes
+
+    def asked(self) -> dict[str, Any]:
+        """Return what was asked for."""
+        return self.model_dump(exclude={"steps", "rungs", "seconds"})
+
+    @property
+    def is_finished(self) -> bool:
+        return bool(self.steps) and len(self.rungs) == len(self.steps)
+
+    def write(self, folder: Path) -> None:
+        """Write sweep.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        files.atomic_write(folder / FILE, json.dumps(plain(self.model_dump()), indent=1) + "\n")
+
+
+def read(folder: Path) -> SweepRecord | None:
+    """Return the sweep of a folder; None if there is none yet."""
+    path = folder / FILE
+    if not path.exists():
+        return None
+    try:
+        return SweepRecord.model_validate(files.read_json(path))
+    except (OSError, ValueError, ValidationError) as error:
+        raise UserError(f"{path} is not what ganherd writes: {str(error).splitlines()[0]}.") from None

@@ -1,0 +1,68 @@
+"""Score the trials of a sweep: each by the mixture of its own replicas, all on the same noise and against the same real data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ganherd.features.real_features import RealFeatures
+from ganherd.metrics.metric_registry import METRICS
+from ganherd.metrics.statistics.seeds import together
+from ganherd.mixture import mixture as mixtures
+from ganherd.runs.score_entry import ScoreEntry
+from ganherd.scoring import score
+from ganherd.scoring.result import SKIPPED
+from ganherd.sweep.sweep_record import TrialScore
+from ganherd.util.errors import UserError
+
+if TYPE_CHECKING:
+    from ganherd.data.dataset import Dataset
+    from ganherd.mixture.mixture import Mixture
+
+
+class TrialScorer:
+    """Measure one metric of trials. Features of real data are computed once."""
+
+    def __init__(self, dataset: Dataset, metric: str, samples: int, log: Callable[[str], None]) -> None:
+        self._dataset, self._metric, self._samples = dataset, metric, samples
+        self._reference = RealFeatures(dataset, progress=log)
+
+    def score_trials(self, run: Path, trials: Iterable[tuple[int, int]], seeds: int) -> list[TrialScore]:
+        """Return the scores of some trials of a run.
+
+        Args:
+            run: The folder of the run.
+            trials: The number of each trial in the sweep, and its position among the run's trials.
+            seeds: The replicas of each trial.
+        """
+        mixture = mixtures.load(run, trust_code=True)  # the recipe of the sweep is the user's own
+        return [
+            self.score_mixture(number, mixture, range(position * seeds, (position + 1) * seeds))
+            for number, position in trials
+        ]
+
+    def score_mixture(self, number: int, mixture: Mixture, replicas: Sequence[int]) -> TrialScore:
+        """Return the score of a trial, which has these replicas of a mixture."""
+        entries: list[ScoreEntry] = []
+        for replica in replicas:
+            try:
+                alone = mixture.only_replica(replica)
+                scores = score(alone, self._dataset, [self._metric], self._samples, reference=self._reference)
+            except UserError as error:  # samples that are not finite
+                return TrialScore(trial=number, value=None, why=str(error))
+            if self._metric not in scores:
+                return TrialScore(trial=number, value=None, why=scores.get(SKIPPED, {}).get(self._metric, ""))
+            entries.append(scores[self._metric])
+        seeds = [mixture.seeds[replica] for replica in replicas]
+        entry = entries[0] if len(entries) == 1 else together(entries, seeds, METRICS[self._metric].bounds)
+        interval = entry.get("interval")
+        return TrialScore(
+            trial=number,
+            value=entry.get("value"),
+            low=interval["low"] if interval else None,
+            high=interval["high"] if interval else None,
+            per_seed=[one.get("value") for one in entries],
+            samples=entry["samples"],
+            network=entry["network"],
+        )

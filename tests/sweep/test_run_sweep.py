@@ -1,0 +1,180 @@
+"""`ganherd sweep`: trials of one run equal the same settings trained alone, the worse half stops, and a sweep can be resumed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from recipes import tiny_recipe
+
+import ganherd
+from ganherd.mixture.mixture import Mixture
+from ganherd.sweep import halving, run_sweep, sweep_record
+from ganherd.sweep.run_sweep import SweepRequest, sweep
+from ganherd.training import loop
+from ganherd.util.errors import Interrupted, UserError
+
+RATES = "optim.lr_g=1e-4,1e-3,1e-2,1e-1,3e-2,3e-3"
+
+
+@pytest.fixture(autouse=True)
+def early_rungs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(halving, "FEWEST_STEPS", 1)
+
+
+@pytest.fixture
+def recipe(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A recipe of three members in double precision, in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    settings = tiny_recipe(
+        data,
+        train={"precision": "float64", "augment": ["translation"]},
+        engine={"name": "fused", "chunk": None},
+        run={"watch": {"every": 0}},
+    )
+    Path("little.yaml").write_text(yaml.safe_dump(settings))
+    return "little.yaml"
+
+
+def request(recipe: str, *vary: str, **settings: Any) -> SweepRequest:
+    asked = {"budget": "6steps", "score": "kid", "samples": 30, **settings}
+    return SweepRequest(recipe, vary, **asked)
+
+
+def weights(mixture: Mixture, replica: int = 0) -> list[torch.Tensor]:
+    """All weights of one replica's generators."""
+    return [
+        value for member in range(mixture.members) for _, value in sorted(mixture.generator(member, replica)[1].items())
+    ]
+
+
+def test_each_trial_equals_the_same_settings_trained_alone(recipe: str, tmp_path: Path) -> None:
+    """Promise 1, for every setting that trials may differ in, with two seeds."""
+    trials: list[dict[str, Any]] = [
+        {"optim.lr_g": 1e-4, "optim.lr_d": 1e-3, "loss.name": "hinge", "loss.gp_weight": 5.0, "loss.r1_weight": 0.0,
+         "optim.beta1": 0.0, "optim.beta2": 0.9, "train.ema": None, "train.augment_probability": 1.0, "train.input_noise": 0.0},
+        {"optim.lr_g": 5e-4, "optim.lr_d": 1e-4, "loss.name": "wasserstein-gp", "loss.gp_weight": 10.0, "loss.r1_weight": 1.0,
+         "optim.beta1": 0.5, "optim.beta2": 0.99, "train.ema": 0.9, "train.augment_probability": 0.3, "train.input_noise": 0.1},
+    ]  # fmt: skip
+    base = yaml.safe_load(Path(recipe).read_text())
+    together = ganherd.train(
+        {**base, "herd": {"trials": trials, "seeds": 2}}, run=tmp_path / "together", quiet=True, finishers=()
+    )
+    stacked = together.mixture
+    assert stacked.seeds == [0, 1, 0, 1]
+    for number, trial in enumerate(trials):
+        overrides = [f"{key}={'null' if value is None else value}" for key, value in trial.items()]
+        alone = ganherd.train(
+            base, [*overrides, "herd.seeds=2"], run=tmp_path / f"alone-{number}", quiet=True, finishers=()
+        )
+        for seed in range(2):
+            pairs = zip(weights(stacked, 2 * number + seed), weights(alone.mixture, seed), strict=True)
+            assert all(torch.allclose(ours, theirs, rtol=0, atol=1e-9) for ours, theirs in pairs)
+
+
+def test_the_better_half_goes_on_and_equals_itself_alone(recipe: str, tmp_path: Path) -> None:
+    found = sweep(request(recipe, RATES), tmp_path / "out", quiet=True)
+    assert found.is_finished and found.steps == [(3, 6), (6, 4)]
+    first, last = found.rungs
+    kept = sorted(sorted(range(6), key=lambda t: run_sweep.cost_of(first.scores[t].value, "kid"))[:4])
+    assert first.left == kept == [score.trial for score in last.scores] and len(first.scores) == 6
+    assert sweep_record.read(tmp_path / "out") == found
+    mixture = ganherd.load(tmp_path / "out" / "run-00")
+    for trial, steps in [(kept[0], 6), (next(t for t in range(6) if t not in kept), 3)]:
+        rate = found.trials[trial]["optim.lr_g"]
+        settings = [f"optim.lr_g={rate}", f"train.budget={steps}steps", "run.repair.policy=tell"]
+        alone = ganherd.train(recipe, settings, run=tmp_path / f"alone-{trial}", quiet=True, finishers=())
+        pairs = zip(weights(mixture, trial), weights(alone.mixture), strict=True)
+        # weights only: the statistics of batch norm of a stopped trial are re-estimated alike
+        assert all(torch.allclose(ours, theirs, rtol=0, atol=1e-9) for ours, theirs in pairs)
+
+
+def test_a_stopped_sweep_continues_and_finds_the_same(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = sweep(request(recipe, RATES), tmp_path / "whole", quiet=True)
+    tick = loop.Trainer.tick
+
+    def stop_at(number: int) -> Callable[[loop.Trainer, int], None]:
+        def acting(self: loop.Trainer, step: int) -> None:
+            tick(self, step)
+            if step == number:
+                raise Interrupted("stopped")
+
+        return acting
+
+    for number in (2, 5):  # before the first rung, and after it
+        monkeypatch.setattr(loop.Trainer, "tick", stop_at(number))
+        with pytest.raises(Interrupted, match="same command"):
+            sweep(request(recipe, RATES), tmp_path / "parts", quiet=True)
+    monkeypatch.setattr(loop.Trainer, "tick", tick)
+    again = run_sweep.resume(tmp_path / "parts", quiet=True)
+    assert again.rungs == whole.rungs and again.steps == whole.steps
+    assert run_sweep.resume(tmp_path / "parts", quiet=True) == again  # a finished one stays as it is
+
+
+def test_other_nets_train_in_runs_of_their_own_and_are_ranked_together(recipe: str, tmp_path: Path) -> None:
+    found = sweep(request(recipe, "train.batch=4,8", "optim.lr_g=1e-4,1e-2"), tmp_path / "out", quiet=True)
+    assert [group.trials for group in found.groups] == [[0, 1], [2, 3]]
+    assert [score.trial for score in found.rungs[-1].scores] == [0, 1, 2, 3]
+    batches = [
+        ganherd.recipe.recipe_file.load(tmp_path / "out" / run / "recipe.yaml").train.batch
+        for run in ("run-00", "run-01")
+    ]  # type: ignore[attr-defined]
+    assert batches == [4, 8]
+
+
+def test_a_trial_that_breaks_does_not_harm_the_others(recipe: str, tmp_path: Path) -> None:
+    asked = request(recipe, "optim.lr_g=1e-4,1e200", overrides=["engine.name=fused"])
+    found = sweep(asked, tmp_path / "out", quiet=True)
+    good, broken = found.rungs[-1].scores
+    assert good.value is not None and broken.value is None and broken.why
+
+
+def test_the_command_answers_in_a_sentence_and_leaves_the_winner(cli, recipe: str) -> None:
+    result = cli("sweep", recipe, "--vary", RATES, "--budget", "6steps", "--score", "kid", "-n", "30", "-o", "out")
+    assert result.code == 0 and "Best: lr_g " in result.out and "ganherd train little.yaml --set" in result.out
+    best = yaml.safe_load(Path("out/best.yaml").read_text())
+    assert (
+        best["train"]["budget"] == "6steps"
+        and best["herd"]["trials"] == []
+        and f"lr_g {best['optim']['lr_g']:.4g}" in result.out
+    )
+    assert Path("out/sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert ganherd.load("out/best").sample(3, label="one").x.shape == (3, 1, 8, 8)
+    again = cli("sweep", "--resume", "out", "--json")
+    assert json.loads(again.out)["answer"] in result.out.replace("\n", " ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["digits-wcgan"], "settings to vary"),
+        (["digits-wcgan", "--vary", "optim.lr=1,2"], "optim.lr"),
+        (["digits-wcgan", "--vary", "optim.lr_g=1e-4,1e-3", "--score", "gam2"], "compares runs"),
+        (["digits-wcgan", "--vary", "optim.lr_g=1e-4,-1"], "optim.lr_g"),
+        (["cifar10-perclass", "--vary", "optim.lr_g=1e-4,1e-3"], "first"),
+        (["--resume", "nowhere"], "no sweep"),
+        ([], "name the recipe"),
+    ],
+)
+def test_mistakes_are_one_sentence(cli, words: list[str], says: str) -> None:
+    result = cli("sweep", *words)
+    assert result.code == 2 and says in result.err and len(result.err.strip().splitlines()) == 1
+    assert not Path("sweeps").exists()
+
+
+def test_a_folder_holds_one_sweep(recipe: str, tmp_path: Path) -> None:
+    sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), tmp_path / "out", quiet=True)
+    with pytest.raises(UserError, match="other settings"):
+        sweep(request(recipe, "optim.lr_g=1e-4,1e-2"), tmp_path / "out", quiet=True)
+
+
+def test_trials_of_shared_settings_are_refused_in_the_recipe(recipe: str) -> None:
+    with pytest.raises(UserError, match=r"cannot vary train\.batch"):
+        ganherd.train({**yaml.safe_load(Path(recipe).read_text()), "herd": {"trials": [{"train.batch": 3}]}})
