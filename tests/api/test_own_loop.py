@@ -257,7 +257,7 @@ def test_nets_that_take_labels_get_them() -> None:
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), strategy={}), "has no argument 'strategy'"),
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), optim={"lrg": 1}), "'optim.lrg'"),
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), engine="graph"), "engine must be"),
-        (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), train={"budget": "3steps"}), "train.budget is for runs"),
+        (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), train={"stop": {}}), "train.stop is for"),
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 9, 9)), "do not run on data of shape"),
     ],
 )  # fmt: skip
