@@ -34,7 +34,7 @@ def test_own_nets_train_and_draw_a_grid(own_nets) -> None:
     here, printed = own_nets
     assert printed == str(here / "runs/00001-digits-wcgan/own_nets.png")
     assert Path(printed).read_bytes().startswith(b"\x89PNG")
-    assert "generator:\n    name: memory:MyGenerator-" in (here / "runs/00001-digits-wcgan/recipe.yaml").read_text()
+    assert "generator:\n    name: memory:MyGenerator_" in (here / "runs/00001-digits-wcgan/recipe.yaml").read_text()
 
 
 def test_nets_of_a_script_are_told_apart_when_the_run_is_loaded_elsewhere(own_nets) -> None:

@@ -12,6 +12,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from ganherd import register as register
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.version import __version__ as __version__
 

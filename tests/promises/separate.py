@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, logsigmoid
 
 from ganherd.augment import augment, numbers
 from ganherd.herd import rng
@@ -99,6 +99,7 @@ class SeparateGan:
             "wasserstein": lambda: fake_logit.mean() - real_logit.mean(),
             "wasserstein-gp": lambda: fake_logit.mean() - real_logit.mean(),
             "hinge": lambda: torch.relu(1 - real_logit).mean() + torch.relu(1 + fake_logit).mean(),
+            "relativistic": lambda: -logsigmoid(real_logit - fake_logit - 0.5).mean(),  # of the example of plug-ins
         }[self.loss]()
         if real_classes is not None:
             loss = loss + self.rules.class_d * cross_entropy(real_classes, self.y)
@@ -132,6 +133,13 @@ class SeparateGan:
     def _generator_update(self, draws: Streams, step: int) -> None:
         fake = self._made(draws, step) if self.shared is None else self.shared
         logit, classes = self._judge(self._shown(fake, draws, step, self.rules.n_critic, 1), draws, 1)
+        real_logit = logit
+        if (
+            "relativistic" in self.rules.game.names
+        ):  # also where another member has it: the pass moves batch-norm buffers
+            x = self._batch((step + 1) * self.rules.n_critic - 1)
+            with torch.no_grad():
+                real_logit, _ = self._judge(self._shown(x, draws, step, self.rules.n_critic, 0), draws, 2)
         loss = {
             "minimax": lambda: -bce(logit, torch.zeros_like(logit)),
             "non-saturating": lambda: bce(logit, torch.ones_like(logit)),
@@ -140,6 +148,7 @@ class SeparateGan:
             "wasserstein": lambda: -logit.mean(),
             "wasserstein-gp": lambda: -logit.mean(),
             "hinge": lambda: -logit.mean(),
+            "relativistic": lambda: -logsigmoid(logit - real_logit - 0.5).mean(),
         }[self.loss]()
         if classes is not None:
             loss = loss + self.rules.class_g * cross_entropy(classes, self.y)

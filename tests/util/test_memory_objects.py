@@ -15,9 +15,9 @@ import torch
 from processes import environment
 from torch import nn
 
-from ganherd.util import memory_objects
 from ganherd.util.errors import UserError
-from ganherd.util.memory_objects import MemoryObject, fingerprint
+from ganherd.util.objects import memory_objects
+from ganherd.util.objects.memory_objects import MemoryObject, fingerprint
 
 FACTOR = 2
 
@@ -94,7 +94,7 @@ def test_processes_agree(tmp_path: Path) -> None:
     """Sets of texts have another order in each process, which must not count."""
     program = tmp_path / "program.py"
     program.write_text(
-        "from ganherd.util.memory_objects import fingerprint\n"
+        "from ganherd.util.objects.memory_objects import fingerprint\n"
         "import torch\n"
         "class Net(torch.nn.Module):\n"
         "    kinds = {'a', 'b', 'c', 'd'}\n"
@@ -125,5 +125,5 @@ def test_a_name_finds_its_object_while_it_exists() -> None:
 def test_another_object_of_the_same_label_is_named() -> None:
     held = MemoryObject(1, "Net", "a" * 64)
     with pytest.raises(UserError, match="Net in this process is not the one that was trained"):
-        memory_objects.find(f"memory:Net-{'b' * 12}")
+        memory_objects.find(f"memory:Net_{'b' * 12}")
     assert held.label == "Net"

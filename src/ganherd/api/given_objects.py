@@ -13,7 +13,7 @@ from typing import Any
 from ganherd.data.readers import in_memory
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
-from ganherd.util.memory_objects import MemoryObject, fingerprint, is_in_memory, label_of
+from ganherd.util.objects.memory_objects import MemoryObject, fingerprint, is_in_memory, label_of
 
 _ROLES = ("generator", "discriminator")
 

@@ -18,6 +18,7 @@ from ganherd.data.readers.class_folders import resized
 from ganherd.data.readers.named import read_named, read_path
 from ganherd.data.shards import shards
 from ganherd.recipe import schema
+from ganherd.recipe.plugins.recipe_plugins import is_named_source
 from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
 from ganherd.util.registry import DATA_SOURCES
@@ -80,7 +81,8 @@ def load(settings: schema.DataConfig) -> Dataset:
     ((1, 8, 8), '7', 1797)
     """
     path = expanded(settings.source)
-    if settings.source not in DATA_SOURCES and shards.is_prepared(path):
+    is_named = is_named_source(settings.source)
+    if not is_named and shards.is_prepared(path):
         return _prepared(path, settings)
     raw, name = _read(settings)
     data = tidy(raw, name)
@@ -92,7 +94,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     elif settings.size is not None:
         raise UserError(f"data.size is for images, and {name} holds 2-D points; leave data.size out.")
     notes = list(data.notes)
-    draws_points = settings.source in DATA_SOURCES and DATA_SOURCES[settings.source].draws_points
+    draws_points = is_named and DATA_SOURCES[settings.source].draws_points
     holdout = settings.holdout if draws_points else None
     if data.x_test is None or data.y_test is None:
         holdout = settings.holdout
@@ -154,7 +156,7 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
     name = settings.source
     if in_memory.is_in_memory(name):
         return in_memory.read(name), in_memory.NAME
-    if name in DATA_SOURCES:
+    if is_named_source(name):
         return read_named(settings), name
     path = expanded(name)
     if not path.exists():

@@ -23,9 +23,11 @@ from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of, with_weights
 from ganherd.mixture.mixture_files import BestMember, Neighbourhoods
 from ganherd.mixture.mixture_noise import draw_indices, draw_prior, path_between, portable_keys
+from ganherd.recipe import trust
 from ganherd.recipe.net_config import BreedConfig
-from ganherd.runs.folder import code_of, mixture_of
+from ganherd.runs.folder import RunFolder, code_of, mixture_of
 from ganherd.util.errors import NotFinite, UserError, counted, few
+from ganherd.util.registry import GENERATORS
 from ganherd.util.user_code import importable_from
 from ganherd.viz import pictures
 from ganherd.viz.sheets import draw_samples
@@ -435,12 +437,22 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     folder = mixture_of(path)
     facts = mixture_files.read_facts(folder)
     tensors = mixture_files.read_tensors(folder, facts.sha256, partial(check_declared, facts, folder=folder))
+    if trust_code:
+        vouch_for(folder.parent, facts)
     with importable_from(code_of(folder.parent) if trust_code else ()):
         breeds = breeds_of(facts, tensors, folder, trust_code)
     values: dict[str, Any] = {name: getattr(facts, name) for name in (*_PLAIN, *_TUPLES, *_ARRAYS)}
     values |= {name: np.array(values[name], dtype) for name, dtype in _ARRAYS.items()}
     values |= {name: values[name] if isinstance(values[name], str) else tuple(values[name]) for name in _TUPLES}
     return Mixture(**values, breeds=breeds, stream_version=facts.streams)
+
+
+def vouch_for(run: Path, facts: mixture_files.MixtureFacts) -> None:
+    """Give leave to import the plug-ins that a mixture names, and those that the recipe of its run names."""
+    for net in (facts.generator, *(breed.generator for breed in facts.breeds)):
+        GENERATORS.vouch(net.name)
+    if (folder := RunFolder(run)).recipe_path.is_file() and folder.info_path.is_file():
+        trust.vouch(folder.recipe)
 
 
 def _refuse_infinite(member: int, finite: Tensor) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ganherd.util.memory_objects import fingerprint
+from ganherd.util.objects.memory_objects import fingerprint
 
 if TYPE_CHECKING:
     from ganherd.training.finish import TrainedRun

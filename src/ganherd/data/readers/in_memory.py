@@ -10,7 +10,7 @@ import numpy as np
 
 from ganherd.data.arrays import Array, RawData
 from ganherd.util.errors import UserError
-from ganherd.util.memory_objects import MemoryObject, content_bytes, find, is_in_memory
+from ganherd.util.objects.memory_objects import MemoryObject, content_bytes, find, is_in_memory
 
 __all__ = ["NAME", "hold", "is_in_memory", "read"]
 

@@ -23,7 +23,7 @@ from ganherd.herd.step.optimizer import clip_, update_, update_ema_
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.schedules import scheduled
 from ganherd.herd.step.weights import Weights
-from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import class_loss, r1_penalty
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # number of a batch within the step -> x [N, B, …], y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its sums [4, N]
@@ -204,9 +204,10 @@ class Step:
         if rules.game.penalty:
             mix = ctx.draws.draw((rng.PENALTY, update), (rules.batch,), "uniform", x.dtype)
             weight = scheduled(ctx.state, rules.schedules, "gp_weight", rules.gp_weight, ctx.step)
-            between = weight * gradient_penalty(critic(call + 3), x, fake, mix)
-            applies = rules.game.has("penalty", ctx.state["set.loss"])
-            penalty = penalty + torch.where(applies, between, torch.zeros_like(between))
+            for own in rules.game.penalties:
+                weighted = weight * own(critic(call + 3), x, fake, mix)
+                applies = rules.game.has_penalty(own, ctx.state["set.loss"])
+                penalty = penalty + torch.where(applies, weighted, torch.zeros_like(weighted))
         if rules.r1 > 0:
             weight = scheduled(ctx.state, rules.schedules, "r1", rules.r1, ctx.step)
             penalty = penalty + 0.5 * weight * r1_penalty(critic(call + 4), x)
@@ -227,7 +228,8 @@ class Step:
             samples = self._samples(ctx)
         fake = augment_inputs(rules, samples.fake, ctx.state, ctx.noise_scale, ctx.draws, last, 1, ctx.step)
         logits, classes = self._opponent("d", ctx, fake, samples.y, 1, 0)
-        loss = rules.game.g(state["set.loss"], logits)
+        real_logits = self._real_logits(ctx) if rules.game.g_sees_real else None
+        loss = rules.game.g(state["set.loss"], logits, real_logits)
         if classes is not None:
             y = samples.y if samples.y is not None else ctx.batches(rules.n_critic - 1)[1]
             loss = loss + rules.class_g * class_loss(classes, y)
@@ -244,6 +246,14 @@ class Step:
         if rules.ema is not None:
             update_ema_(state, rules.ema)
         ctx.sums[1].add_(loss.detach())
+
+    @torch.no_grad()
+    def _real_logits(self, ctx: _StepContext) -> Tensor:
+        """Return the opponents' logits of real images [N, B], for losses that compare generated images with real ones."""
+        last = self.rules.n_critic
+        batch, y = ctx.batches(last - 1)
+        x = augment_inputs(self.rules, batch, ctx.state, ctx.noise_scale, ctx.draws, last, 0, ctx.step)
+        return self._opponent("d", ctx, x, y, 2, 0)[0]
 
     def _gradients(self, weights: Weights, loss: Tensor) -> list[Tensor]:
         """Differentiate the losses [N]; the backward pass may update buffers."""
@@ -327,7 +337,7 @@ class Step:
         params = state["d.params"]
         if self._clip_mask.device != params.device:
             self._clip_mask = self._clip_mask.to(params.device)
-        clip_(params, self._clip_mask, self.rules.game.has("clip", state["set.loss"]), self.rules.clip)
+        clip_(params, self._clip_mask, self.rules.game.has_clip(state["set.loss"]), self.rules.clip)
 
     def _noise(self, ctx: _StepContext, update: int) -> Tensor:
         """Draw the generators' input of an update, [N, B, Z]."""

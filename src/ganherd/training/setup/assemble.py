@@ -37,7 +37,7 @@ from ganherd.training.setup.member_settings import averages, rules_of, settings_
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
 from ganherd.util.errors import UserError, with_type
-from ganherd.util.memory_objects import label_of
+from ganherd.util.objects.memory_objects import label_of
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]

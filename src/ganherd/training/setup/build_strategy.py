@@ -8,6 +8,7 @@ from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
 from ganherd.strategies.strategy import Strategy
 from ganherd.training.setup.member_settings import schedule_spans
+from ganherd.util.errors import UserError
 from ganherd.util.registry import STRATEGIES, load_target
 
 if TYPE_CHECKING:
@@ -45,4 +46,9 @@ def make_strategy(prepared: PreparedHerd, spans: dict[str, int]) -> Strategy:
     Args:
         spans: The spans in steps, from `plan_meetings` or as the run recorded them.
     """
-    return strategy_class(prepared.recipe).build(prepared, spans)
+    strategy = strategy_class(prepared.recipe).build(prepared, spans)
+    if wrong := [name for name in strategy.state if not name.startswith("meet.")]:
+        raise UserError(
+            f"the strategy {prepared.recipe.strategy.name} has a tensor {wrong[0]!r} in its state: let its name begin with meet."
+        )
+    return strategy

@@ -19,6 +19,7 @@ from ganherd.herd.engine.engines import Plan
 from ganherd.herd.state import take_
 from ganherd.herd.step.step import SUMS
 from ganherd.recipe import recipe_file
+from ganherd.recipe.plugins.recipe_plugins import code_digest, plugins_of, record_of
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import modules_of
 from ganherd.runs import checkpoint
@@ -31,9 +32,9 @@ from ganherd.training.ranks.restarts import launcher
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.member_settings import schedule_spans
 from ganherd.training.variants.finetune import as_resolved
-from ganherd.util import memory_objects
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.objects import memory_objects
 
 if TYPE_CHECKING:
     from ganherd.training.session import Session
@@ -57,7 +58,8 @@ def facts_of(session: Session) -> JsonObject:
         "members": prepared.size,
         "data": prepared.dataset.digest,
         **({"objects": objects} if (objects := memory_digests(prepared.recipe)) else {}),
-        **({"callbacks": [record_of(each) for each in users]} if (users := session.options.callbacks) else {}),
+        **({"callbacks": [callback_record(each) for each in users]} if (users := session.options.callbacks) else {}),
+        **({"plugins": plugins} if (plugins := record_of(prepared.recipe)) else {}),
         **({"origins": prepared.ranks.all_gather_list(prepared.origins)} if prepared.origins else {}),
         **({"ranks": ranks} if (ranks := placed(prepared.ranks)) else {}),
         "meetings": session.meetings,
@@ -73,7 +75,7 @@ def memory_digests(recipe: Recipe) -> dict[str, str]:
     return {name: memory_objects.find(name).digest for name in names}
 
 
-def record_of(callback: Callback) -> JsonObject:
+def callback_record(callback: Callback) -> JsonObject:
     """Return what run.json records of a user's callback."""
     name, changes = type(callback).__name__, callback.changes_result
     return {"name": name, "sha256": callback.fingerprint(), "changes_result": changes}
@@ -127,6 +129,23 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
         )
     plan = Plan(engine.name, engine.chunk, engine.threads, engine.device)
     return plan, Budget(budget.steps, budget.deadline)
+
+
+def changed_plugins(info: RunInfo, recipe: Recipe) -> list[str]:
+    """Return a note for each plug-in whose code is not that with which the run was started."""
+    recorded = {(plugin.kind, plugin.name): plugin for plugin in info.plugins or []}
+    notes = []
+    for registry, name in plugins_of(recipe):
+        before = recorded.get((registry.kind, name))
+        if before is None or not before.sha256:
+            continue
+        if registry.is_known(name) and registry.may_load(name):
+            registry[name]  # imported now, so that its code can be compared
+        if (digest := code_digest(registry.module_of(name))) and digest != before.sha256:
+            version = registry.package_of(name)[1]
+            versions = f" (version {before.version} then, {version} now)" if before.version != version else ""
+            notes.append(f"the code of the {registry.kind} {name} has changed since the run was started{versions}.")
+    return notes
 
 
 def check_joined(info: RunInfo, folder: RunFolder) -> None:

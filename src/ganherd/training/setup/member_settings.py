@@ -138,7 +138,7 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
     most = {name: max(value or 0.0 for value in _values(recipe, name)) for name in _OWN}
     mutation = recipe.strategy.settings.mutation_rules
     return StepRules(
-        game=Game(losses, mutation.d_loss),
+        game=Game(losses, mutation.d_loss, recipe.loss.settings_by_name),
         batch=train.batch,
         latent=recipe.nets.latent,
         prior=prior_of(recipe),

@@ -36,7 +36,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, write_cache
 from ganherd.util.host import give_back
-from ganherd.util.memory_objects import label_of
+from ganherd.util.objects.memory_objects import label_of
 from ganherd.util.user_code import importable_from, installed_folders
 from ganherd.util.version import PACKAGE, __version__
 

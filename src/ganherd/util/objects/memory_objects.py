@@ -1,6 +1,6 @@
 """Name objects that live in memory, such as classes of a notebook and arrays, by a fingerprint of their content.
 
-A recipe names such an object as `memory:NAME-FINGERPRINT`. The name finds the object in the process that has it, and an equal
+A recipe names such an object as `memory:NAME_FINGERPRINT`. The name finds the object in the process that has it, and an equal
 one that is given again in another process. Nothing of it is written to a file.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import dis
 import functools
 import hashlib
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.user_code import is_installed
 
 MEMORY = "memory"  # takes the place of the module in `module:name`
+_STRANGE = r"\W"  # cannot be part of a name
 _DIGITS = 12  # of the fingerprint, in a name
 # Attributes of a class that say nothing about what it does.
 _SILENT = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__"})
@@ -30,7 +32,7 @@ class MemoryObject:
 
     def __init__(self, value: Any, label: str, digest: str) -> None:
         self.value, self.label, self.digest = value, label, digest
-        self.name = f"{MEMORY}:{label}-{digest[:_DIGITS]}"
+        self.name = f"{MEMORY}:{re.sub(_STRANGE, '_', label)}_{digest[:_DIGITS]}"
         _KNOWN[self.name] = self
 
 
@@ -40,7 +42,7 @@ _KNOWN: WeakValueDictionary[str, MemoryObject] = WeakValueDictionary()
 def is_in_memory(name: str) -> bool:
     """Return whether a name is that of an object in memory.
 
-    >>> is_in_memory("memory:MyGenerator-0123456789ab"), is_in_memory("my_nets:MyGenerator")
+    >>> is_in_memory("memory:MyGenerator_0123456789ab"), is_in_memory("my_nets:MyGenerator")
     (True, False)
     """
     return name.startswith(f"{MEMORY}:")
@@ -49,10 +51,10 @@ def is_in_memory(name: str) -> bool:
 def label_of(name: str) -> str:
     """Return what a person calls the object of a name; other names as they are.
 
-    >>> label_of("memory:MyGenerator-0123456789ab"), label_of("my_nets:MyGenerator")
+    >>> label_of("memory:MyGenerator_0123456789ab"), label_of("my_nets:MyGenerator")
     ('MyGenerator', 'my_nets:MyGenerator')
     """
-    return (name.partition(":")[2].rpartition("-")[0] or name) if is_in_memory(name) else name
+    return (name.partition(":")[2].rpartition("_")[0] or name) if is_in_memory(name) else name
 
 
 def find(name: str) -> MemoryObject:
@@ -75,6 +77,24 @@ def find(name: str) -> MemoryObject:
             f"{label} is an object of the Python process that trained it: give it again in Python, with nets= or data= of "
             "ganherd.Run."
         ) from None
+
+
+def find_trusted(name: str, what: str, trust_code: bool) -> Any:
+    """Return the value of an object that the user has given.
+
+    Args:
+        what: What messages call it.
+        trust_code: Whether the user has given the objects of the run.
+    """
+    if not trust_code:
+        raise UserError(
+            f"the {what} {label_of(name)} is an object of the Python process that trained it: give it again in Python, with nets= "
+            "of ganherd.load or ganherd.Run."
+        )
+    try:
+        return find(name).value
+    except UserError as error:
+        raise UserError(f"the {what} {error}") from None
 
 
 def fingerprint(value: Any) -> str:
