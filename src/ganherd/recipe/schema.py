@@ -358,6 +358,7 @@ class RunConfig(Section):
     watch: WatchConfig = WatchConfig()
     tensorboard: bool = False  # write metrics for TensorBoard
     wandb: Literal["off", "offline", "online"] = "off"  # log to Weights & Biases
+    mlflow: bool = False  # log to MLflow: to its server at MLFLOW_TRACKING_URI, or into the folder mlruns of the run
 
     @field_validator("sprites")
     @classmethod
