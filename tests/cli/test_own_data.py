@@ -11,7 +11,7 @@ import yaml
 from PIL import Image
 
 from ganherd import recommend
-from ganherd.data.readers.survey import is_image_folder, survey
+from ganherd.data.readers.survey import holds_image_files, survey
 
 TINY = ["--set", "nets.generator.width=4", "--set", "nets.discriminator.width=4",
         "--set", "engine={name: loop, threads: 1, chunk: 1}", "--budget", "2steps", "--quiet"]  # fmt: skip
@@ -41,7 +41,7 @@ def pictures(cli) -> Path:
 
 
 def test_a_survey_describes_files_without_decoding_them(pictures: Path) -> None:
-    files = survey(pictures)
+    files = survey(str(pictures))
     assert files.classes == {"cat": 20, "dog": 6} and files.images == 26
     assert files.kinds == {"colour": 24, "grey": 2, "with transparency": 1, "16-bit": 1, "CMYK": 1}
     assert files.is_varied and files.side == 47
@@ -53,11 +53,11 @@ def test_a_survey_describes_files_without_decoding_them(pictures: Path) -> None:
 
 
 def test_only_trees_of_images_are_surveyed(pictures: Path) -> None:
-    assert is_image_folder(pictures)
-    assert not is_image_folder(pictures / "cat/00.png")
+    assert holds_image_files(str(pictures))
+    assert not holds_image_files(str(pictures / "cat/00.png"))
     Path("idx").mkdir()
     Path("idx/train-images-idx3-ubyte").write_bytes(b"")
-    assert not is_image_folder(Path("idx"))
+    assert not holds_image_files("idx")
 
 
 def test_inspect_describes_images_of_any_size_and_kind(cli, pictures: Path) -> None:
@@ -85,7 +85,7 @@ def test_inspect_describes_what_train_would_refuse(cli, pictures: Path) -> None:
     Path("pictures/empty").mkdir()
     answer = cli("data", "inspect", pictures)
     assert answer.code == 0 and "files: 26 images" in answer.out
-    assert "`ganherd train` would refuse this folder: the class folder pictures/empty is empty" in answer.out
+    assert "`ganherd train` would refuse this: the class folder pictures/empty is empty" in answer.out
     facts = json.loads(cli("data", "inspect", pictures, "--json").out)
     assert facts["files"]["classes"] == {"cat": 20, "dog": 6, "empty": 0} and "is empty" in facts["refused"]
     assert "is empty; add images or remove the folder" in cli("train", pictures, "--quiet").sentence
@@ -183,7 +183,7 @@ def test_images_of_other_splits_do_not_count_as_training_images(cli) -> None:
         Path("split", folder).mkdir(parents=True)
         for k in range(number):
             noise(20, 20 + k, 3).save(f"split/{folder}/{k}.png")
-    files = survey(Path("split"))
+    files = survey("split")
     assert (files.images, files.train, files.classes) == (10, 5, {"cat": 3, "dog": 2})
     assert recommend.survey_facts(files)["train"] == 5
 

@@ -15,6 +15,7 @@ from typing import TypeVar
 from ganherd.recipe.base import Section
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import section_of
+from ganherd.util.data_address import absolute_address
 from ganherd.util.paths import expanded
 from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.user_code import folders_with
@@ -65,6 +66,6 @@ def absolute_path(text: str, names: Collection[str] = ()) -> str:
         return text
     try:
         path = os.path.abspath(expanded(text))
-        return path if os.path.exists(path) else text
+        return path if os.path.exists(path) else absolute_address(text)
     except (OSError, RuntimeError, ValueError):  # no such user, a zero byte
         return text
