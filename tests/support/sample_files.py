@@ -64,7 +64,7 @@ def write_parquet(path: Path, columns: Mapping[str, Sequence[Any]], group: int =
 def hub_parquet(path: Path, numbers: Iterable[int], group: int = 100, **options: Any) -> Path:
     """Write a Parquet file as the Hub does: structs of bytes and path, and numbers of named classes."""
     numbers = list(numbers)
-    columns = {
+    columns: dict[str, list[Any]] = {
         "image": [{"bytes": png(i, **options), "path": f"{i}.png"} for i in numbers],
         "label": [i % 3 for i in numbers],
     }
