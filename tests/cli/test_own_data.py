@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from sample_files import labelled, write_tar
 
 from ganherd import recommend
 from ganherd.data.readers.survey import holds_image_files, survey
+from ganherd.recipe import recipe_file
 
 TINY = ["--set", "nets.generator.width=4", "--set", "nets.discriminator.width=4",
         "--set", "engine={name: loop, threads: 1, chunk: 1}", "--budget", "2steps", "--quiet"]  # fmt: skip
@@ -201,3 +203,31 @@ def test_on_a_gpu_few_images_get_two_phases(cli, pictures: Path, monkeypatch: py
     first = phases.before(wanted)
     assert (first.data.partition, first.herd.members, first.train.budget) == ("all", 1, "600s")
     assert phases.foreseen(phases.after(wanted), first).members == 2  # the nets of both phases fit
+
+
+def test_tars_are_trained_on_and_the_run_resumes_from_another_folder(
+    cli, brief, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for k in range(2):
+        members = labelled(range(60 * k, 60 * k + 60), width=8, height=8, colour=False)
+        write_tar(tmp_path / "tars" / f"bugs-{k}.tar", members)
+    source = "tars/bugs-{0..1}.tar#label=cls"
+    first = cli("train", source, *TINY, "--run", "run")
+    assert first.code == 0
+    recorded = recipe_file.load(tmp_path / "run" / "recipe.yaml").data.source
+    assert recorded == str(tmp_path / source)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli("train", "--resume", "../run", "--budget", "4steps", "--quiet").code == 0
+    write_tar(tmp_path / "tars" / "bugs-1.tar", labelled(range(200, 260), width=8, height=8, colour=False))
+    changed = cli("train", "--resume", "../run", "--budget", "6steps", "--quiet")
+    assert changed.code == 2 and "data" in changed.sentence
+
+
+def test_a_wrong_source_of_samples_is_one_sentence(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tar(tmp_path / "bugs.tar", labelled(range(6)))
+    assert "there is no file bugs-0.tar" in cli("train", "bugs-{0..3}.tar").sentence
+    assert "did you mean 'label'?" in cli("train", "bugs.tar#lable=cls").sentence
+    assert "no option" in cli("data", "inspect", "bugs.tar#label=").sentence

@@ -13,7 +13,7 @@ from ganherd.util.text import did_you_mean
 
 HUB = "hf:"  # how the address of a data set of the Hugging Face Hub begins
 OPTIONS = ("image", "label", "split", "config")
-MOST_FILES = 100_000  # that a pattern may stand for
+MOST_FILES = 100_000  # most files that a pattern may name
 _OPTIONS = re.compile(r"(?P<place>.+?)#(?P<options>\w+=.*)", re.DOTALL)
 _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{},]*(?:,[^{},]*)+))\}")
 
@@ -32,7 +32,7 @@ class DataAddress:
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it stands for several files, such as `images-{000..009}.tar`; a path that exists is no pattern."""
+        """Whether it names several files, such as `images-{000..009}.tar`; a path that exists is no pattern."""
         return not self.is_hub and _BRACES.search(self.place) is not None and not os.path.exists(self.place)
 
 
@@ -61,7 +61,7 @@ def parse_address(text: str) -> DataAddress:
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """Return the paths that a pattern stands for: `{000..009}` counts with that many digits, `{a,b}` lists.
+    """Return the paths that a pattern names: `{000..009}` counts with that many digits, `{a,b}` lists.
 
     >>> expand_pattern("{a,b}-{08..10}.tar")
     ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar', 'b-09.tar', 'b-10.tar']
@@ -72,7 +72,7 @@ def expand_pattern(pattern: str) -> list[str]:
         first, last, names = match.groups()
         if names is None:
             if int(last) - int(first) >= MOST_FILES:
-                raise UserError(f"{pattern} stands for more than {MOST_FILES:,} files; name fewer.")
+                raise UserError(f"{pattern} names more than {MOST_FILES:,} files; use a smaller range.")
             choices = [str(n).zfill(len(first)) for n in range(int(first), int(last) + 1)]
         else:
             choices = names.split(",")
@@ -80,7 +80,7 @@ def expand_pattern(pattern: str) -> list[str]:
         pieces += [[pattern[end : match.start()]], choices]
         end = match.end()
     if not 0 < number <= MOST_FILES:
-        raise UserError(f"{pattern} stands for {number:,} files; name at least one, and at most {MOST_FILES:,}.")
+        raise UserError(f"{pattern} names {number:,} files; it must name at least one, and at most {MOST_FILES:,}.")
     return ["".join(parts) for parts in itertools.product(*pieces, [pattern[end:]])]
 
 

@@ -156,7 +156,7 @@ def test_without_the_library_the_command_is_named(monkeypatch: pytest.MonkeyPatc
     )
 
 
-# --- the real library, in a process of its own: it reads the environment when it is imported ---------------------------
+# --- the real library, in a separate process: it reads the environment when it is imported ---------------------------
 
 CACHE = """
 import json, shutil, sys

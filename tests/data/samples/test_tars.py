@@ -159,7 +159,7 @@ def test_names_that_climb_out_links_and_sparse_files_write_and_read_nothing(tmp_
 def test_missing_and_strange_files_are_one_sentence(tmp_path: Path) -> None:
     write_tar(tmp_path / "a-0.tar", labelled(range(3)))
     assert f"there is no file {tmp_path / 'a-1.tar'}" in refused(lambda: read(tmp_path / "a-{0..1}.tar"))
-    assert "stands for more than 100,000 files" in refused(lambda: read(tmp_path / "a-{0..999999999}.tar"))
+    assert "names more than 100,000 files" in refused(lambda: read(tmp_path / "a-{0..999999999}.tar"))
     write_tar(tmp_path / "empty.tar", [])
     assert "empty.tar holds no files" in refused(lambda: read(tmp_path / "empty.tar"))
     (tmp_path / "noise.tar").write_bytes(bytes(range(256)) * 40)

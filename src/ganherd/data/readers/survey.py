@@ -15,8 +15,8 @@ import numpy as np
 from ganherd.data.readers import files_by_format
 from ganherd.data.readers.class_folders import FORMATS, TURNS, why_unreadable
 from ganherd.data.readers.image_tree import list_tree
+from ganherd.data.samples.image_sample import SampleSource, are_captions, number_labels
 from ganherd.data.samples.open_samples import is_sample_source, open_samples
-from ganherd.data.samples.sample import SampleSource, are_captions, number_labels
 from ganherd.data.shards import shards
 from ganherd.util.errors import counted, few
 from ganherd.util.files import JsonObject

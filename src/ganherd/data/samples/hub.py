@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ganherd.data.samples.sample import choose_splits
+from ganherd.data.samples.image_sample import choose_splits
 from ganherd.data.samples.tables import TableSource
 from ganherd.util.data_address import HUB, DataAddress
 from ganherd.util.errors import UserError, first_line

@@ -1,4 +1,4 @@
-"""Find out whether `data.source` is a source of samples, by its name or by what lies in a folder, and open it."""
+"""Find out whether `data.source` is a source of samples, by its name or by the files of a folder, and open it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from ganherd.data.readers.files_by_format import is_cifar, is_idx
 from ganherd.data.readers.image_tree import SPLITS, visible_entries
 from ganherd.data.samples.hub import open_hub
-from ganherd.data.samples.sample import SampleSource, with_splits
+from ganherd.data.samples.image_sample import SampleSource, with_splits
 from ganherd.data.samples.tables import TableSource
 from ganherd.data.samples.tar_files import IMAGE_SUFFIXES, TarSource, holds_cifar
 from ganherd.util.data_address import DataAddress, expand_pattern, parse_address

@@ -11,9 +11,9 @@ import numpy as np
 
 from ganherd.data.arrays import SLACK, Array, RawData, scale_to_bytes, to_uint8
 from ganherd.data.readers.class_folders import resized
+from ganherd.data.samples.image_sample import UNIT, Label, number_labels
 from ganherd.data.samples.python_items import Item, class_names, is_iterable_only, name_of, read_items
-from ganherd.data.samples.sample import UNIT, Label, number_labels
-from ganherd.data.shards.sample_parts import Part, SamplePiece, join_parts, write_piece
+from ganherd.data.shards.sample_parts import SamplePart, SamplePiece, join_parts, write_piece
 from ganherd.data.shards.shards import PARTS, SHARDS, Index, ShardSettings
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
@@ -107,7 +107,7 @@ class _PartWriter:
         self._folder, self._name, self._size = folder, name, size
         self._first: Item | None = None
         self._items: list[Item] = []
-        self._parts: list[Part] = []
+        self._parts: list[SamplePart] = []
         self._scale: tuple[float, float] | None = None  # offset and factor that bring the first items to bytes
 
     def add(self, item: Item) -> None:
@@ -136,7 +136,7 @@ class _PartWriter:
         grey = sum(len(image) == 1 for image in images)
         path = self._folder / PARTS / f"{len(self._parts):06d}.npz"
         write_piece(path, SamplePiece(x, grey, labels=[item.label for item in self._items]))
-        self._parts.append(Part(path, "train", self._damaged))
+        self._parts.append(SamplePart(path, "train", self._damaged))
         self._items = []
 
     def _damaged(self) -> None:

@@ -15,7 +15,7 @@ import numpy as np
 
 from ganherd.data.arrays import Array
 from ganherd.data.readers.class_folders import to_bytes
-from ganherd.data.samples.sample import IMAGE_NAMES, LABEL_NAMES, Label, as_label
+from ganherd.data.samples.image_sample import IMAGE_NAMES, LABEL_NAMES, Label, as_label
 from ganherd.util.errors import UserError, with_type
 
 _FORMS = "items must be (image, label), a mapping with image and label, or an image"

@@ -9,7 +9,7 @@ import numpy as np
 
 from ganherd.data.arrays import Array, RawData
 from ganherd.data.readers.class_folders import ImageReader
-from ganherd.data.samples.sample import CAPTIONS, Label, SampleSource, are_captions, number_labels
+from ganherd.data.samples.image_sample import CAPTIONS, Label, SampleSource, are_captions, number_labels
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory

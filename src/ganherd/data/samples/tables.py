@@ -1,7 +1,7 @@
 """Read tables with a column of images: Parquet files, and the Arrow files of the Hugging Face cache. Needs pyarrow.
 
 An image is the bytes of an image file, or a struct of `bytes` and `path` as the Hugging Face Hub writes it. A path is read only
-if it lies in a folder that the source names.
+if it is in a folder that the source names.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Literal
 
 from ganherd.data.readers.files_by_format import reading
 from ganherd.data.readers.image_tree import Split
-from ganherd.data.samples.sample import (
+from ganherd.data.samples.image_sample import (
     IMAGE_NAMES,
     LABEL_NAMES,
     MOST_BYTES,
     UNIT,
-    Sample,
+    ImageSample,
     SampleSource,
     SampleUnit,
     as_label,
@@ -88,7 +88,7 @@ class TableSource(SampleSource):
                         yield SampleUnit(file, split, start + first, min(step, rows - first), group=(number, start))
                     start += rows
 
-    def read(self, unit: SampleUnit) -> Iterator[Sample]:
+    def read(self, unit: SampleUnit) -> Iterator[ImageSample]:
         number, row = unit.group
         last = unit.start + unit.count
         with reading(unit.file, self.kind):
@@ -101,7 +101,7 @@ class TableSource(SampleSource):
                     return
         raise UserError(f"{unit.file} ends before its row {last:,}: it is truncated; get it again.")
 
-    def _sample(self, file: Path, row: int, batch: Any, i: int) -> Sample:
+    def _sample(self, file: Path, row: int, batch: Any, i: int) -> ImageSample:
         name = f"{file.name}, row {row:,}"
         image: Any = batch.column(self.columns.image)[i].as_py()
         path = ""
@@ -113,13 +113,13 @@ class TableSource(SampleSource):
             if image is None and path:
                 image = self._named_file(path)
         except (ValueError, OSError) as error:
-            return Sample(name, b"", problem=str(error))
+            return ImageSample(name, b"", problem=str(error))
         if not isinstance(image, bytes):
-            return Sample(name, b"", problem="it holds no image")
-        return Sample(name, image, label, f"it has {len(image):,} bytes" if len(image) > MOST_BYTES else "")
+            return ImageSample(name, b"", problem="it holds no image")
+        return ImageSample(name, image, label, f"it has {len(image):,} bytes" if len(image) > MOST_BYTES else "")
 
     def _named_file(self, path: str) -> bytes:
-        """Return the content of a file that a row names, if it lies in one of the folders."""
+        """Return the content of a file that a row names, if it is in one of the folders."""
         file = Path(path).resolve()
         if not any(file.is_relative_to(folder) for folder in self._folders):
             raise ValueError("it names a file and holds no image")
@@ -211,7 +211,7 @@ def choose_columns(name: str, schema: Any, options: Mapping[str, str]) -> ImageC
     elif label is not None and not _holds_labels(types[label]):
         raise UserError(
             f"the column {label!r} of {name} is {types[label]}, and labels are whole numbers or names; choose another with "
-            f"#label=NAME, or #label=none: its columns are {few(list(types), 12)}."
+            f"#label=NAME, or ignore labels with #label=none; its columns are {few(list(types), 12)}."
         )
     names = noted.get(label or "", {}).get("names", ())
     others = [] if label or wanted else [column for column in types if column != image and _holds_labels(types[column])]

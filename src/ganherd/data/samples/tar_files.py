@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import IO, Any
 
 from ganherd.data.readers.files_by_format import CIFAR_FILE, reading
-from ganherd.data.samples.sample import LABEL_NAMES, MOST_BYTES, UNIT, Label, Sample, SampleSource, SampleUnit, as_label
+from ganherd.data.samples.image_sample import (
+    LABEL_NAMES,
+    MOST_BYTES,
+    UNIT,
+    ImageSample,
+    Label,
+    SampleSource,
+    SampleUnit,
+    as_label,
+)
 from ganherd.util.errors import UserError
 from ganherd.util.files import open_regular
 
@@ -49,23 +58,23 @@ class TarSource(SampleSource):
                 entries = tuple(samples[start : start + UNIT])
                 yield SampleUnit(file, split, start, len(entries), entries)
 
-    def read(self, unit: SampleUnit) -> Iterator[Sample]:
+    def read(self, unit: SampleUnit) -> Iterator[ImageSample]:
         with reading(unit.file, self.kind), open(open_regular(unit.file), "rb") as handle:
             for key, fields in unit.entries:
                 yield self._sample(unit.file, handle, key, fields)
 
-    def _sample(self, file: Path, handle: IO[bytes], key: str, fields: Fields) -> Sample:
+    def _sample(self, file: Path, handle: IO[bytes], key: str, fields: Fields) -> ImageSample:
         extension = self._image_of(file, key, fields)
         name = f"{file.name}/{key}.{extension or '…'}"
         if extension is None:
             has = f"it has {', '.join(fields)}" if self.image is None else f"it has no .{self.image}"
-            return Sample(name, b"", problem=f"no image: {has}")
+            return ImageSample(name, b"", problem=f"no image: {has}")
         if fields[extension][1] > MOST_BYTES:
-            return Sample(name, b"", problem=f"it has {fields[extension][1]:,} bytes")
+            return ImageSample(name, b"", problem=f"it has {fields[extension][1]:,} bytes")
         try:
-            return Sample(name, _bytes_at(handle, fields[extension]), self._label_of(handle, fields))
+            return ImageSample(name, _bytes_at(handle, fields[extension]), self._label_of(handle, fields))
         except (ValueError, RecursionError) as error:
-            return Sample(name, b"", problem=str(error) or "its label cannot be read")
+            return ImageSample(name, b"", problem=str(error) or "its label cannot be read")
 
     def _image_of(self, file: Path, key: str, fields: Fields) -> str | None:
         """Return the extension of a sample's image; None if it has none."""

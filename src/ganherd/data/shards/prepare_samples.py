@@ -13,9 +13,9 @@ from typing import Literal
 
 import numpy as np
 
-from ganherd.data.samples.sample import SampleSource, SampleUnit
+from ganherd.data.samples.image_sample import SampleSource, SampleUnit
 from ganherd.data.shards.prepare import Progress, lock_folder, refuse_others, worker_pool
-from ganherd.data.shards.sample_parts import Part, SamplePiece, join_parts, read_unit, write_piece
+from ganherd.data.shards.sample_parts import SamplePart, SamplePiece, join_parts, read_unit, write_piece
 from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, ShardSettings, read_index
 from ganherd.data.shards.worker import joined
 from ganherd.util.errors import Interrupted, UserError
@@ -93,10 +93,10 @@ class _Units:
         """Return the number of samples whose part exists."""
         return sum(unit.count for unit, path in zip(self._units, self._paths, strict=True) if path.exists())
 
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[SamplePart]:
         """Return the parts of all units, in order."""
         return [
-            Part(path, unit.split, functools.partial(self._make, unit, path))
+            SamplePart(path, unit.split, functools.partial(self._make, unit, path))
             for unit, path in zip(self._units, self._paths, strict=True)
         ]
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from ganherd.data.readers.class_folders import ImageReader
 from ganherd.data.readers.image_tree import Split
-from ganherd.data.samples.sample import CAPTIONS, Label, SampleSource, SampleUnit, are_captions, number_labels
+from ganherd.data.samples.image_sample import CAPTIONS, Label, SampleSource, SampleUnit, are_captions, number_labels
 from ganherd.data.shards.prepare import plain_text, write_index
 from ganherd.data.shards.shards import PARTS, SHARDS, Index, Shard, ShardSettings, Skipped, header
 from ganherd.data.shards.worker import Piece, crop_place
@@ -41,7 +41,7 @@ class SamplePiece(Piece):
 
 
 @dataclass(frozen=True)
-class Part:
+class SamplePart:
     """A part on the disk."""
 
     path: Path
@@ -104,7 +104,7 @@ class _OpenShard:
 def join_parts(
     out: Path,
     settings: ShardSettings,
-    parts: Sequence[Part],
+    parts: Sequence[SamplePart],
     names: tuple[str, ...] = (),
     guesses_labels: bool = False,
     listing: str = "",
@@ -172,7 +172,7 @@ def _classes(labels: Sequence[Label], names: tuple[str, ...], source: str) -> tu
 
 
 def _write_shards(
-    out: Path, parts: Sequence[Part], y: Any, splits: Sequence[Split], shape: tuple[int, ...]
+    out: Path, parts: Sequence[SamplePart], y: Any, splits: Sequence[Split], shape: tuple[int, ...]
 ) -> list[_OpenShard]:
     """Write the images of each class and split to a file, in the order of the parts."""
     counts = Counter(zip(splits, y.tolist(), strict=True))
@@ -197,7 +197,7 @@ def _write_shards(
     return list(shards.values())
 
 
-def _with_labels(parts: Sequence[Part], y: Any) -> Iterator[tuple[Part, Any]]:
+def _with_labels(parts: Sequence[SamplePart], y: Any) -> Iterator[tuple[SamplePart, Any]]:
     """Yield each part that has images, with their labels."""
     start = 0
     for part in parts:

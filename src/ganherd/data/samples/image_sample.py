@@ -27,7 +27,7 @@ Label = int | str | None
 
 
 @dataclass(frozen=True)
-class Sample:
+class ImageSample:
     """The bytes of an image file, and its label."""
 
     name: str  # for messages, and for the place of a random crop
@@ -69,7 +69,7 @@ class SampleSource(ABC):
         """Yield the units of all files, in order."""
 
     @abstractmethod
-    def read(self, unit: SampleUnit) -> Iterator[Sample]:
+    def read(self, unit: SampleUnit) -> Iterator[ImageSample]:
         """Yield the samples of a unit."""
 
     @property
@@ -91,7 +91,7 @@ class SampleSource(ABC):
 
 
 def with_splits(files: Sequence[Path], name: str, wanted: str | None) -> list[tuple[Path, Split]]:
-    """Return the files with their splits. Files of `train` and `test` (or `val`) are told by their names or their folder.
+    """Return the files with their splits. Files of `train` and `test` (or `val`) are recognised by their name or folder.
 
     Args:
         name: What messages call the data.
