@@ -23,6 +23,7 @@ from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import DataConfig, Recipe, parse_budget
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
@@ -144,6 +145,7 @@ def choose_for(source: str, asked: str | None = None, given: Sequence[str] = ())
     """
     if surveys.holds_image_files(source):
         return choose_for_folder(source, surveys.survey(source), asked, given)
+    DATA_SOURCES.vouch(source)
     dataset = load(DataConfig(source=source))
     facts = {
         "kind": dataset.kind,

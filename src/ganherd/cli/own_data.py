@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from ganherd.recipe.preset_texts import preset_names
-from ganherd.util.data_address import HUB, parse_address
+from ganherd.recipe.sources.data_address import HUB, parse_address
 from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
 from ganherd.util.text import did_you_mean, nearest

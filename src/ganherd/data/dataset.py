@@ -19,6 +19,7 @@ from ganherd.data.samples.open_samples import is_sample_source, open_samples
 from ganherd.data.samples.read_samples import read_samples
 from ganherd.data.shards import shards
 from ganherd.recipe import schema
+from ganherd.recipe.plugins.recipe_plugins import is_named_source
 from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
 from ganherd.util.registry import DATA_SOURCES
@@ -81,7 +82,8 @@ def load(settings: schema.DataConfig) -> Dataset:
     ((1, 8, 8), '7', 1797)
     """
     path = expanded(settings.source)
-    if settings.source not in DATA_SOURCES and shards.is_prepared(path):
+    is_named = is_named_source(settings.source)
+    if not is_named and shards.is_prepared(path):
         return _prepared(path, settings)
     raw, name = _read(settings)
     data = tidy(raw, name)
@@ -93,7 +95,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     elif settings.size is not None:
         raise UserError(f"data.size is for images, and {name} holds 2-D points; leave data.size out.")
     notes = list(data.notes)
-    draws_points = settings.source in DATA_SOURCES and DATA_SOURCES[settings.source].draws_points
+    draws_points = is_named and DATA_SOURCES[settings.source].draws_points
     holdout = settings.holdout if draws_points else None
     if data.x_test is None or data.y_test is None:
         holdout = settings.holdout
@@ -153,7 +155,7 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
 def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
     """Return the arrays of `data.source` before they are checked, and the name of the data set."""
     name = settings.source
-    if name in DATA_SOURCES:
+    if is_named_source(name):
         return read_named(settings), name
     if is_sample_source(name):
         samples = open_samples(name)

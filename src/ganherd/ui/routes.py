@@ -114,7 +114,14 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         path = sprite_files.saved_sheets(shown.folder.sprites).get(step)
         if path is None:
             raise UserError(f"Step {step} has no sprites.")
-        return _file(shown.read(path, sprite_files.MOST_SHEET), path.suffix, if_none_match)
+        content, index = shown.read(path, sprite_files.MOST_SHEET), sprite_files.read_index(shown.folder.sprites)
+        try:
+            if index is None:
+                raise ValueError("there is no index")
+            sprite_files.check_sheet(content, index)
+        except ValueError as error:
+            raise UserError(f"The sprites of step {step} cannot be shown: {error}.") from error
+        return _file(content, path.suffix, if_none_match)
 
     @router.get("/runs/{run_id}/picture", tags=["pictures"], response_class=Response)
     def picture(run_id: RunId, if_none_match: Annotated[str, Header(max_length=100)] = "") -> Response:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import NOT_OURS, RunFolder
 from ganherd.runs.run_list import run_paths
 from ganherd.runs.series.metric_columns import MetricColumns
 from ganherd.runs.series.record_file import RecordFile
@@ -21,11 +21,20 @@ from ganherd.util.files import JsonObject
 
 _CHECKED = 10.0  # seconds after which a folder is searched for links and pipes again
 _LISTED = 2.0  # seconds for which the list of runs is remembered
-_NOT_OURS = ("tensorboard", "wandb")
 
 
 class UnknownRun(UserError):
     """There is no run with this id."""
+
+
+@dataclass
+class LiveLook:
+    """What the last look at a run that pages follow has seen, for the next look and for other pages. Times are monotonic."""
+
+    looked: float  # when the version of the files was last compared
+    read: float  # when the state was read
+    version: str  # of the files that the state is from
+    state: JsonObject
 
 
 @dataclass
@@ -40,6 +49,7 @@ class ShownRun:
     events_file: RecordFile = field(init=False)
     checked: float = -1e9  # when the folder was last searched, on the monotonic clock
     summary: tuple[str, JsonObject] | None = None  # what the list shows, and the version of the files that it is from
+    live: LiveLook | None = None
 
     def __post_init__(self) -> None:
         self.folder = RunFolder(self.path)
@@ -51,6 +61,16 @@ class ShownRun:
         folder = self.folder
         paths = (folder.info_path, folder.scores_path, folder.sprites, folder.mixture, folder.samples)
         return str([self.metrics_file.size(), self.events_file.size(), *map(mtime_ms, paths)])
+
+    def check(self) -> None:
+        """Refuse a folder with links or pipes; it is searched at most every few seconds.
+
+        Raises:
+            UserError: The folder is not a run that ganherd could have written.
+        """
+        if time.monotonic() - self.checked > _CHECKED:
+            files.refuse_odd_files(self.path, NOT_OURS)
+            self.checked = time.monotonic()
 
     def read(self, path: Path, most: int) -> bytes:
         """Return the content of one of the run's files; links are not followed.
@@ -67,7 +87,7 @@ class ShownRun:
 
 
 class RunCatalog:
-    """The runs in some folders. New runs appear when the list is asked for."""
+    """The runs in some folders. When the list is asked for, new runs appear, and those that were removed are forgotten."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         """Show these runs, and the runs in these folders; a folder that does not exist yet may appear later."""
@@ -81,10 +101,15 @@ class RunCatalog:
         """Return all runs, in the order in which they were found."""
         with self._lock:
             if time.monotonic() - self._listed > _LISTED:
+                self._forget_removed()
                 for root in self._roots:
                     self._add(root)
                 self._listed = time.monotonic()
             return [run for run in self._runs.values() if run.path.is_dir()]
+
+    def _forget_removed(self) -> None:
+        for run in [run for run in self._runs.values() if not run.path.is_dir()]:
+            del self._runs[run.id], self._ids[run.path]
 
     def _add(self, root: Path) -> None:
         if not root.is_dir():
@@ -111,9 +136,7 @@ class RunCatalog:
         run = self._runs.get(run_id)
         if run is None or not run.path.is_dir() or run.path.is_symlink():
             raise UnknownRun("There is no such run here. Reload the list of runs.")
-        if time.monotonic() - run.checked > _CHECKED:
-            files.refuse_odd_files(run.path, _NOT_OURS)
-            run.checked = time.monotonic()
+        run.check()
         return run
 
 

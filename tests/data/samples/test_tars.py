@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 import tarfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -154,6 +156,24 @@ def test_names_that_climb_out_links_and_sparse_files_write_and_read_nothing(tmp_
     before = sorted(tmp_path.rglob("*"))
     assert len(read(path).x) == 3
     assert sorted(tmp_path.rglob("*")) == before
+
+
+class Bomb:
+    """What a pickle would run."""
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (Path("executed"),)
+
+
+def test_pickles_of_a_tar_are_never_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    members = []
+    for i in range(3):
+        members += [(f"{i}.png", png(i)), (f"{i}.pkl", pickle.dumps(Bomb())), (f"{i}.pyd", pickle.dumps(Bomb()))]
+    path = write_tar(tmp_path / "a.tar", members)
+    assert read(path).labels == () and len(read(f"{path}#label=pkl").labels) == 1
+    assert "no known image format" in refused(lambda: read(f"{path}#image=pyd"))
+    assert not Path("executed").exists()
 
 
 def test_missing_and_strange_files_are_one_sentence(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 import typer
 
 from ganherd.cli.options import Json, Quiet, examples, print_json, print_result
-from ganherd.util.data_address import short_name
 from ganherd.util.errors import UserError, counted
 from ganherd.util.paths import expanded
 from ganherd.util.text import say, show
@@ -65,7 +64,10 @@ def data_inspect(
     from ganherd.data.readers import survey as surveys
     from ganherd.data.shards import shards
     from ganherd.recipe.schema import DataConfig
+    from ganherd.recipe.sources.data_address import short_name
+    from ganherd.util.registry import DATA_SOURCES
 
+    DATA_SOURCES.vouch(source)
     folder, files, choice = expanded(source), None, None
     given = [f"data.size={size}"] if size else []
     if surveys.holds_image_files(source):
@@ -124,6 +126,7 @@ def data_prepare(
     from ganherd.data.shards.prepare import prepare
     from ganherd.data.shards.prepare_samples import prepare_samples
     from ganherd.recipe.absolute_paths import absolute_path
+    from ganherd.recipe.sources.data_address import short_name
     from ganherd.util.meter import ProgressBar
 
     options = (size, crop, seed, jobs)

@@ -18,10 +18,10 @@ from ganherd.data.readers.image_tree import list_tree
 from ganherd.data.samples.image_sample import SampleSource, are_captions, number_labels
 from ganherd.data.samples.open_samples import is_sample_source, open_samples
 from ganherd.data.shards import shards
+from ganherd.recipe.plugins.recipe_plugins import is_named_source
 from ganherd.util.errors import counted, few
 from ganherd.util.files import JsonObject
 from ganherd.util.paths import expanded
-from ganherd.util.registry import DATA_SOURCES
 
 _TURNED = [turn for turn in TURNS if turn >= 5]  # recorded orientations that exchange width and height
 _GREY = ("1", "L", "LA", "La", "I", "F")  # modes of Pillow, in addition to 16-bit ones
@@ -107,7 +107,7 @@ def holds_image_files(source: str) -> bool:
     """Return whether `data.source` is a folder of image files, or tars or tables that hold some: these can be surveyed."""
     path = expanded(source)
     others = (shards.is_prepared, files_by_format.is_idx, files_by_format.is_cifar)
-    if source in DATA_SOURCES or (path.is_dir() and any(is_other(path) for is_other in others)):
+    if is_named_source(source) or (path.is_dir() and any(is_other(path) for is_other in others)):
         return False
     return path.is_dir() or is_sample_source(source)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from ganherd.data.samples.image_sample import choose_splits
 from ganherd.data.samples.tables import TableSource
-from ganherd.util.data_address import HUB, DataAddress
+from ganherd.recipe.sources.data_address import HUB, DataAddress
 from ganherd.util.errors import UserError, first_line
 
 # The library's readers that are used: they parse images and tables, and run nothing. Its reader `pandas` would load pickles.

@@ -10,9 +10,9 @@ from ganherd.data.samples.hub import open_hub
 from ganherd.data.samples.image_sample import SampleSource, with_splits
 from ganherd.data.samples.tables import TableSource
 from ganherd.data.samples.tar_files import IMAGE_SUFFIXES, TarSource, holds_cifar
-from ganherd.util.data_address import DataAddress, expand_pattern, parse_address
+from ganherd.recipe.plugins.recipe_plugins import is_named_source
+from ganherd.recipe.sources.data_address import DataAddress, expand_pattern, parse_address
 from ganherd.util.errors import UserError
-from ganherd.util.registry import DATA_SOURCES
 
 _SUFFIXES = (".tar", ".parquet")
 _INNER = ("data", *sorted(SPLITS))  # folders in which the Hub and others put files of a data set
@@ -20,7 +20,7 @@ _INNER = ("data", *sorted(SPLITS))  # folders in which the Hub and others put fi
 
 def is_sample_source(source: str) -> bool:
     """Return whether `data.source` names tars or tables of images, or a data set of the Hub."""
-    if source in DATA_SOURCES:
+    if is_named_source(source):
         return False
     address = parse_address(source)
     if address.is_hub or address.is_pattern:
