@@ -1,4 +1,4 @@
-"""A server that shows runs."""
+"""A server that shows runs, and a browser that opens its page."""
 
 from __future__ import annotations
 
@@ -7,6 +7,9 @@ from pathlib import Path
 
 import page_server
 import pytest
+from page_fixtures import browser, visit
+
+__all__ = ["browser", "visit"]
 
 
 @pytest.fixture(scope="package")

@@ -21,7 +21,7 @@ from ganherd.util.text import did_you_mean, printable
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
 _CHECKPOINT, _PART = re.compile(r"step-(\d{8,18})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
-NOT_OURS = ("tensorboard", "wandb")  # folders in which other programs write; W&B links to its last run
+NOT_OURS = ("tensorboard", "wandb", "mlruns")  # folders in which other programs write; W&B links to its last run
 
 
 class RunFolder:
@@ -57,6 +57,12 @@ class RunFolder:
             recorded = None
         name = self.path.name or self.path.resolve().name
         return printable(recorded or re.sub(r"^\d{5}-", "", name))
+
+    @property
+    def newest_picture(self) -> Path | None:
+        """The newest picture of samples: the one of the end, or that of the last step; None if none is drawn yet."""
+        final = self.samples / "final.png"
+        return final if final.is_file() else max(self.samples.glob("step-*.png"), default=None)
 
     @property
     def first(self) -> RunFolder:

@@ -10,10 +10,11 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from ganherd.runs.series import sprite_files
-from ganherd.ui import run_facts
-from ganherd.ui.run_catalog import LiveLook, RunCatalog, ShownRun, mtime_ms
+from ganherd.ui.run_catalog import RunCatalog
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.web import run_facts
+from ganherd.web.shown_run import LiveLook, ShownRun, mtime_ms
 
 PERIOD = 2.0  # seconds between two looks at the files
 _REREAD_AFTER = 5.0  # seconds after which an unchanged state is read again: a process can end without writing

@@ -9,11 +9,12 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from ganherd.runs.series import event_pages, sprite_files
-from ganherd.ui import run_facts, sampler
+from ganherd.ui import sampler
 from ganherd.ui.live import MOST_LISTENERS, LiveFeed
 from ganherd.ui.run_catalog import RunCatalog
 from ganherd.ui.sampler import SampleRequest, SampleService
 from ganherd.util.errors import UserError
+from ganherd.web import run_facts
 
 _MOST_PICTURE = 24 << 20  # bytes of samples/*.png
 _MOST_MEMBERS = 5000  # members whose lines are sent at once
@@ -127,9 +128,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
     def picture(run_id: RunId, if_none_match: Annotated[str, Header(max_length=100)] = "") -> Response:
         """Return the newest picture of samples that the run has drawn."""
         shown = catalog.run(run_id)
-        drawn = sorted(shown.folder.samples.glob("step-*.png"))
-        final = shown.folder.samples / "final.png"
-        path = final if final.is_file() else drawn[-1] if drawn else None
+        path = shown.folder.newest_picture
         if path is None:
             raise UserError("This run has no picture yet.")
         return _file(shown.read(path, _MOST_PICTURE), ".png", if_none_match)

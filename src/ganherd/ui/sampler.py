@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ganherd.runs.folder import mixture_of, step_without_mixture
-from ganherd.ui.run_catalog import ShownRun
 from ganherd.util import files
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject
+from ganherd.web.shown_run import ShownRun
 
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture, Samples

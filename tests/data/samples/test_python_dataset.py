@@ -15,6 +15,7 @@ from PIL import Image
 from torch.utils.data import ConcatDataset, DataLoader, IterableDataset, Subset, TensorDataset
 from torch.utils.data import Dataset as TorchDataset
 
+import ganherd
 from ganherd.data import from_dataset, load, prepare_dataset
 from ganherd.data.arrays import tidy
 from ganherd.data.samples.python_items import is_iterable_only, is_python_dataset
@@ -153,9 +154,19 @@ def test_kinds_of_data_are_told_apart() -> None:
     assert (
         is_iterable_only(Stream(1, values)) and is_iterable_only(iter([])) and not is_iterable_only(Photos(1, values))
     )
-    assert is_python_dataset(Photos(1, values)) and is_python_dataset([1]) and is_python_dataset(Stream(1, values))
-    for other in (np.zeros(3), torch.zeros(3), "digits", (np.zeros(3), np.zeros(3)), {"source": "digits"}, 5):
+    assert is_python_dataset(Photos(1, values)) and is_python_dataset(Stream(1, values))
+    for other in (np.zeros(3), torch.zeros(3), "digits", (np.zeros(3), np.zeros(3)), {"source": "digits"}, [[0, 1]], 5):
         assert not is_python_dataset(other)
+
+
+def test_the_python_api_trains_on_a_data_set_and_refuses_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    photos = Photos(60, lambda i: (torch.from_numpy(values(i, 1, 8, 8)), i % 3))
+    run = ganherd.train(data=photos, budget=2, run="run", quiet=True, finishers=())
+    assert run.mixture.labels == ("ant", "bee", "cat")
+    assert "prepare_dataset" in refused(lambda: ganherd.train(data=Stream(4, values), run="stream", quiet=True))
 
 
 # --- iterable -------------------------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ def is_iterable_only(dataset: Any) -> bool:
 
 
 def is_python_dataset(data: Any) -> bool:
-    """Return whether an object can be read as a data set of items: a map-style or an iterable one, no array and no text."""
-    if isinstance(data, str | bytes | tuple | Mapping) or hasattr(data, "__array__") or hasattr(data, "dtype"):
+    """Return whether an object is a data set of items, map-style or iterable: neither arrays, nor lists of numbers, nor text."""
+    if isinstance(data, str | bytes | tuple | list | Mapping) or hasattr(data, "__array__") or hasattr(data, "dtype"):
         return False
     return is_iterable_only(data) or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.recipe.sources.data_address import HUB
 from ganherd.util.files import JsonObject
+from ganherd.util.objects.memory_objects import is_in_memory
 from ganherd.util.paths import expanded
 from ganherd.util.registry import (
     AUGMENTATIONS,
@@ -35,7 +36,7 @@ def is_named_source(source: str) -> bool:
     >>> is_named_source("digits"), is_named_source("hf:mnist")
     (True, False)
     """
-    if source.startswith(HUB):  # a data set of the Hugging Face Hub, and no object of a module `hf`
+    if is_in_memory(source) or source.startswith(HUB):  # an object, or a data set of the Hub: `hf` is no module
         return False
     return DATA_SOURCES.is_known(source) and not (is_target(source) and expanded(source).exists())
 
@@ -65,6 +66,8 @@ def record_of(recipe: Recipe) -> list[JsonObject]:
     """Return what run.json records about each plug-in: its package and version, its module, and a hash of its code."""
     records = []
     for registry, name in plugins_of(recipe):
+        if is_in_memory(name):  # its fingerprint is part of its name
+            continue
         package, version = registry.package_of(name)
         module = registry.module_of(name)
         facts = {"package": package, "version": version, "module": module, "sha256": code_digest(module)}

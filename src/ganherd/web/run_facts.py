@@ -16,10 +16,10 @@ from ganherd.runs.run_list import RunSummary, summarise
 from ganherd.runs.run_status import PartsStatus, current_state, current_verdict, describe, seconds_left
 from ganherd.runs.series import sprite_files
 from ganherd.training.health.look_labels import LOOK_LABELS
-from ganherd.ui.run_catalog import ShownRun, mtime_ms
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import without_controls
+from ganherd.web.shown_run import ShownRun, mtime_ms
 
 _CHANGING = ("running", "restarting", "unknown", "")  # states that can change although no file does
 _MOST_SCORES = 16 << 20  # bytes of scores.json
@@ -55,7 +55,7 @@ def summary(run: ShownRun) -> JsonObject:
             answer |= progress(run)
         sheets = sprite_files.saved_sheets(run.folder.sprites)
         answer["sprites"] = bool(sheets) and sprite_files.read_index(run.folder.sprites) is not None
-        answer["picture"] = any(run.folder.samples.glob("*.png"))
+        answer["picture"] = run.folder.newest_picture is not None
     answer = clean(answer)
     run.summary = version, answer
     return answer
