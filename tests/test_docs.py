@@ -30,6 +30,7 @@ MADE_BY_READERS = {
     "mine.yaml",
     "pictures",
     "pictures-64",
+    "birds-{000..009}.tar",
 }  # what the documents tell people to write or to have
 MADE_BY_RUNS = {
     "recipe.yaml", "checkpoints/", "samples/", "sprites/", "mixture/", "ranks/", "parts/", "site/", "made/",

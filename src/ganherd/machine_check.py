@@ -124,6 +124,8 @@ def _mpi() -> Iterator[CheckRow]:
 def _extras() -> Iterator[CheckRow]:
     """extras: packages that single commands need."""
     for package, extra, use in (
+        ("pyarrow", "parquet", "data.source: FILE.parquet"),
+        ("datasets", "hf", "data.source: hf:owner/name"),
         ("tensorboard", "tensorboard", "run.tensorboard"),
         ("wandb", "wandb", "run.wandb"),
     ):

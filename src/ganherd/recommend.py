@@ -23,7 +23,6 @@ from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import DataConfig, Recipe, parse_budget
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
-from ganherd.util.paths import expanded
 from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.text import duration, size
 
@@ -148,9 +147,8 @@ def choose_for(source: str, asked: str | None = None, given: Sequence[str] = ())
         asked: The recipe, if the user named one.
         given: The user's own overrides, which come last.
     """
-    path = expanded(source)
-    if surveys.is_image_folder(path):
-        return choose_for_folder(source, surveys.survey(path), asked, given)
+    if surveys.holds_image_files(source):
+        return choose_for_folder(source, surveys.survey(source), asked, given)
     DATA_SOURCES.vouch(source)
     dataset = load(DataConfig(source=source))
     facts = {

@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import yaml
 from PIL import Image
+from sample_files import labelled, write_tar
 
 from ganherd import recommend
-from ganherd.data.readers.survey import is_image_folder, survey
+from ganherd.data.readers.survey import holds_image_files, survey
+from ganherd.recipe import recipe_file
 
 TINY = ["--set", "nets.generator.width=4", "--set", "nets.discriminator.width=4",
         "--set", "engine={name: loop, threads: 1, chunk: 1}", "--budget", "2steps", "--quiet"]  # fmt: skip
@@ -41,7 +43,7 @@ def pictures(cli) -> Path:
 
 
 def test_a_survey_describes_files_without_decoding_them(pictures: Path) -> None:
-    files = survey(pictures)
+    files = survey(str(pictures))
     assert files.classes == {"cat": 20, "dog": 6} and files.images == 26
     assert files.kinds == {"colour": 24, "grey": 2, "with transparency": 1, "16-bit": 1, "CMYK": 1}
     assert files.is_varied and files.side == 47
@@ -53,11 +55,11 @@ def test_a_survey_describes_files_without_decoding_them(pictures: Path) -> None:
 
 
 def test_only_trees_of_images_are_surveyed(pictures: Path) -> None:
-    assert is_image_folder(pictures)
-    assert not is_image_folder(pictures / "cat/00.png")
+    assert holds_image_files(str(pictures))
+    assert not holds_image_files(str(pictures / "cat/00.png"))
     Path("idx").mkdir()
     Path("idx/train-images-idx3-ubyte").write_bytes(b"")
-    assert not is_image_folder(Path("idx"))
+    assert not holds_image_files("idx")
 
 
 def test_inspect_describes_images_of_any_size_and_kind(cli, pictures: Path) -> None:
@@ -85,7 +87,7 @@ def test_inspect_describes_what_train_would_refuse(cli, pictures: Path) -> None:
     Path("pictures/empty").mkdir()
     answer = cli("data", "inspect", pictures)
     assert answer.code == 0 and "files: 26 images" in answer.out
-    assert "`ganherd train` would refuse this folder: the class folder pictures/empty is empty" in answer.out
+    assert "`ganherd train` would refuse this: the class folder pictures/empty is empty" in answer.out
     facts = json.loads(cli("data", "inspect", pictures, "--json").out)
     assert facts["files"]["classes"] == {"cat": 20, "dog": 6, "empty": 0} and "is empty" in facts["refused"]
     assert "is empty; add images or remove the folder" in cli("train", pictures, "--quiet").sentence
@@ -183,7 +185,7 @@ def test_images_of_other_splits_do_not_count_as_training_images(cli) -> None:
         Path("split", folder).mkdir(parents=True)
         for k in range(number):
             noise(20, 20 + k, 3).save(f"split/{folder}/{k}.png")
-    files = survey(Path("split"))
+    files = survey("split")
     assert (files.images, files.train, files.classes) == (10, 5, {"cat": 3, "dog": 2})
     assert recommend.survey_facts(files)["train"] == 5
 
@@ -201,3 +203,31 @@ def test_on_a_gpu_few_images_get_two_phases(cli, pictures: Path, monkeypatch: py
     first = phases.before(wanted)
     assert (first.data.partition, first.herd.members, first.train.budget) == ("all", 1, "600s")
     assert phases.foreseen(phases.after(wanted), first).members == 2  # the nets of both phases fit
+
+
+def test_tars_are_trained_on_and_the_run_resumes_from_another_folder(
+    cli, brief, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for k in range(2):
+        members = labelled(range(60 * k, 60 * k + 60), width=8, height=8, colour=False)
+        write_tar(tmp_path / "tars" / f"bugs-{k}.tar", members)
+    source = "tars/bugs-{0..1}.tar#label=cls"
+    first = cli("train", source, *TINY, "--run", "run")
+    assert first.code == 0
+    recorded = recipe_file.load(tmp_path / "run" / "recipe.yaml").data.source
+    assert recorded == str(tmp_path / source)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert cli("train", "--resume", "../run", "--budget", "4steps", "--quiet").code == 0
+    write_tar(tmp_path / "tars" / "bugs-1.tar", labelled(range(200, 260), width=8, height=8, colour=False))
+    changed = cli("train", "--resume", "../run", "--budget", "6steps", "--quiet")
+    assert changed.code == 2 and "data" in changed.sentence
+
+
+def test_a_wrong_source_of_samples_is_one_sentence(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_tar(tmp_path / "bugs.tar", labelled(range(6)))
+    assert "there is no file bugs-0.tar" in cli("train", "bugs-{0..3}.tar").sentence
+    assert "did you mean 'label'?" in cli("train", "bugs.tar#lable=cls").sentence
+    assert "no option" in cli("data", "inspect", "bugs.tar#label=").sentence

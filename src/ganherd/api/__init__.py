@@ -50,7 +50,8 @@ def train(
         recipe: The name of a packaged recipe, a file, a mapping or a `Recipe`. Default: chosen for the data; without data,
             digits-wcgan.
         overrides: Settings such as `train.batch=32`, as `--set` takes them. They come last.
-        data: Images or points: arrays x or (x, y), a name such as mnist, a file or a folder. Labels may be numbers or names.
+        data: Images or points: arrays x or (x, y), a map-style torch `Dataset`, a name such as mnist, a file or a folder. Labels
+            may be numbers or names.
         nets: (Generator, Discriminator): classes of plain modules for one GAN, or functions that build one. They may be defined
             anywhere, also in a notebook or a function. Or the section `nets` of a recipe, in which such classes may stand.
         budget: The length: 5000steps, 20epochs, 10m, or a number of steps.

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ganherd.recipe.preset_texts import preset_names
+from ganherd.recipe.sources.data_address import HUB, parse_address
 from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
 from ganherd.util.text import did_you_mean, nearest
+
+_SUFFIXES = (".npz", ".npy", ".parquet", ".tar")
 
 
 def refuse_misspelt(word: str) -> None:
@@ -20,7 +24,7 @@ def refuse_misspelt(word: str) -> None:
 
 
 def is_own_data(word: str) -> bool:
-    """Return whether a word is a folder without a recipe, an .npz or an .npy.
+    """Return whether a word is a folder without a recipe, a file of arrays or images, or a data set of the Hub.
 
     Raises:
         UserError: It is a folder and also the name of a packaged recipe, or a folder of runs, or it contains the current folder.
@@ -28,9 +32,7 @@ def is_own_data(word: str) -> bool:
     path = expanded(word)
     try:
         has_recipe = any((path / name).is_file() for name in ("recipe.yaml", "run.json"))
-        is_data = (
-            word != "" and not has_recipe and (path.is_dir() or (path.suffix in (".npz", ".npy") and path.is_file()))
-        )
+        is_data = word != "" and not has_recipe and (path.is_dir() or _is_data_file(word))
     except (OSError, ValueError):  # not a path
         return False
     if is_data and word in preset_names():
@@ -45,3 +47,12 @@ def is_own_data(word: str) -> bool:
             f"{word} contains the current folder, so runs would be written into the data: change to another folder first."
         )
     return is_data
+
+
+def _is_data_file(word: str) -> bool:
+    """Return whether a word is a file of arrays or images, a pattern of such files, or a data set of the Hub."""
+    if word.startswith(HUB):
+        return True
+    address = parse_address(word)
+    is_there = os.path.isfile(address.place) or address.is_pattern
+    return is_there and Path(address.place).suffix.lower() in _SUFFIXES

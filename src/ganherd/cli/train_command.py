@@ -51,6 +51,7 @@ class TrainCommand:
             grows: The recipe is that of the run that --grow names.
         """
         from ganherd.cli.own_data import is_own_data, refuse_misspelt
+        from ganherd.recipe.sources.data_address import short_name
 
         source = self.recipe
         if source:
@@ -66,13 +67,13 @@ class TrainCommand:
             return
         refuse((self.resume, f"--resume uses the data of the run: leave {source} out."))
         if grows and recipe_name is None:
-            self.name, self.recipe = Path(source).stem, None
+            self.name, self.recipe = short_name(source), None
             self.overrides = [f"data.source={source}", *self.overrides]
             return
         from ganherd import recommend
 
         choice = recommend.choose_for(source, recipe_name, self.overrides)
-        self.name, self.recipe, self.overrides = Path(source).stem, choice.recipe, list(choice.sets)
+        self.name, self.recipe, self.overrides = short_name(source), choice.recipe, list(choice.sets)
         self.chosen = choice.text()
 
     def show_choice(self) -> None:

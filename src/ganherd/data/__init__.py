@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from ganherd.data.dataset import Dataset, load
+from ganherd.data.samples.python_dataset import from_dataset, prepare_dataset
 
-__all__ = ["Dataset", "load"]
+__all__ = ["Dataset", "from_dataset", "load", "prepare_dataset"]

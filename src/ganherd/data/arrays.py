@@ -87,8 +87,8 @@ def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | N
         points = [np.ascontiguousarray(part, dtype=np.float32) for part in both]
         return points[0], points[1] if x_test is not None else None, []
     order, notes = _layout(x, name)
-    scale, more = _range(both, name)
-    images = [_to_uint8(order(part), *scale) for part in both]
+    scale, more = scale_to_bytes(both, name)
+    images = [to_uint8(order(part), *scale) for part in both]
     return images[0], images[1] if x_test is not None else None, [*notes, *more]
 
 
@@ -112,7 +112,7 @@ def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
     )
 
 
-def _range(parts: list[Array], name: str) -> tuple[tuple[float, float], list[str]]:
+def scale_to_bytes(parts: list[Array], name: str) -> tuple[tuple[float, float], list[str]]:
     """Return the offset and the factor that bring the values to 0 … 255, the same for both sets."""
     kind = parts[0].dtype
     if any(part.dtype.kind != kind.kind for part in parts):
@@ -138,7 +138,7 @@ def _range(parts: list[Array], name: str) -> tuple[tuple[float, float], list[str
     raise UserError(f"{name} has float values in [{low:.4g}, {high:.4g}]; bring them to [0, 1], [-1, 1] or [0, 255].")
 
 
-def _to_uint8(x: Array, add: float, times: float) -> Array:
+def to_uint8(x: Array, add: float, times: float) -> Array:
     """Return (x + add) * times, rounded to bytes."""
     if x.dtype == np.uint8 and (add, times) == (0.0, 1.0):
         return np.ascontiguousarray(x)

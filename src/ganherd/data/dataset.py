@@ -16,6 +16,8 @@ from ganherd.data.keyed import shuffle
 from ganherd.data.readers import in_memory
 from ganherd.data.readers.class_folders import resized
 from ganherd.data.readers.named import read_named, read_path
+from ganherd.data.samples.open_samples import is_sample_source, open_samples
+from ganherd.data.samples.read_samples import read_samples
 from ganherd.data.shards import shards
 from ganherd.recipe import schema
 from ganherd.recipe.plugins.recipe_plugins import is_named_source
@@ -158,6 +160,9 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
         return in_memory.read(name), in_memory.NAME
     if is_named_source(name):
         return read_named(settings), name
+    if is_sample_source(name):
+        samples = open_samples(name)
+        return read_samples(samples, settings), samples.name
     path = expanded(name)
     if not path.exists():
         if path.is_absolute():

@@ -15,6 +15,7 @@ from typing import TypeVar
 from ganherd.recipe.base import Section
 from ganherd.recipe.plugins.recipe_plugins import is_named_source
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sources.data_address import absolute_address
 from ganherd.util.paths import expanded
 from ganherd.util.user_code import folders_with
 
@@ -69,6 +70,6 @@ def absolute_path(text: str, names: Collection[str] = ()) -> str:
         return text
     try:
         path = os.path.abspath(expanded(text))
-        return path if os.path.exists(path) else text
+        return path if os.path.exists(path) else absolute_address(text)
     except (OSError, RuntimeError, ValueError):  # no such user, a zero byte
         return text

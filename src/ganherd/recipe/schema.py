@@ -46,14 +46,16 @@ __all__ = ["NetConfig", "Recipe", "parse_budget", "parse_bytes"]
 class DataConfig(Section):
     """The training data, and the rows of it that each member sees."""
 
-    source: str = "digits"  # a name of `ganherd data list`, or a path (.npz, .npy, idx files, points in .txt, a folder)
+    # a name of `ganherd data list`, a path (.npz, .npy, .parquet, .tar, idx files, points in .txt, a folder), a pattern of files
+    # such as images-{000..009}.tar, or hf:owner/name; options follow after #, such as #image=photo,label=breed,split=train
+    source: str = "digits"
     # by-class: one member per class; all: every member sees all rows; diet: every member sees its own random fraction
     partition: Literal["by-class", "all", "diet"] = "by-class"
     diet: float = Field(1.0, gt=0, le=1)  # fraction of the data that each member sees (partition: diet)
     holdout: float = Field(0.2, ge=0, lt=1)  # fraction of each class that is held out, if the source has no test set
     epoch: Literal["largest", "smallest", "mean"] = "largest"  # member whose data one epoch goes through once
     size: int | None = Field(None, ge=2)  # width and height, in pixels, to which images are cropped and resized
-    bad_images: Literal["refuse", "skip"] = "refuse"  # what to do with files of a folder that are not images
+    bad_images: Literal["refuse", "skip"] = "refuse"  # what to do with files that are not images
     points: int | None = Field(None, ge=1)  # number of training points that are drawn (toys) or kept (r15)
     settings: dict[str, Any] = Field({}, validate_default=True)  # settings of a data source of your own
 

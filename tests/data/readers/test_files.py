@@ -203,9 +203,9 @@ def test_missing_sources_say_what_to_do(tmp_path: Path, monkeypatch: pytest.Monk
         load(DataConfig(source="digit"))
     with pytest.raises(UserError, match="neither a known name nor a file"):
         load(DataConfig(source=str(tmp_path / "nothing.npz")))
-    (tmp_path / "data.parquet").write_bytes(b"PAR1")
+    (tmp_path / "data.feather").write_bytes(b"PAR1")
     with pytest.raises(UserError, match="no data that ganherd reads"):
-        load(DataConfig(source=str(tmp_path / "data.parquet")))
+        load(DataConfig(source=str(tmp_path / "data.feather")))
 
 
 # --- idx ------------------------------------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_killed_at_any_moment_it_goes_on_and_ends_the_same(tmp_path: Path, monke
     tree(tmp_path / "tree", {"grey": 3}, colour=False)
     prepare(tmp_path / "tree", tmp_path / "whole", 4, jobs=1)
     monkeypatch.setattr(worker, "UNIT", 2)
-    monkeypatch.setattr(preparing, "_pool", lambda jobs: Inline())
+    monkeypatch.setattr(preparing, "worker_pool", lambda jobs: Inline())
     read: list[str] = []
 
     def noted(path: Path, *rest: Any, **more: Any) -> Any:
@@ -125,7 +125,7 @@ def test_kill_9_loses_nothing_that_was_done_and_leaves_no_worker(
         time.sleep(0.01)
     read: list[str] = []
     monkeypatch.setattr(worker, "UNIT", 2)
-    monkeypatch.setattr(preparing, "_pool", lambda jobs: Inline())
+    monkeypatch.setattr(preparing, "worker_pool", lambda jobs: Inline())
     monkeypatch.setattr(class_folders, "decode", lambda path, *a, **k: read.append(path.name) or decode(path, *a, **k))
     seen: list[tuple[int, int]] = []
     prepare(tmp_path / "tree", tmp_path / "out", 4, jobs=2, progress=lambda *at: seen.append(at))
@@ -164,7 +164,7 @@ def test_settings_are_not_mixed(tmp_path: Path) -> None:
     prepare(tmp_path / "tree", out, 4, jobs=1)  # the same again is no work
     assert "--size 4, not 5" in refused(lambda: prepare(tmp_path / "tree", out, 5))
     assert "--crop centre, not random" in refused(lambda: prepare(tmp_path / "tree", out, 4, "random"))
-    assert "the folder" in refused(lambda: prepare(tmp_path / "twin", out, 4))
+    assert "the data" in refused(lambda: prepare(tmp_path / "twin", out, 4))
     assert "--crop random" in refused(lambda: prepare(tmp_path / "tree", out, 4, seed=1))
     (tmp_path / "tree" / "a" / "new.png").write_bytes((tmp_path / "tree" / "a" / "00.png").read_bytes())
     assert "changed since" in refused(lambda: prepare(tmp_path / "tree", out, 4))

@@ -64,13 +64,14 @@ def data_inspect(
     from ganherd.data.readers import survey as surveys
     from ganherd.data.shards import shards
     from ganherd.recipe.schema import DataConfig
+    from ganherd.recipe.sources.data_address import short_name
     from ganherd.util.registry import DATA_SOURCES
 
     DATA_SOURCES.vouch(source)
     folder, files, choice = expanded(source), None, None
     given = [f"data.size={size}"] if size else []
-    if source not in DATA_SOURCES and surveys.is_image_folder(folder):
-        files = surveys.survey(folder)
+    if surveys.holds_image_files(source):
+        files = surveys.survey(source)
         choice = advising.choose_for_folder(source, files, given=given)
     # images of one size are shown as they are, unless they are large; others as training would resize them
     if choice and files and size is None and (files.is_varied or files.side > LARGE):
@@ -81,12 +82,12 @@ def data_inspect(
         if files is None:
             raise
         facts = {"name": folder.name, "files": files.facts(), "refused": str(error)}
-        print_result(as_json, facts, f"{files.text()}\n`ganherd train` would refuse this folder: {error}")
+        print_result(as_json, facts, f"{files.text()}\n`ganherd train` would refuse this: {error}")
         return
     prepared = advising.has_fixed_size(dataset)
     if prepared:
         shards.verify(folder)
-    path = sheet or Path(f"{Path(source).stem or 'data'}-sheet.png")
+    path = sheet or Path(f"{short_name(source)}-sheet.png")
     looking.contact_sheet(dataset, path)
     facts = looking.describe(dataset) | ({"files": files.facts()} if files else {}) | {"contact_sheet": str(path)}
     text = "\n".join([*([files.text(skipped=False)] if files else []), looking.text(facts)])
@@ -102,9 +103,12 @@ def data_inspect(
 
 @data_app.command("prepare", epilog=examples("ganherd data prepare pictures --size 64", "ganherd train pictures-64"))
 def data_prepare(
-    folder: Annotated[Path, typer.Argument(help="Folder with images of any size, in one folder for each class.")],
+    source: Annotated[
+        str,
+        typer.Argument(help="Folder of images, in one folder for each class; tars or Parquet files; or hf:owner/name."),
+    ],
     out: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Prepared folder to train from. Default: FOLDER-SIZE.")
+        Path | None, typer.Option("-o", "--output", help="Prepared folder to train from. Default: NAME-SIZE.")
     ] = None,
     size: Annotated[int, typer.Option(min=2, help="Width and height in pixels.")] = 64,
     crop: Annotated[
@@ -117,13 +121,23 @@ def data_prepare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Resize a folder of images once, for training at any scale. If interrupted, the same command continues."""
+    """Resize images once, for training at any scale. If interrupted, the same command continues."""
+    from ganherd.data.samples.open_samples import is_sample_source, open_samples
     from ganherd.data.shards.prepare import prepare
+    from ganherd.data.shards.prepare_samples import prepare_samples
+    from ganherd.recipe.absolute_paths import absolute_path
+    from ganherd.recipe.sources.data_address import short_name
     from ganherd.util.meter import ProgressBar
 
-    out = out or Path(f"{folder.resolve().name}-{size}")
+    options = (size, crop, seed, jobs)
+    samples = open_samples(source) if is_sample_source(source) else None
+    folder = expanded(source)
+    out = out or Path(f"{short_name(source) if samples else folder.resolve().name}-{size}")
     with ProgressBar("images", quiet or as_json) as meter:
-        index = prepare(folder, out, size, crop, seed, jobs, meter.at)
+        if samples is not None:
+            index = prepare_samples(samples, absolute_path(source), out, *options, meter.at)
+        else:
+            index = prepare(folder, out, *options, meter.at)
     counts = {label: 0 for label in index.labels}
     for shard in index.shards:
         if shard.label >= 0:

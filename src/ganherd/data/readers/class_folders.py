@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -46,10 +46,7 @@ def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
             )
         images[group.split] += own
         y[group.split] += [group.label] * len(own)
-    bad = few([f"{name} ({why})" for name, why in reader.skipped], 5)
-    bad = f"{counted(len(reader.skipped), 'files')} in {root} cannot be used as images: {bad}" if bad else ""
-    if bad and settings.bad_images == "refuse":
-        raise UserError(f"{bad}; remove what is no image, or skip it with --set data.bad_images=skip.")
+    bad = reader.bad_images(str(root), settings.bad_images)
     for group in tree.groups:
         if not images[group.split]:
             raise UserError(f"{root / group.folder} holds no images ({', '.join(FORMATS)}).")
@@ -97,11 +94,12 @@ def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: t
 
 
 def decode(
-    path: Path, size: int | None = None, place: tuple[float, float] = CENTRE, draft: bool = False
+    source: Path | IO[bytes], size: int | None = None, place: tuple[float, float] = CENTRE, draft: bool = False
 ) -> tuple[Array, set[str]]:
     """Return an image as uint8 [H, W] (grey) or [H, W, 3], and what was converted.
 
     Args:
+        source: An image file, or its content.
         size: Width and height to which the image is cropped and resized; None: leave it as it is.
         place: Position of the square, from (0, 0) for left and top to (1, 1) for right and bottom.
         draft: Decode a JPEG that is much larger than `size` at a half, a quarter or an eighth of its size. This is much
@@ -112,12 +110,29 @@ def decode(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)  # a small file that unpacks to gigabytes
-        with Image.open(path, formats=FORMATS) as file:
+        with Image.open(source, formats=FORMATS) as file:
             whole, turn = file.size, file.getexif().get(0x0112)
             if draft and size is not None:
                 file.draft(None, (2 * size, 2 * size))  # no smaller than this: the resizing still does the work
             file.load()
-            image: Any = file
+            return to_bytes(file, size, place, whole, turn)
+
+
+def to_bytes(
+    image: Any,
+    size: int | None = None,
+    place: tuple[float, float] = CENTRE,
+    whole: tuple[int, int] | None = None,
+    turn: int | None = None,
+) -> tuple[Array, set[str]]:
+    """Return an image of Pillow as `decode` does.
+
+    Args:
+        whole: Width and height of the image file, if it was decoded at a fraction of that.
+        turn: The orientation that a camera recorded.
+    """
+    from PIL import Image
+
     done: set[str] = set()
     if image.mode == "I" or image.mode.startswith("I;16"):
         values = np.asarray(image).astype(np.int64)
@@ -157,7 +172,7 @@ class ImageReader:
 
     root: Path
     size: int | None  # width and height to which images are cropped and resized; None: leave them as they are
-    first: tuple[Path, tuple[int, ...]] | None = None  # the first image, and its height and width
+    first: tuple[str, tuple[int, ...]] | None = None  # the first image, and its height and width
     colour: bool = False  # whether any image has colour
     grey: int = 0  # number of grey images
     skipped: list[tuple[str, str]] = field(default_factory=list)  # files that are no images, and why
@@ -169,25 +184,44 @@ class ImageReader:
         images = []
         for name in names:
             path = Path(self.root, folder, name)
-            try:
-                if not path.is_file():  # a pipe would block, and a broken link has no content
-                    raise ValueError("it is no file")
-                image, done = decode(path, self.size, **options)
-            except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
-                self.skipped.append((os.path.join(folder, name), why_unreadable(error)))
-                continue
-            self.first = self.first or (path, image.shape[:2])
-            if image.shape[:2] != self.first[1]:
-                raise UserError(
-                    f"images differ in size: {_with_size(*self.first)} and {_with_size(path, image.shape)}; "
-                    "bring them to one size with --set data.size=64, or --size 64 for data inspect."
-                )
-            self.colour |= image.ndim == 3
-            self.grey += image.ndim == 2
-            self.converted.update(done)
-            self.files[identity(path)] += 1
-            images.append(image)
+            problem = (
+                "" if os.path.isfile(path) else "it is no file"
+            )  # a pipe would block, and a broken link has no content
+            image = self.take(path, os.path.join(folder, name), str(path), problem, **options)
+            if image is not None:
+                self.files[identity(path)] += 1
+                images.append(image)
         return images
+
+    def take(
+        self, source: Path | IO[bytes], name: str, where: str = "", problem: str = "", **options: Any
+    ) -> Array | None:
+        """Return one image; None if it cannot be used.
+
+        Args:
+            source: An image file, or its content.
+            name: What the list of skipped images calls it.
+            where: What other messages call it; default: `name`.
+            problem: Why it cannot be used, if that is known already.
+            options: Those of `decode`.
+        """
+        try:
+            if problem:
+                raise ValueError(problem)
+            image, done = decode(source, self.size, **options)
+        except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
+            self.skipped.append((name, why_unreadable(error)))
+            return None
+        self.first = self.first or (where or name, image.shape[:2])
+        if image.shape[:2] != self.first[1]:
+            raise UserError(
+                f"images differ in size: {_with_size(*self.first)} and {_with_size(where or name, image.shape)}; "
+                "bring them to one size with --set data.size=64, or --size 64 for data inspect."
+            )
+        self.colour |= image.ndim == 3
+        self.grey += image.ndim == 2
+        self.converted.update(done)
+        return image
 
     def stack(self, images: list[Array]) -> Array:
         """Return images as one array [n, C, H, W]; grey images repeat their channel if others have colour."""
@@ -196,6 +230,20 @@ class ImageReader:
         for i, image in enumerate(images):
             out[i] = image if image.ndim == 2 else image.transpose(2, 0, 1)
         return out
+
+    def bad_images(self, name: str, policy: Literal["refuse", "skip"]) -> str:
+        """Return what was skipped, in words; refuse it if that is the policy.
+
+        Args:
+            name: What the images are in.
+        """
+        if not self.skipped:
+            return ""
+        listed = few([f"{file} ({why})" for file, why in self.skipped], 5)
+        bad = f"{counted(len(self.skipped), 'files')} in {name} cannot be used as images: {listed}"
+        if policy == "refuse":
+            raise UserError(f"{bad}; remove what is no image, or skip it with --set data.bad_images=skip.")
+        return bad
 
     def notes(self) -> list[str]:
         """Return notes for the user: what was converted, and files that are links to others."""
@@ -215,5 +263,5 @@ def why_unreadable(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
-def _with_size(path: Path, shape: tuple[int, ...]) -> str:
-    return f"{path} is {shape[1]} × {shape[0]}"
+def _with_size(name: str, shape: tuple[int, ...]) -> str:
+    return f"{name} is {shape[1]} × {shape[0]}"

@@ -20,7 +20,7 @@ from numpy.lib.npyio import NpzFile
 from ganherd.data.arrays import Array, RawData
 from ganherd.data.readers.memory_map import map_bytes, map_member
 from ganherd.data.readers.pickles import read_pickle
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, first_line
 from ganherd.util.memory import is_out_of_memory, reason, require_memory
 
 _LESS = "use a part of the data, or a machine with more memory"
@@ -46,7 +46,7 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise
     except _BROKEN as error:
         kind = UserError if isinstance(error, OSError) and error.errno else UnreadableFile  # the system refused it
-        why = f"{reason(error)}; {_LESS}" if is_out_of_memory(error) else str(error).rstrip(".") or type(error).__name__
+        why = f"{reason(error)}; {_LESS}" if is_out_of_memory(error) else first_line(error).rstrip(":")
         raise kind(f"{path} cannot be read as {what}: {why}.") from None
 
 

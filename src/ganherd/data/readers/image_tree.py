@@ -48,7 +48,7 @@ def list_tree(root: Path, leave_out: Path | None = None, allow_empty: bool = Fal
         allow_empty: Accept folders without files.
     """
     seen = {identity(root)} | ({identity(leave_out)} if leave_out and leave_out.exists() else set())
-    inside = {entry.name.lower(): entry.name for entry in _entries(root) if _is_new(entry, seen)}
+    inside = {entry.name.lower(): entry.name for entry in visible_entries(root) if _is_new(entry, seen)}
     test = [inside[name] for name in TEST_NAMES if name in inside]
     if "train" not in inside or not test or set(inside) - SPLITS:
         labels, groups, unclassified = _split(root, "", "train", None, seen, allow_empty)
@@ -68,7 +68,7 @@ def _split(
 ) -> tuple[tuple[str, ...], list[FileGroup], list[str]]:
     """Return the labels, groups and unclassified files of one split; `known` are the labels of the training split."""
     here = root / folder
-    entries = _entries(here)
+    entries = visible_entries(here)
     seen = {*seen, identity(here)}
     names = [entry.name for entry in entries if _is_new(entry, seen)]
     files = tuple(entry.name for entry in entries if not _is_dir(entry))
@@ -96,7 +96,7 @@ def _split(
 
 def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
     """Yield all files below a folder in order; links back to a folder that was entered before are not followed."""
-    levels = [("", iter(_entries(top)))]
+    levels = [("", iter(visible_entries(top)))]
     while levels:
         before, entries = levels[-1]
         for entry in entries:
@@ -105,13 +105,13 @@ def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
                 yield name
             elif (this := identity(entry.path)) not in seen:
                 seen.add(this)
-                levels.append((name, iter(_entries(entry.path))))
+                levels.append((name, iter(visible_entries(entry.path))))
                 break
         else:
             levels.pop()
 
 
-def _entries(folder: str | Path) -> list[os.DirEntry[str]]:
+def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:
     """Return the entries of a folder in order, without hidden ones."""
     try:
         with os.scandir(folder) as entries:

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from ganherd.data.arrays import Array, RawData
+from ganherd.data.samples.python_dataset import from_dataset
+from ganherd.data.samples.python_items import is_python_dataset
 from ganherd.util.errors import UserError
 from ganherd.util.objects.memory_objects import MemoryObject, content_bytes, find, is_in_memory
 
@@ -21,7 +23,8 @@ def hold(data: Any) -> MemoryObject:
     """Return the data with a name for `data.source`, which finds it as long as the returned object exists.
 
     Args:
-        data: Images or points as x, (x, y) or (x, y, x_test, y_test), arrays or tensors; y may hold the names of classes.
+        data: Images or points as x, (x, y) or (x, y, x_test, y_test), arrays or tensors; y may hold the names of classes. Or a
+            map-style data set, such as a `torch.utils.data.Dataset`.
 
     >>> held = hold((np.zeros((4, 8, 8)), ["cat", "cat", "dog", "dog"]))
     >>> read(held.name).x.shape
@@ -46,9 +49,11 @@ def read(name: str) -> RawData:
 
 
 def _raw(data: Any) -> RawData:
-    """Return the arrays of data in memory. Another kind of data, such as a torch Dataset, is a case here."""
+    """Return the arrays of data in memory."""
     if isinstance(data, RawData):
         return data
+    if is_python_dataset(data):
+        return from_dataset(data)
     each = list(data) if isinstance(data, tuple) else [data]
     if len(each) not in (1, 2, 4):
         raise UserError(f"data has {len(each)} arrays: give x, (x, y) or (x, y, x_test, y_test).")

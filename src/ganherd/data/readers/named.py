@@ -211,5 +211,6 @@ def read_path(path: Path, settings: schema.DataConfig, mapped: bool = False) -> 
     if "idx" in name or name.endswith("ubyte"):
         return files_by_format.read_idx_images(path)
     raise UserError(
-        f"{path} is no data that ganherd reads: an .npz or .npy, idx files, CIFAR, points in .txt, or a folder of images."
+        f"{path} is no data that ganherd reads: an .npz, .npy, .parquet or .tar, idx files, CIFAR, points in .txt, or a "
+        "folder of images."
     )

@@ -1,19 +1,27 @@
-"""Survey a folder of images by the headers of its files: sizes, colours and counts. No image is decoded."""
+"""Survey images by the headers of their files: sizes, colours and counts. No image is decoded."""
 
 from __future__ import annotations
 
+import io
 import os
 import warnings
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import IO
+
+import numpy as np
 
 from ganherd.data.readers import files_by_format
 from ganherd.data.readers.class_folders import FORMATS, TURNS, why_unreadable
 from ganherd.data.readers.image_tree import list_tree
+from ganherd.data.samples.image_sample import SampleSource, are_captions, number_labels
+from ganherd.data.samples.open_samples import is_sample_source, open_samples
 from ganherd.data.shards import shards
+from ganherd.recipe.plugins.recipe_plugins import is_named_source
 from ganherd.util.errors import counted, few
 from ganherd.util.files import JsonObject
+from ganherd.util.paths import expanded
 
 _TURNED = [turn for turn in TURNS if turn >= 5]  # recorded orientations that exchange width and height
 _GREY = ("1", "L", "LA", "La", "I", "F")  # modes of Pillow, in addition to 16-bit ones
@@ -28,6 +36,24 @@ class ImageSurvey:
     kinds: Counter[str] = field(default_factory=Counter)  # number of images by what they are: grey, colour, CMYK, …
     train: int = 0  # number of images of the train split
     unreadable: list[tuple[str, str]] = field(default_factory=list)  # files without a header that can be read, and why
+
+    def add(self, name: str, source: Path | IO[bytes], problem: str = "") -> bool:
+        """Count an image by its header; return False if it cannot be read.
+
+        Args:
+            name: What the list of unreadable images calls it.
+            problem: Why it cannot be used, if that is known already.
+        """
+        try:
+            if problem:
+                raise ValueError(problem)
+            size, kinds = _header(source)
+        except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
+            self.unreadable.append((name, why_unreadable(error)))
+            return False
+        self.sizes[size] += 1
+        self.kinds.update(kinds)
+        return True
 
     @property
     def images(self) -> int:
@@ -77,13 +103,21 @@ class ImageSurvey:
         return few([f"{file} ({why})" for file, why in self.unreadable], 5)
 
 
-def is_image_folder(path: Path) -> bool:
-    """Return whether a folder is to be read as a tree of images: not one of idx files, CIFAR's files or prepared shards."""
+def holds_image_files(source: str) -> bool:
+    """Return whether `data.source` is a folder of image files, or tars or tables that hold some: these can be surveyed."""
+    path = expanded(source)
     others = (shards.is_prepared, files_by_format.is_idx, files_by_format.is_cifar)
-    return path.is_dir() and not any(is_other(path) for is_other in others)
+    if is_named_source(source) or (path.is_dir() and any(is_other(path) for is_other in others)):
+        return False
+    return path.is_dir() or is_sample_source(source)
 
 
-def survey(root: Path) -> ImageSurvey:
+def survey(source: str) -> ImageSurvey:
+    """Read the headers of all images of a source."""
+    return _survey_samples(open_samples(source)) if is_sample_source(source) else survey_folder(expanded(source))
+
+
+def survey_folder(root: Path) -> ImageSurvey:
     """Read the headers of all files below a folder."""
     tree = list_tree(root, allow_empty=True)
     result = ImageSurvey({label: 0 for label in tree.labels})
@@ -91,30 +125,40 @@ def survey(root: Path) -> ImageSurvey:
     for group in tree.groups:
         for name in group.files:
             file = os.path.join(group.folder, name)
-            try:
-                size, kinds = _header(root / file)
-            except Exception as error:  # a corrupt file can make a decoder fail in nearly any way
-                result.unreadable.append((file, why_unreadable(error)))
-                continue
-            result.sizes[size] += 1
-            result.kinds.update(kinds)
-            if group.split == "train":
+            problem = "" if os.path.isfile(root / file) else "it is no file"  # a pipe would block
+            is_counted = result.add(file, root / file, problem)
+            if is_counted and group.split == "train":
                 result.train += 1
-            if group.label >= 0 and group.split == "train":
-                result.classes[tree.labels[group.label]] += 1
+                if group.label >= 0:
+                    result.classes[tree.labels[group.label]] += 1
     return result
 
 
-def _header(path: Path) -> tuple[tuple[int, int], list[str]]:
+def _survey_samples(source: SampleSource) -> ImageSurvey:
+    result, labels = ImageSurvey(), []
+    for unit in source.units():
+        for sample in source.read(unit):
+            if result.add(sample.name, io.BytesIO(sample.image), sample.problem) and unit.split == "train":
+                result.train += 1
+                labels.append(sample.label)
+    if source.guesses_labels and are_captions(labels):
+        return result
+    y, names = number_labels(labels, source.labels)
+    number, counts = np.unique(y[y >= 0], return_counts=True)
+    if names is not None and len(number) and number[-1] >= len(names):
+        names = None  # refused when the images are read
+    result.classes = {str(k) if names is None else names[k]: int(n) for k, n in zip(number, counts, strict=True)}
+    return result
+
+
+def _header(source: Path | IO[bytes]) -> tuple[tuple[int, int], list[str]]:
     """Return width and height of an image, and what kind it is."""
     from PIL import Image
 
-    if not path.is_file():  # a pipe would block
-        raise ValueError("it is no file")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
-        with Image.open(path, formats=FORMATS) as file:
+        with Image.open(source, formats=FORMATS) as file:
             width, height = file.size
             is_16_bit = file.mode == "I" or file.mode.startswith("I;16")
             kinds = ["grey" if file.mode in _GREY or is_16_bit else "colour"]

@@ -61,11 +61,11 @@ def prepare(
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}.")
     settings = ShardSettings(
-        source=_text(str(folder.resolve())), size=size, crop=crop, seed=(seed or 0) if crop == "random" else None
+        source=plain_text(str(folder.resolve())), size=size, crop=crop, seed=(seed or 0) if crop == "random" else None
     )
-    _refuse_others(out, settings)
+    refuse_others(out, settings)
     (out / PARTS).mkdir(parents=True, exist_ok=True)
-    with _lock(out):
+    with lock_folder(out):
         tree = list_tree(folder, out)
         sources = _sources(tree, settings)
         if (out / INDEX).is_file():
@@ -115,7 +115,7 @@ class _Work:
         """Do all tasks; restart the processes if one of them crashes."""
         self._progress(self.done, self.total)
         while self._todo:
-            with _pool(self.jobs) as pool:
+            with worker_pool(self.jobs) as pool:
                 try:
                     broken = self._run_in(pool)
                 except BaseException:
@@ -170,7 +170,7 @@ class _Work:
         records = [unit_work.read_record(self.out, source) for source in self.sources]
         colour = any(record and record["count"] and record["channels"] == 3 for record in records)
         shards: list[Shard] = []
-        skipped = [Skipped(file=_text(name), why="it is next to the class folders") for name in tree.unclassified]
+        skipped = [Skipped(file=plain_text(name), why="it is next to the class folders") for name in tree.unclassified]
         converted: Counter[str] = Counter()
         grey = 0
         for source, record in zip(self.sources, records, strict=True):
@@ -189,7 +189,8 @@ class _Work:
                 )
             )
             skipped += [
-                Skipped(file=_text(os.path.join(source.folder, f)), why=_text(why)) for f, why in record["skipped"]
+                Skipped(file=plain_text(os.path.join(source.folder, f)), why=plain_text(why))
+                for f, why in record["skipped"]
             ]
             converted.update(record["converted"])
             grey += record["grey"]
@@ -206,19 +207,24 @@ class _Work:
             converted=dict(converted),
             skipped=tuple(skipped),
         )
-        known = {shard.file for shard in shards if shard.count}
-        for path in (self.out / SHARDS).iterdir():  # left by a process that was killed, or that knew other files
-            if f"{SHARDS}/{path.name}" not in known:
-                path.unlink()
-        text = json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
-        files.atomic_write(self.out / INDEX, text)
-        return index
+        return write_index(self.out, index)
+
+
+def write_index(out: Path, index: Index) -> Index:
+    """Write the index of a prepared folder, after removing files that are not in it."""
+    known = {shard.file for shard in index.shards if shard.count}
+    for path in (out / SHARDS).iterdir():  # left by a process that was killed, or that knew other files
+        if f"{SHARDS}/{path.name}" not in known:
+            path.unlink()
+    text = json.dumps(index.model_dump(mode="json"), indent=1, ensure_ascii=False) + "\n"
+    files.atomic_write(out / INDEX, text)
+    return index
 
 
 # --- processes ------------------------------------------------------------------------------------------------------
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
+def worker_pool(jobs: int) -> ProcessPoolExecutor:
     """Return a pool of worker processes. They are forked on Linux, so that they start at once."""
     context = multiprocessing.get_context("fork" if sys.platform == "linux" else None)
     return ProcessPoolExecutor(jobs, mp_context=context, initializer=_begin)
@@ -246,7 +252,7 @@ def end_with_parent() -> None:
 def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files: tuple[str, ...]) -> Piece:
     """Decode files of which one crashes its process: halve them until that file is found, and skip it."""
     try:
-        with _pool(1) as pool:
+        with worker_pool(1) as pool:
             return pool.submit(unit_work.read_piece, folder, settings, source.folder, files).result()
     except BrokenProcessPool:
         if len(files) == 1:
@@ -260,7 +266,7 @@ def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files:
 # --- what is there already ------------------------------------------------------------------------------------------
 
 
-def _refuse_others(out: Path, settings: ShardSettings) -> None:
+def refuse_others(out: Path, settings: ShardSettings) -> None:
     """Refuse a folder that was prepared with other settings, or that holds other files."""
     if not out.exists():
         return
@@ -278,7 +284,7 @@ def _refuse_others(out: Path, settings: ShardSettings) -> None:
         raise UserError(f"{out} exists already and is not a prepared folder; choose another -o.")
     else:
         return
-    for name, words in (("source", "the folder"), ("size", "--size"), ("crop", "--crop"), ("seed", "--seed")):
+    for name, words in (("source", "the data"), ("size", "--size"), ("crop", "--crop"), ("seed", "--seed")):
         then, now = getattr(before, name), getattr(settings, name)
         if then != now:
             raise UserError(f"{out} was begun with {words} {then}, not {now}; give the same, or choose another -o.")
@@ -304,7 +310,7 @@ def _prepared_before(out: Path, sources: list[ClassFiles]) -> Index:
     return index
 
 
-def _lock(out: Path) -> TextIO:
+def lock_folder(out: Path) -> TextIO:
     """Lock the folder for this process. Workers do not inherit the lock, so it ends with this process."""
     try:
         return files.lock(out / PARTS / ".lock", children_hold_it=False)
@@ -312,6 +318,6 @@ def _lock(out: Path) -> TextIO:
         raise UserError(f"another process is preparing {out}; wait for it, or choose another -o.") from None
 
 
-def _text(name: str) -> str:
+def plain_text(name: str) -> str:
     """Return a file name as UTF-8 text, which is all that the index can hold."""
     return name.encode("utf-8", "replace").decode()

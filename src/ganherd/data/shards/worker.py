@@ -66,7 +66,7 @@ def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[st
     """Decode the files; those that cannot be read are skipped and listed."""
     reader, images = ImageReader(Path(root, folder), settings.size), []
     for name in files:
-        images += reader.read("", [name], place=_place(settings, f"{folder}/{name}"), draft=True)
+        images += reader.read("", [name], place=crop_place(settings, f"{folder}/{name}"), draft=True)
     return Piece(reader.stack(images), reader.grey, reader.skipped, reader.converted)
 
 
@@ -79,7 +79,7 @@ def joined(pieces: list[Piece]) -> Piece:
     return total
 
 
-def _place(settings: ShardSettings, name: str) -> tuple[float, float]:
+def crop_place(settings: ShardSettings, name: str) -> tuple[float, float]:
     """Return the centre of a random crop, which depends on the seed and the file's name only."""
     if settings.crop == "centre":
         return CENTRE

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ganherd.recipe.sources.data_address import HUB
 from ganherd.util.files import JsonObject
 from ganherd.util.objects.memory_objects import is_in_memory
 from ganherd.util.paths import expanded
@@ -30,8 +31,12 @@ _MOST_FILES = 1000  # of a package that are read for its fingerprint
 
 
 def is_named_source(source: str) -> bool:
-    """Return whether `data.source` is a name, not a path. A file whose path looks like `package.module:name` is a path."""
-    if is_in_memory(source):
+    """Return whether `data.source` is a name, not a path. A file whose path looks like `package.module:name` is a path.
+
+    >>> is_named_source("digits"), is_named_source("hf:mnist")
+    (True, False)
+    """
+    if is_in_memory(source) or source.startswith(HUB):  # an object, or a data set of the Hub: `hf` is no module
         return False
     return DATA_SOURCES.is_known(source) and not (is_target(source) and expanded(source).exists())
 

@@ -1,0 +1,1 @@
+"""What `data.source` of a recipe can name."""
