@@ -67,7 +67,7 @@ def _value(value: float | str | list[float] | list[str] | None) -> str:
 class DataConfig(Section):
     """The training data, and the rows of it that each member sees."""
 
-    source: str = "digits"  # a name of `ganherd data list`, or a path (.npz, .npy, idx files, points in .txt, a folder)
+    source: str = "digits"  # a name of `ganherd data list`, or a path (.npz, .npy, .csv, .txt, idx files, a folder)
     # by-class: one member per class; all: every member sees all rows; diet: every member sees its own random fraction
     partition: Literal["by-class", "all", "diet"] = "by-class"
     diet: float = Field(1.0, gt=0, le=1)  # fraction of the data that each member sees (partition: diet)
@@ -76,6 +76,7 @@ class DataConfig(Section):
     size: int | None = Field(None, ge=2)  # width and height, in pixels, to which images are cropped and resized
     bad_images: Literal["refuse", "skip"] = "refuse"  # what to do with files of a folder that are not images
     points: int | None = Field(None, ge=1)  # number of training points that are drawn (toys) or kept (r15)
+    label: str | None = None  # column of a table (.csv, .tsv, .txt) with the labels; null: label, class, target or y
 
     @model_validator(mode="after")
     def _diet_is_a_partition(self) -> DataConfig:

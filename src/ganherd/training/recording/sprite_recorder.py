@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from ganherd.data.units import projected, to_data, to_model
 from ganherd.runs.series import sprite_files
 from ganherd.runs.series.sprite_files import SpriteIndex
 from ganherd.training.callbacks import Callback
@@ -75,9 +76,11 @@ class SpriteRecorder(Callback):
         """Save the sheet of the current step, and thin the earlier ones. Called by all ranks together."""
         step, folder = trainer.step, self._folder
         own = trainer.preview.generate(max(self._samples, _LEAST))[:, : self._samples]
-        x = own.float() * self._prepared.dataset.scale + self._prepared.dataset.offset  # [n, samples, …]
+        x = to_data(own.float(), self._prepared.dataset)  # [n, samples, …]
         if self._prepared.dataset.is_image:
             x = self._small(x)
+        elif plane := self._prepared.dataset.plane:
+            x = to_model(x, self._prepared.dataset) @ x.new_tensor(plane).T  # [n, samples, 2]
         everyone = range(self._prepared.size)
         x = trainer.ranks.fetch_to_first({"sprites": x}, everyone)["sprites"]
         if not trainer.ranks.is_first:
@@ -119,5 +122,6 @@ class SpriteRecorder(Callback):
             layout = self._layout
             tile = [layout.height, layout.width]
             return SpriteIndex.parse({**facts, "kind": "images", "columns": layout.columns, "tile": tile})
-        low, high = data.x.min(0).tolist(), data.x.max(0).tolist()
-        return SpriteIndex.parse({**facts, "kind": "points", "low": low, "high": high})
+        points = projected(data.x, data, data.plane) if data.plane else data.x
+        low, high = points.min(0).tolist(), points.max(0).tolist()
+        return SpriteIndex.parse({**facts, "kind": "points", "low": low, "high": high, "projected": bool(data.plane)})
