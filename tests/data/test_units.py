@@ -69,3 +69,13 @@ def test_points_keep_their_proportions() -> None:
     r15 = load(DataConfig(source="r15"))
     assert r15.kind == "points" and isinstance(r15.scale, float) and r15.plane == () and r15.columns == ()
     assert comparable(r15.x, r15) is r15.x
+
+
+def test_members_get_standardised_batches(wine: Dataset) -> None:
+    from ganherd.herd.feed import BatchPlan, Feed
+
+    index = np.arange(6).reshape(1, 6)
+    plan = BatchPlan(index, np.array([6]), 3, wine.offset, wine.scale, torch.float64)
+    x, y = Feed(torch.from_numpy(wine.x), torch.from_numpy(wine.y), plan).gather(torch.tensor([[0, 5]]))
+    expected = (wine.x[[0, 5]].astype(np.float64) - np.array(wine.offset)) / np.array(wine.scale)
+    assert np.allclose(x[0].numpy(), expected, atol=1e-12) and y.tolist() == [wine.y[[0, 5]].tolist()]

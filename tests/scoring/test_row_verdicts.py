@@ -17,7 +17,9 @@ from ganherd.recipe.schema import DataConfig
 from ganherd.scoring.verdicts.joining import judge_herd
 from ganherd.scoring.verdicts.measurement import EvidenceCollector
 
-Make = Callable[[np.random.Generator, np.ndarray, int], np.ndarray]  # (random, standardised rows of a class, n) -> [n, d]
+Make = Callable[
+    [np.random.Generator, np.ndarray, int], np.ndarray
+]  # (random, standardised rows of a class, n) -> [n, d]
 LONG = 5000
 
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from ganherd.viz.pictures import Picture
 
-MOST = 100  # classes shown
+MOST, MOST_COLUMNS = 100, 40  # classes and columns shown
 UNEQUAL = 4  # ratio of the largest class to the smallest from which a note is given
 _LAYOUTS = ((12, 1, 16), (36, 2, 10), (MOST, 4, 6))  # up to this many classes: columns of rows, images in a row
 _STATISTICS = ("least", "most", "mean", "std")  # of a column
@@ -110,13 +110,16 @@ def text(facts: Mapping[str, Any]) -> str:
     """Return the description as text."""
     shape = "×".join(str(size) for size in facts["shape"])
     lines = [
-        f"{facts['name']}: {counted(facts['total'], facts['kind'])} of {shape}",
+        f"{facts['name']}: {counted(facts['total'], facts['kind'])} of {shape}{' columns' if facts['columns'] else ''}",
         f"{facts['split']}: {facts['train']:,} to train on, {facts['held_out']:,} held out",
     ]
     if facts["columns"]:
-        rows = [(each["name"], *(f"{each[key]:.4g}" for key in _STATISTICS)) for each in facts["columns"]]
+        shown = facts["columns"][:MOST_COLUMNS]
+        rows = [(each["name"], *(f"{each[key]:.4g}" for key in _STATISTICS)) for each in shown]
         numbers = range(1, 1 + len(_STATISTICS))
         lines += [f"  {line}" for line in text_table([("column", *_STATISTICS), *rows], numbers)]
+        if more := len(facts["columns"]) - len(shown):
+            lines.append(f"  and {counted(more, 'columns')} more")
     else:
         lines.append(f"{_range(facts)}, mean {facts['mean']}, standard deviation {facts['std']}")
     if classes := facts["classes"]:
