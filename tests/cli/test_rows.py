@@ -183,3 +183,23 @@ def test_a_damaged_mixture_with_other_columns_is_refused(wine_run: Path, tmp_pat
     path.write_text(json.dumps(facts | {"scale": facts["scale"][:-1]}))
     with pytest.raises(UserError, match="as many entries as there are columns"):
         ganherd.load(copy)
+
+
+def test_names_of_columns_are_no_formulas(tmp_path: Path) -> None:
+    from ganherd.viz.pictures import svg
+    from ganherd.viz.row_sheets import RowView, draw_rows
+
+    x = np.random.default_rng(0).normal(size=(20, 3))
+    picture = svg(draw_rows(x, RowView((r"$\frac$", "<b>", "c" * 50), x[:, :2])))
+    assert r"$\frac$" in picture and "&lt;b&gt;" in picture
+
+
+@pytest.mark.parametrize("columns", [1, 31])
+def test_one_column_and_many_columns_are_drawn(columns: int) -> None:
+    from ganherd.viz.pictures import png
+    from ganherd.viz.row_sheets import RowView, draw_rows
+
+    x = np.random.default_rng(0).normal(size=(20, columns))
+    x[3] = np.nan  # of a member that broke
+    names = [f"x{j}" for j in range(columns)]
+    assert len(png(draw_rows(x, RowView(names, x[:, [0, 0]], np.nan_to_num(x[:, [0, 0]])), np.nan_to_num(x)))) > 5000

@@ -23,8 +23,8 @@ def samples(story: RunStory) -> Markup:
     where += f"; the first of {story.replicas} replicas." if story.replicas > 1 else "."
     if x.ndim == 2:
         if story.row_view is not None:
-            figures = [svg(draw_rows(x, story.row_view, real), "rows")]
-            return render("samples", caption=f"{where} Grey: real rows; blue: generated.", figures=figures, rows=[])
+            picture = svg(draw_rows(x, story.row_view, real), "rows")
+            return render("samples", caption=f"{where} Grey: real rows; blue: generated.", whole=picture, rows=[])
         figures = [svg(pictures.draw_points(x, real), "points")]
         if real is not None:
             figures.append(svg(pictures.draw_points(np.empty((0, 2)), real), "data"))

@@ -85,6 +85,7 @@ def _draw_column(axes: Axes, x: np.ndarray, data: np.ndarray | None, name: str) 
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
     short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    short = short.replace("$", r"\$")  # not a formula
     axes.set_title(short, color=INK, fontsize=8, loc="left", pad=3)
 
 
