@@ -26,6 +26,7 @@ BY_HAND = [
 ]  # the others are generated
 MADE_BY_READERS = {
     "my_nets.py",
+    "my_plugins.py",
     "mine.yaml",
     "pictures",
     "pictures-64",

@@ -43,7 +43,7 @@ class RivalWork:
     @property
     def loss(self) -> Loss:
         assert isinstance(self.recipe.loss.name, str)
-        return LOSSES[self.recipe.loss.name]
+        return LOSSES[self.recipe.loss.name].build(self.recipe.loss.settings)
 
     @property
     def dtype(self) -> torch.dtype:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ganherd import register as register
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.version import __version__ as __version__
 

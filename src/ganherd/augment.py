@@ -6,39 +6,66 @@ every member has its own stream. Shapes never depend on the numbers, so a CUDA g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
 
 from ganherd.util.errors import UserError
+from ganherd.util.registry import AUGMENTATIONS, load_target
+
+if TYPE_CHECKING:
+    from ganherd.recipe.augment_config import AugmentationSpec
 
 
-def numbers(policy: Sequence[str]) -> int:
+class NamedAugmentation(Protocol):
+    """An augmentation by name, with its settings."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def settings(self) -> Mapping[str, Any]: ...
+
+
+Policy = Sequence[str | NamedAugmentation]
+
+
+def spec_of(one: str | NamedAugmentation) -> AugmentationSpec:
+    """Return the entry of an augmentation of a policy."""
+    name = one if isinstance(one, str) else one.name
+    if not AUGMENTATIONS.is_known(name):
+        raise UserError(AUGMENTATIONS.unknown(name))
+    return AUGMENTATIONS[name]
+
+
+def numbers(policy: Policy) -> int:
     """Return the count of uniform numbers that each image needs.
 
     >>> numbers(("colour", "translation", "cutout", "flip"))
     8
     """
-    for name in policy:
-        if name not in POLICIES:
-            raise UserError(f"there is no augmentation {name!r}: use some of {', '.join(POLICIES)}")
-    return sum(POLICIES[name][0] for name in policy)
+    return sum(spec_of(one).numbers for one in policy)
 
 
-def augment(x: Tensor, uniforms: Tensor, policy: Sequence[str]) -> Tensor:
+def augment(x: Tensor, uniforms: Tensor, policy: Policy) -> Tensor:
     """Return x [..., B, C, H, W] changed by each augmentation of the policy in order, with uniforms [..., B, numbers(policy)].
 
     >>> augment(torch.zeros(1, 1, 2, 2), torch.tensor([[0.75, 0.5, 0.5]]), ["colour"]).unique()
     tensor([0.2500])
     """
-    sizes = [POLICIES[name][0] for name in policy]
-    for name, part in zip(policy, uniforms.split(sizes, -1), strict=True):
-        x = POLICIES[name][1](x, part)
+    specs = [spec_of(one) for one in policy]
+    for one, spec, part in zip(policy, specs, uniforms.split([spec.numbers for spec in specs], -1), strict=True):
+        function = load_target(spec.target)
+        if spec.settings is not None:
+            x = function(x, part, spec.settings.model_validate({} if isinstance(one, str) else dict(one.settings)))
+        else:
+            x = function(x, part)
     return x
 
 
-def _colour(x: Tensor, u: Tensor) -> Tensor:
+def colour(x: Tensor, u: Tensor) -> Tensor:
     """Change brightness by up to ±0.5, saturation by a factor of 0 to 2 (colour images only), contrast by 0.5 to 1.5."""
     brightness, saturation, contrast = u.to(x.dtype)[..., None, None, None].unbind(-4)  # [..., B, 1, 1, 1]
     x = x + (brightness - 0.5)
@@ -49,7 +76,7 @@ def _colour(x: Tensor, u: Tensor) -> Tensor:
     return (x - mean) * (contrast + 0.5) + mean
 
 
-def _translation(x: Tensor, u: Tensor) -> Tensor:
+def translation(x: Tensor, u: Tensor) -> Tensor:
     """Shift by up to 1/8 of each side, in whole pixels, and fill with zeros."""
     height, width = x.shape[-2:]
     rows, columns = (
@@ -64,7 +91,7 @@ def _translation(x: Tensor, u: Tensor) -> Tensor:
     return result
 
 
-def _cutout(x: Tensor, u: Tensor) -> Tensor:
+def cutout(x: Tensor, u: Tensor) -> Tensor:
     """Set a window of half of each side to zero; its centre may be anywhere in the image."""
     cut = []
     for i, side in enumerate(x.shape[-2:]):
@@ -74,7 +101,7 @@ def _cutout(x: Tensor, u: Tensor) -> Tensor:
     return x * ~(cut[0][..., :, None] & cut[1][..., None, :])[..., None, :, :]
 
 
-def _flip(x: Tensor, u: Tensor) -> Tensor:
+def flip(x: Tensor, u: Tensor) -> Tensor:
     """Mirror half of the images."""
     return torch.where(u[..., None, None] < 0.5, x.flip(-1), x)
 
@@ -90,11 +117,3 @@ def _whole(u: Tensor, count: int) -> Tensor:
 
 def _within(place: Tensor, first: Tensor | int, end: Tensor | int) -> Tensor:
     return (place >= first) & (place < end)
-
-
-POLICIES: dict[str, tuple[int, Callable[[Tensor, Tensor], Tensor]]] = {
-    "colour": (3, _colour),
-    "translation": (2, _translation),
-    "cutout": (2, _cutout),
-    "flip": (1, _flip),
-}  # name: count of uniform numbers for each image, and the function

@@ -24,6 +24,7 @@ from ganherd.recipe.schema import DataConfig, Recipe, parse_budget
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.paths import expanded
+from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.text import duration, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
@@ -148,6 +149,7 @@ def choose_for(source: str, asked: str | None = None, given: Sequence[str] = ())
     path = expanded(source)
     if surveys.is_image_folder(path):
         return choose_for_folder(source, surveys.survey(path), asked, given)
+    DATA_SOURCES.vouch(source)
     dataset = load(DataConfig(source=source))
     facts = {
         "kind": dataset.kind,

@@ -83,3 +83,22 @@ def test_a_page_is_for_one_process_that_trains(cli: Callable[..., object], monke
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
     assert "start `ganherd ui RUN`" in cli("train", "--ui").sentence  # type: ignore[attr-defined]
+
+
+def test_a_killed_training_takes_its_page_with_it(run: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from ganherd.ui.serve import page_during_training\n"
+        "with page_during_training(Path(sys.argv[1]), quiet=True): time.sleep(600)"
+    )
+    words = [sys.executable, "-c", program, str(run)]
+    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True, env=processes.environment()) as training:
+        try:
+            assert training.stderr is not None
+            address = training.stderr.readline().split()[1].partition("#")[0]
+            with urllib.request.urlopen(f"{address}api/runs", timeout=30) as answer:
+                assert answer.status == 200
+        finally:
+            training.kill()
+        training.stderr.read()  # ends when the page, which has the same stream, has ended
+    with pytest.raises(OSError):
+        urllib.request.urlopen(f"{address}api/runs", timeout=30)

@@ -9,7 +9,7 @@ from typing import Any
 
 from comparisons import METRICS, compared
 
-from ganherd.compare import finished_runs
+from ganherd.compare.finished import finished_runs
 from ganherd.data.dataset import load
 from ganherd.runs.folder import RunFolder
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits as bce
-from torch.nn.functional import cross_entropy
+from torch.nn.functional import cross_entropy, logsigmoid
 
 from ganherd.augment import augment, numbers
 from ganherd.herd import rng
@@ -31,8 +31,11 @@ class SeparateGan:
             if name.startswith("set.")
         }
         betas = (get["beta1"], get["beta2"])
-        self.adam_g = torch.optim.Adam(self.g.parameters(), lr=get["lr_g"], betas=betas, eps=self.rules.eps)
-        self.adam_d = torch.optim.Adam(self.d.parameters(), lr=get["lr_d"], betas=betas, eps=self.rules.eps)
+        decay = {"eps": self.rules.eps, "weight_decay": get.get("weight_decay", 0.0)}
+        self.adam_g = torch.optim.AdamW(self.g.parameters(), lr=get["lr_g"], betas=betas, **decay)
+        self.adam_d = torch.optim.AdamW(self.d.parameters(), lr=get["lr_d"], betas=betas, **decay)
+        self.own = {"gp_weight": self.rules.gp_weight, "r1": self.rules.r1, **get}
+        self.own.setdefault("augment_probability", self.rules.augment_probability)
         self.base = np.array([rng.key(get["seed"], get["slot"], get["life"])])
         self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
@@ -60,6 +63,10 @@ class SeparateGan:
     def train(self, steps: int, first: int = 0) -> None:
         for step in range(first, first + steps):
             draws = Streams(self.base, step)
+            for kind, adam in (("g", self.adam_g), ("d", self.adam_d)):
+                (group,) = adam.param_groups
+                group["lr"] = self._at(step, f"lr_{kind}")
+                group["betas"] = (self._at(step, "beta1"), self._at(step, "beta2"))
             self.shared = self._made(draws, step) if self.rules.fakes == "shared" else None
             if self.rules.order == "g-d":
                 self._generator_update(draws, step)
@@ -92,6 +99,7 @@ class SeparateGan:
             "wasserstein": lambda: fake_logit.mean() - real_logit.mean(),
             "wasserstein-gp": lambda: fake_logit.mean() - real_logit.mean(),
             "hinge": lambda: torch.relu(1 - real_logit).mean() + torch.relu(1 + fake_logit).mean(),
+            "relativistic": lambda: -logsigmoid(real_logit - fake_logit - 0.5).mean(),  # of the example of plug-ins
         }[self.loss]()
         if real_classes is not None:
             loss = loss + self.rules.class_d * cross_entropy(real_classes, self.y)
@@ -104,12 +112,12 @@ class SeparateGan:
             slope = torch.autograd.grad(logit.sum(), between, create_graph=True)[0]
             penalty = ((slope.flatten(1).pow(2).sum(1) + 1e-12).sqrt() - 1).pow(2).mean()
             if self.loss == "wasserstein-gp":
-                loss = loss + self.rules.gp_weight * penalty
+                loss = loss + self._at(step, "gp_weight") * penalty
         if self.rules.r1:
             at = x.detach().clone().requires_grad_()
             call = 8 * (update + 1) + 4
             slope = torch.autograd.grad(self._judge(at, draws, call)[0].sum(), at, create_graph=True)[0]
-            loss = loss + self.rules.r1 / 2 * slope.pow(2).flatten(1).sum(1).mean()
+            loss = loss + self._at(step, "r1") / 2 * slope.pow(2).flatten(1).sum(1).mean()
         self.adam_d.zero_grad()
         loss.backward()
         self._limit(self.d)
@@ -125,6 +133,13 @@ class SeparateGan:
     def _generator_update(self, draws: Streams, step: int) -> None:
         fake = self._made(draws, step) if self.shared is None else self.shared
         logit, classes = self._judge(self._shown(fake, draws, step, self.rules.n_critic, 1), draws, 1)
+        real_logit = logit
+        if (
+            "relativistic" in self.rules.game.names
+        ):  # also where another member has it: the pass moves batch-norm buffers
+            x = self._batch((step + 1) * self.rules.n_critic - 1)
+            with torch.no_grad():
+                real_logit, _ = self._judge(self._shown(x, draws, step, self.rules.n_critic, 0), draws, 2)
         loss = {
             "minimax": lambda: -bce(logit, torch.zeros_like(logit)),
             "non-saturating": lambda: bce(logit, torch.ones_like(logit)),
@@ -133,6 +148,7 @@ class SeparateGan:
             "wasserstein": lambda: -logit.mean(),
             "wasserstein-gp": lambda: -logit.mean(),
             "hinge": lambda: -logit.mean(),
+            "relativistic": lambda: -logsigmoid(logit - real_logit - 0.5).mean(),
         }[self.loss]()
         if classes is not None:
             loss = loss + self.rules.class_g * cross_entropy(classes, self.y)
@@ -143,9 +159,23 @@ class SeparateGan:
         if self.rules.ema is not None:
             with torch.no_grad():
                 self.averaged += 1
-                part = max(1 - self.rules.ema, 9 / (9 + self.averaged))  # a young average moves faster
+                part = max(
+                    1 - self.own.get("ema_decay", self.rules.ema), 9 / (9 + self.averaged)
+                )  # a young average moves faster
                 for average, parameter in zip(self.ema.parameters(), self.g.parameters(), strict=True):
                     average.mul_(1 - part).add_(parameter, alpha=part)
+
+    def _at(self, step: int, name: str) -> float:
+        """A setting at a step, by the recipe's schedules."""
+        value = self.own[name]
+        for one in self.rules.schedules:
+            if name not in one.settings:
+                continue
+            done = min(max((step - one.start) / one.over, 0), 1) if one.shape != "step" else float(step >= one.start)
+            way = (1 - np.cos(np.pi * done)) / 2 if one.shape == "cosine" else done
+            factor = (1 - way) * one.first + way * one.last
+            value = 1 - (1 - value) * factor if name.startswith("beta") else value * factor
+        return value
 
     # -- what a run defines ---------------------------------------------------------------------------------------
 
@@ -178,7 +208,14 @@ class SeparateGan:
         if self.rules.augment:
             shape = (self.rules.batch, numbers(self.rules.augment))
             u = draws.draw((rng.AUGMENT, update, made), shape, "uniform", torch.float32)[0]
-            x = augment(x, u, self.rules.augment)
+            changed = augment(x, u, self.rules.augment)
+            probability = self._at(step, "augment_probability")
+            if probability < 1:
+                u = draws.draw((rng.AUGMENT, update, 3 + made), (self.rules.batch,), "uniform", torch.float32)[0]
+                changed = torch.stack(
+                    [a if float(v) < probability else b for a, b, v in zip(changed, x, u, strict=True)]
+                )
+            x = changed
         return x
 
     def _blur(self, x: Tensor, draws: Streams, step: int, update: int, which: int) -> Tensor:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import io
 import json
 import pickle
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -250,7 +252,7 @@ def test_a_report_survives_odd_values(cli, hostile, value) -> None:
     assert "<h1>" in (hostile / "report.html").read_text()
 
 
-def test_html_in_names_stays_text(cli, tmp_path) -> None:
+def test_html_in_names_stays_text(cli, run, tmp_path) -> None:
     """Labels, the recipe, the host and the events come from the author of the run."""
     import ganherd
 
@@ -258,7 +260,9 @@ def test_html_in_names_stays_text(cli, tmp_path) -> None:
     labels = (evil, "$\\frac{", "[/bold] ../../up")
     source = tiny_data(tmp_path / "labels.npz", labels)
     path = ganherd.train(tiny_recipe(source) | {"about": evil}, run=tmp_path / "run", quiet=True).path
-    edit(path / "run.json", lambda f: f | {"host": evil, "command": evil, "versions": {evil: evil}})
+    facts = {"host": evil, "command": evil, "versions": {evil: evil}, "recipe": evil, "changes": [f"about={evil}"]}
+    edit(path / "run.json", lambda f: f | facts)
+    edit(path / "sprites" / "index.json", lambda f: f | {"names": [evil] * 3, "labels": [evil] * 3})
     edit(
         path / "scores.json",
         lambda f: {"scores": f["scores"] | {evil: {"value": evil, "samples": evil, "network": evil}}},
@@ -271,7 +275,15 @@ def test_html_in_names_stays_text(cli, tmp_path) -> None:
     assert cli("report", path).code == 0
     page = (path / "report.html").read_text()
     assert "alert(1)" in page  # it is told,
-    assert "<script" not in page.lower() and "onerror" not in page  # as text
+    assert page.lower().count("<script") == 2 and "<script>alert" not in page and "onerror" not in page  # as text,
+    data, script = re.findall(r"<script type=[^>]+>(.*?)</script>", page, re.DOTALL)
+    assert "<" not in data and json.loads(data)[0]["facts"]["names"] == [evil] * 3
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert "alert(1)" not in script  # and the only script that may run is ganherd's own
+    assert f"script-src 'sha256-{digest}'" in page and "default-src 'none'" in page
+    assert cli("report", path, run, "-o", "both.html").code == 0
+    both = Path("both.html").read_text()
+    assert both.lower().count("<script") == 2 and "<script>alert" not in both and "alert(1)" in both
     assert cli("status", path).code == 0
     assert cli("sample", path, "-o", "folder/").code == 0
     assert sorted(p.name for p in Path("folder").iterdir()) == [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,9 +13,18 @@ from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import PreparedHerd, assemble
+from ganherd.training.setup.build_strategy import plan_meetings
+from ganherd.training.setup.member_settings import schedules_of
 from ganherd.util.registry import LOSSES
 from promises.separate import SeparateGan
 
+SCHEDULES = [  # every setting, shape and span
+    {"keys": ["optim.lr_g", "optim.lr_d"], "over": "3steps", "first": 0.0, "last": 1.0},
+    {"keys": ["optim.lr_g"], "shape": "cosine", "start": "2steps", "over": "0.5run", "last": 0.1},
+    {"keys": ["loss.gp_weight", "loss.r1_weight"], "last": 0.5},
+    {"keys": ["optim.beta1", "optim.beta2"], "shape": "cosine", "over": "2epochs", "last": 0.3},
+    {"keys": ["train.augment_probability"], "shape": "step", "start": "4steps", "first": 0.2, "last": 0.7},
+]
 NETS = {  # narrow versions of every net, on images that it can make
     "small": (
         {
@@ -127,7 +137,10 @@ def herd_of(tmp_path, net: str, **sections) -> PreparedHerd:
         recipe["optim"]["eps"] = 1e-2
     for section, values in sections.items():
         recipe[section] = {**recipe.get(section, {}), **values}
-    return assemble(recipe_file.load(recipe))
+    prepared = assemble(recipe_file.load(recipe))
+    spans = plan_meetings(prepared.recipe, prepared.steps_per_epoch, 10)
+    prepared.herd.rules = replace(prepared.herd.rules, schedules=schedules_of(prepared.recipe, spans))
+    return prepared
 
 
 _TRAINED: dict[tuple[str, ...], list[dict[str, torch.Tensor]]] = {}
@@ -201,6 +214,14 @@ def test_every_net_can_be_fused_in_bf16(tmp_path, net, loss):
         {"loss": {"name": "wasserstein", "clip": 0.02, "clip_what": "weights"}},
         {"loss": {"name": "hinge", "r1_weight": 3.0}},
         {"train": {"flip": True, "augment": ["colour", "translation", "cutout"]}},
+        {"train": {"augment": ["colour", "translation"], "augment_probability": 0.5}},
+        {"train": {"augment": ["colour"], "augment_probability": [0.0, 0.4, 1.0], "ema": [0.5, 0.9, 0.99]}},
+        {"loss": {"name": "wasserstein-gp", "gp_weight": [1.0, 10.0, 3.0], "r1_weight": [0.0, 1.0, 3.0]}},
+        {"optim": {"weight_decay": [0.0, 1.0, 30.0]}},
+        {
+            "train": {"schedules": SCHEDULES, "augment": ["colour"]},
+            "loss": {"name": "wasserstein-gp", "r1_weight": 1.0},
+        },
         {"nets": {"prior": "uniform"}},
         {"nets": {"prior": ["uniform", "normal", "uniform"]}},
         {"data": {"partition": "diet", "diet": 0.5}, "herd": {"members": 3}},

@@ -10,10 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from page_fixtures import browser, visit
 
+from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
+
+__all__ = ["browser", "visit"]
 
 
 @dataclass
@@ -35,6 +39,14 @@ class FakeRun:
     @property
     def checkpoints(self) -> Path:
         return RunFolder(self.path).checkpoints
+
+    def save(self) -> None:
+        """Write the files of the run, which the page reads in parts."""
+        folder = RunFolder(self.path)
+        folder.recipe_path.write_text(recipe_file.dump(self.recipe))
+        folder.info_path.write_text(json.dumps(self.info_json))
+        for path, lines in ((folder.metrics_path, self.metric_lines), (folder.events_path, self.event_lines)):
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     def metrics(self, most: int | None = None) -> list[MetricsRecord]:
         return [MetricsRecord.parse(line) for line in self.metric_lines]

@@ -15,7 +15,7 @@ from ganherd.recipe.recipe_file import load
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.grid_section import cells
 from ganherd.report.herd_section import events as told_events
-from ganherd.report.run_page import summary
+from ganherd.report.story_section import summary
 from ganherd.runs import run_status, status_text
 from ganherd.runs.models import EngineRecord, EventRecord, MetricsRecord, RunInfo
 from ganherd.runs.profile import ROUTINES

@@ -13,6 +13,8 @@ from PIL import Image
 from ganherd.runs.folder import RunFolder
 from ganherd.viz import charts, pictures, sheets
 
+PAIRS = np.array([[30, 70], [70, 30]])
+
 
 def flat(*greys: int, side: int = 8, channels: int = 1) -> np.ndarray:
     return np.stack([np.full((channels, side, side), grey, np.uint8) for grey in greys])  # [n, C, H, W]
@@ -64,11 +66,7 @@ def test_both_formats_for_all_pictures(tmp_path: Path, suffix: str) -> None:
     made = [
         sheets.draw_samples(flat(1, 2, 3)),
         sheets.draw_samples(points, data=points),
-        charts.draw_losses([]),
-        charts.draw_losses([{"step": 1, "loss_g": [1.0], "loss_d": [2.0]}]),
-        charts.draw_bars({"a": 0.5, "b": None}, title="spread"),
-        charts.draw_bars({"a": 0.5, "b": 0.5}, expected={"a": 0.4, "b": 0.6}),
-        charts.draw_bars({"a": 1.0}, expected={}),
+        charts.draw_pair_counts(PAIRS),
     ]
     for i, picture in enumerate(made):
         path = pictures.save(picture, tmp_path / f"{i}{suffix}")
@@ -80,17 +78,14 @@ def test_both_formats_for_all_pictures(tmp_path: Path, suffix: str) -> None:
 
 
 def test_the_same_picture_is_the_same_file() -> None:
-    lines = [{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, i]} for i in range(5)]
-    first, again = (pictures.svg(charts.draw_losses(lines), inline=True) for _ in range(2))
+    first, again = (pictures.svg(charts.draw_pair_counts(PAIRS), inline=True) for _ in range(2))
     assert first == again
-    assert pictures.png(charts.draw_losses(lines)) == pictures.png(charts.draw_losses(lines))
+    assert pictures.png(charts.draw_pair_counts(PAIRS)) == pictures.png(charts.draw_pair_counts(PAIRS))
 
 
 def test_a_figure_is_saved_as_by_plain_savefig() -> None:
     """The extra draw that `savefig` makes for the layout is skipped; the file is the same to the byte."""
-    figures = [
-        charts.draw_losses([{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, i]} for i in range(5)]) for _ in "ab"
-    ]
+    figures = [charts.draw_pair_counts(PAIRS) for _ in "ab"]
     plain = io.BytesIO()
     figures[0].savefig(plain, format="png", dpi=130, facecolor="white", metadata={"Software": None})
     draws = []
@@ -98,12 +93,6 @@ def test_a_figure_is_saved_as_by_plain_savefig() -> None:
     axes.draw, draw = lambda renderer: draws.append(draw(renderer)), axes.draw
     assert pictures.png(figures[1]) == plain.getvalue()
     assert len(draws) == 1
-
-
-def test_losses_of_different_magnitude_use_a_symlog_scale() -> None:
-    lines = [{"step": i, "loss_g": [1.0, 2.0], "loss_d": [1.0, 1.0 if i != 5 else -1e5]} for i in range(20)]
-    figure = charts.draw_losses(lines, [{"step": 5, "event": "nan", "member": 1}])
-    assert [axes.get_yscale() for axes in figure.axes] == ["linear", "symlog"]
 
 
 def test_distant_points_are_counted_and_do_not_change_the_limits() -> None:
@@ -127,11 +116,11 @@ def test_data_points_are_dark_when_drawn_alone() -> None:
 
 
 def test_no_global_state_of_matplotlib() -> None:
-    pictures.png(charts.draw_losses([]))
+    pictures.png(charts.draw_pair_counts(PAIRS))
     import matplotlib
 
     before = dict(matplotlib.rcParams)
-    pictures.svg(charts.draw_losses([]), inline=True)
+    pictures.svg(charts.draw_pair_counts(PAIRS), inline=True)
     assert dict(matplotlib.rcParams) == before
     assert "matplotlib.pyplot" not in sys.modules or not sys.modules["matplotlib.pyplot"].get_fignums()
 
@@ -214,27 +203,6 @@ def test_a_sheet_without_a_heading_has_its_columns_and_its_note() -> None:
     assert two.width > one.width and two.height < one.height + 2 * sheets.MARGIN
     assert {(10,) * 3, (20,) * 3, (30,) * 3, (40,) * 3} <= {colour for _, colour in two.getcolors(1 << 16)}
     assert sheets.draw_sheet(rows, note="Below each image: its member.").height > one.height
-
-
-def test_a_short_last_record_draws_no_spike() -> None:
-    lines = [{"step": 50 * i, "loss_g": [1.0], "loss_d": [2.0]} for i in range(1, 5)]
-    spike = [*lines, {"step": 201, "loss_g": [9.0], "loss_d": [2.0], "looked": 201, "spread": [0.9]}]
-    merged = charts.merge_short_end(spike)
-    assert [line["step"] for line in merged] == [50, 100, 150, 201]
-    assert merged[-1]["loss_g"] == [pytest.approx((50 * 1.0 + 1 * 9.0) / 51)] and merged[-1]["spread"] == [0.9]
-    curve = charts.draw_losses(spike).axes[0].lines[0].get_ydata()
-    assert max(curve) < 1.2
-    assert charts.merge_short_end(lines) == lines  # a last record of usual length stays
-    assert charts.merge_short_end(lines[:1]) == lines[:1]
-    half = [*lines, {"step": 225, "loss_g": [9.0], "loss_d": [2.0]}]
-    assert charts.merge_short_end(half) == half
-
-
-def test_axes_have_units() -> None:
-    axes = charts.draw_losses([{"step": 1, "loss_g": [1.0], "loss_d": [2.0]}]).axes[0]
-    assert axes.get_xlabel() == "step" and axes.get_ylabel().startswith("loss")
-    shares = charts.draw_bars({"a": 0.5}, is_share=True).axes[0]
-    assert shares.yaxis.get_major_formatter()(0.25, 0) == "25 %"
 
 
 def test_the_title_of_a_run_is_its_recipe_or_its_folder(tmp_path: Path) -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.series import event_pages, record_file
 from ganherd.runs.series.metric_columns import MetricColumns
 from ganherd.runs.series.record_file import FileLine, RecordFile
+from ganherd.runs.series.record_means import merge_short_end
 
 
 @pytest.fixture(scope="module")
@@ -114,3 +117,43 @@ def test_numbers_that_are_not_finite_are_null(tmp_path: Path) -> None:
     )
     band = columns.columns(["loss_g"], None)["figures"]["loss_g"]["band"]
     assert [level[0] for level in band] == [1.0] * 5 and [level[1] for level in band] == [None] * 5
+
+
+def test_means_of_a_short_last_record_end_no_curve_in_a_spike(tmp_path: Path) -> None:
+    lines = [{"step": 50 * i, "seconds": 1.0 * i, "loss_g": [1.0], "spread": [0.9]} for i in range(1, 5)]
+    path = tmp_path / "metrics.jsonl"
+
+    def curve(*last: dict[str, Any]) -> tuple[list[float | None], list[float | None]]:
+        path.write_text("".join(json.dumps(line) + "\n" for line in [*lines, *last]))
+        figures = MetricColumns(RecordFile(path)).columns(["loss_g", "spread"], [0])["figures"]
+        return figures["loss_g"]["lines"][0], figures["spread"]["lines"][0]
+
+    assert curve() == ([1.0] * 4, [0.9] * 4)
+    assert curve({"step": 201, "seconds": 5.0, "loss_g": [9.0], "spread": [0.8]}) == (
+        [1.0] * 4 + [None],
+        [0.9] * 4 + [0.8],
+    )
+    assert (
+        curve({"step": 225, "seconds": 5.0, "loss_g": [9.0], "spread": [0.8]})[0][-1] == 9.0
+    )  # half a record is enough
+
+
+def test_a_short_last_record_is_merged_with_the_one_before() -> None:
+    lines = [{"step": 50 * i, "loss_g": [1.0], "loss_d": [2.0]} for i in range(1, 5)]
+    merged = merge_short_end([*lines, {"step": 201, "loss_g": [9.0], "loss_d": [2.0], "spread": [0.9]}])
+    assert [line["step"] for line in merged] == [50, 100, 150, 201]
+    assert merged[-1]["loss_g"] == [pytest.approx((50 * 1.0 + 1 * 9.0) / 51)] and merged[-1]["spread"] == [0.9]
+    assert merge_short_end(lines) == lines and merge_short_end(lines[:1]) == lines[:1]
+    half = [*lines, {"step": 225, "loss_g": [9.0], "loss_d": [2.0]}]
+    assert merge_short_end(half) == half
+
+
+def test_the_newest_picture_is_the_final_one_or_that_of_the_last_step(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert run.newest_picture is None
+    run.samples.mkdir()
+    for name in ("step-00000100.png", "step-00002000.png", "step-00000300.png"):
+        (run.samples / name).touch()
+    assert run.newest_picture == run.samples / "step-00002000.png"
+    (run.samples / "final.png").touch()
+    assert run.newest_picture == run.samples / "final.png"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import tiny_runs
-from recipes import tiny_data, tiny_recipe
+from recipes import noise_data, noise_recipe, tiny_data, tiny_recipe
 
 
 @dataclass(frozen=True)
@@ -96,3 +96,37 @@ def _trained(path: Path, recipe: dict[str, Any]) -> Path:
     if not path.exists():
         ganherd.train(recipe, run=path, quiet=True)
     return path
+
+
+@pytest.fixture(scope="session")
+def shown_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return three finished runs: one per class with scores, a grid, and swaps on points. Tests must not change them."""
+    import ganherd
+    from ganherd.api import ScoreFinisher
+
+    folder = tmp_path_factory.mktemp("shown")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ganherd.mixture.recalibration.NOISES", 1024)
+        settings = noise_recipe(folder, "30steps", sample_every=10)
+        ganherd.train(settings, run=folder / "classes", quiet=True, finishers=[ScoreFinisher()])
+        data = noise_data(folder / "grid.npz")
+        cellular = {"grid": [2, 3], "iteration": "4steps", "fitness": {"samples": 16}}
+        grid = tiny_recipe(
+            data,
+            data={"partition": "all"},
+            strategy={"name": "cellular", "cellular": cellular},
+            train={"budget": "24steps"},
+            run={"record_every": 4},
+        )
+        tiny_runs.train(folder / "grid", grid)
+        points = tiny_recipe(
+            "ring8",
+            data={"partition": "all"},
+            herd={"members": 4},
+            strategy={"name": "gap", "gap": {"every": "5steps", "warmup": "5"}},
+            train={"budget": "30steps"},
+            run={"record_every": 5},
+        )
+        points["nets"] = {"latent": 4, "generator": {"name": "toy"}, "discriminator": {"name": "toy"}}
+        tiny_runs.train(folder / "points", points)
+    return folder

@@ -178,3 +178,27 @@ def test_a_folder_holds_one_sweep(recipe: str, tmp_path: Path) -> None:
 def test_trials_of_shared_settings_are_refused_in_the_recipe(recipe: str) -> None:
     with pytest.raises(UserError, match=r"cannot vary train\.batch"):
         ganherd.train({**yaml.safe_load(Path(recipe).read_text()), "herd": {"trials": [{"train.batch": 3}]}})
+
+
+def test_a_strangers_sweep_imports_nothing(cli, recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the recipe that sweep.json names, nor its overrides, nor its score, nor the runs in its folder."""
+    sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), Path("out"), quiet=True)
+    monkeypatch.syspath_prepend(str(Path.cwd()))
+    Path("evil.py").write_text("from pathlib import Path\nPath('harm').touch()\nNet = score = None\n")
+    record = json.loads(Path("out/sweep.json").read_text())
+    fresh = {**record, "steps": [], "rungs": []}
+    changes: list[dict[str, Any]] = [
+        {"overrides": ["nets.generator=evil:Net"]}, {"score": "evil:score"}, {"overrides": ["loss.name=evil:score"]},
+    ]  # fmt: skip
+    for change in changes:
+        Path("out/sweep.json").write_text(json.dumps({**fresh, **change}))
+        answer = cli("sweep", "--resume", "out")
+        assert answer.code == 2 and len(answer.err.strip().splitlines()) == 1
+    # a run of the folder that was exchanged: its recipe is not the one that was typed
+    Path("out/sweep.json").write_text(json.dumps(fresh))
+    own = yaml.safe_load(Path("out/run-00/recipe.yaml").read_text())
+    own["nets"]["generator"] = {"name": "evil:Net", "settings": {}}
+    Path("out/run-00/recipe.yaml").write_text(yaml.safe_dump(own))
+    with pytest.raises(UserError, match="evil"):
+        sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), Path("out"), quiet=True)
+    assert not Path("harm").exists()

@@ -58,6 +58,22 @@ def test_the_estimate_covers_what_a_run_writes(tmp_path: Path) -> None:
     assert need.kept == 4 and need.most == 6  # 6 are written, 3 are kept
 
 
+@pytest.mark.parametrize("source", ["images", "ring8"])
+def test_the_estimate_of_sprites_is_that_of_the_planned_sheets(tmp_path: Path, source: str) -> None:
+    settings = recipes.noise_recipe(tmp_path)
+    if source == "ring8":
+        settings = recipes.tiny_recipe(
+            "ring8", data={"partition": "all"}, herd={"members": 3}, train={"budget": "30steps"}
+        )
+        settings["nets"] = {"latent": 4, "generator": {"name": "toy"}, "discriminator": {"name": "toy"}}
+    recipe = recipe_file.load(settings)
+    without = recipe_file.load(settings, ["run.sprites=0"])
+    estimate = disk.disk_need(assemble(recipe), 30).other - disk.disk_need(assemble(without), 30).other
+    tiny_runs.train(tmp_path / "run", settings)
+    sheets = [file.stat().st_size for file in (tmp_path / "run" / "sprites").glob("step-*")]
+    assert 0.2 * estimate < sum(sheets) < 1.2 * estimate
+
+
 def test_fewer_checkpoints_need_less(tmp_path: Path) -> None:
     assert need_of(tmp_path, keep=1).total < need_of(tmp_path).total
     never = need_of(tmp_path, checkpoint_every=0)

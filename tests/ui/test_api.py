@@ -200,7 +200,7 @@ def test_the_api_is_described_without_an_outside_request(page: PageServer) -> No
 
 
 def test_nothing_of_the_page_names_another_server(page: PageServer) -> None:
-    from ganherd.ui.app import STATIC
+    from ganherd.web.page_script import STATIC
 
     for path in STATIC.rglob("*"):
         if path.is_file():

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +18,15 @@ import page_server
 import processes
 import pytest
 import recipes
+from page_fixtures import Visit, picture, serious_problems
 from page_server import PageServer
 
 from ganherd.strategies.cellular.history.lineage import lineage
 
 pytest.importorskip("playwright.sync_api", reason="needs Playwright: pip install 'ganherd[browser]'")
-from playwright.sync_api import Browser, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 pytestmark = pytest.mark.browser
-CHROMIUM = os.environ.get("CHROMIUM") or shutil.which("chromium")
 VIEWS = {
     "runs": "#/",
     "herd": "#/run/classes",
@@ -40,53 +38,6 @@ VIEWS = {
     "ranks": "#/run/grid/ranks",
     "compare": "#/compare/classes,grid",
 }
-Visit = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium: install it, or set CHROMIUM to its path")
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-@pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
-    """Return a function that opens a new page. At the end no page may have logged an error or asked another server."""
-    pages: list[Page] = []
-    problems: list[str] = []
-
-    def note(request: Any) -> None:
-        if not request.url.startswith(("http://127.0.0.1:", "data:", "blob:", "about:")):
-            problems.append(f"asked {request.url}")
-
-    def log(line: Any) -> None:
-        if line.type in ("error", "warning") and "willReadFrequently" not in line.text:  # this test reads canvases
-            problems.append(line.text)
-
-    def open_page(address: str, width: int = 1400, scheme: Any = "light") -> Page:
-        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme, reduced_motion="reduce")
-        page.set_default_timeout(30_000)
-        page.on("request", note)
-        page.on("pageerror", lambda error: problems.append(f"error {error}"))
-        page.on("console", log)
-        page.goto(address)
-        pages.append(page)
-        return page
-
-    yield open_page
-    for page in pages:
-        page.close()
-    assert problems == []
-
-
-def picture(page: Page, selector: str) -> np.ndarray:
-    """Return the pixels of a canvas."""
-    script = "(canvas) => [...canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data]"
-    return np.array(page.eval_on_selector(selector, script), np.uint8)
 
 
 def shown_step(page: Page) -> int:
@@ -184,6 +135,28 @@ def test_a_grid_shows_where_generators_come_from(page: PageServer, visit: Visit)
     padded = [{**event, "g_after": [0.0] * 6} for event in selections]
     founders = lineage(padded, "g", 6).founder[-1].tolist()
     assert [int(label.split("from ")[1][0]) for label in labels] == founders
+
+
+@pytest.mark.parametrize(("motion", "moves"), [("no-preference", True), ("reduce", False)])
+def test_replacements_flow_between_cells_unless_motion_is_reduced(
+    page: PageServer, browser: Browser, motion: Any, moves: bool
+) -> None:
+    script = """async () => {
+      const range = document.querySelector('.time input'), canvas = document.querySelector('.wall canvas'), seen = new Set();
+      range.value = 2;
+      range.dispatchEvent(new Event('input'));
+      for (let i = 0; i < 120; i += 1) {
+        await new Promise(requestAnimationFrame);
+        seen.add(canvas.toDataURL());
+      }
+      return seen.size;
+    }"""
+    tab = browser.new_page(viewport={"width": 700, "height": 700}, reduced_motion=motion)
+    tab.goto(f"{page.address}/#/run/grid")
+    shown_step(tab)
+    pictures = tab.evaluate(script)
+    tab.close()
+    assert pictures > 5 if moves else pictures <= 4  # the step before, colours, samples, and both
 
 
 def test_swaps_show_whose_discriminator_each_member_has(page: PageServer, visit: Visit) -> None:
@@ -353,7 +326,7 @@ def test_empty_killed_half_written_and_hostile_runs_are_meaningful(
     index.write_text(json.dumps({**json.loads(index.read_text()), "labels": [name, name, name]}))
     with page_server.serving([runs]) as page:
         tab = visit(page.address)
-        expect(tab.get_by_text("which a run may not hold")).to_be_visible()
+        expect(tab.get_by_text("which a run folder may not hold")).to_be_visible()
         for run in ("killed", "half", "fresh"):
             tab.goto(f"{page.address}/#/run/{run}")
             expect(tab.locator("main .pill").first).to_have_text("killed")
@@ -382,27 +355,19 @@ def test_light_and_dark_can_be_switched_and_are_remembered(page: PageServer, vis
 def test_axe_finds_no_serious_problem_and_nothing_is_wider_than_a_phone(
     page: PageServer, visit: Visit, view: str
 ) -> None:
-    from axe_playwright_python.sync_playwright import Axe
-
     for scheme, width in (("light", 1400), ("dark", 1400), ("light", 390)):
         tab = visit(f"{page.address}/docs" if view == "docs" else f"{page.address}/{VIEWS[view]}", width, scheme)
         tab.wait_for_selector("h1")
         tab.wait_for_load_state("load")
         tab.wait_for_timeout(800)
-        violations = Axe().run(tab).response["violations"]
-        serious = [
-            (each["id"], each["nodes"][0]["html"][:200], each["nodes"][0].get("failureSummary", "")[:200])
-            for each in violations
-            if each["impact"] in ("serious", "critical")
-        ]
-        assert serious == [], (scheme, width)
+        assert serious_problems(tab) == [], (scheme, width)
         assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
 def test_the_page_is_small_before_it_is_painted_and_as_a_whole() -> None:
     import gzip
 
-    from ganherd.ui.app import STATIC
+    from ganherd.web.page_script import STATIC
 
     size = {path.relative_to(STATIC).as_posix(): len(gzip.compress(path.read_bytes())) for path in STATIC.rglob("*.*")}
     first = ("index.html", "style.css", "app.js", "address.js", "dom.js", "source.js", "icon.svg")

@@ -14,7 +14,9 @@ import page_server
 import pytest
 import run_files
 from page_server import PageServer
+from PIL import Image
 
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.series.metric_columns import MetricColumns
 from ganherd.runs.series.record_file import RecordFile
 from ganherd.ui import sampler, serve
@@ -292,7 +294,9 @@ def test_the_page_of_a_training_imports_nothing_from_the_current_folder(
     monkeypatch.setattr("ganherd.ui.serve.subprocess.Popen", Page)
     with serve.page_during_training(tmp_path, quiet=True):
         pass
-    assert started[0][1] == "-P"
+    with serve.page_during_training(tmp_path, quiet=True, trust_code=True):
+        pass
+    assert started[0][1] == "-P" and [("--trust-code" in words) for words in started] == [False, True]
 
 
 def test_damaged_lines_in_the_middle_do_not_hide_those_after_them(tmp_path: Path) -> None:
@@ -303,3 +307,48 @@ def test_damaged_lines_in_the_middle_do_not_hide_those_after_them(tmp_path: Path
     file = RecordFile(path)
     found = {step: line.step() for step in (5, 10, 305, 500, 710, 985, 9999) if (line := file.find(step)) is not None}
     assert found == {10: 10, 305: 300, 500: 300, 710: 710, 985: 980, 9999: 990}
+
+
+def test_a_visitor_cannot_have_the_data_of_an_unfinished_run_opened(
+    tmp_path: Path, shown_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its recipe may name any file of this machine. A run that trains here has opened its data itself."""
+    run = tmp_path / "half"
+    shutil.copytree(shown_runs / "classes", run)
+    shutil.rmtree(run / "mixture")
+    with page_server.serving([tmp_path]) as page:
+        with monkeypatch.context() as patch:
+            patch.setattr("ganherd.data.dataset.load", lambda *_: pytest.fail("the data was opened"))
+            for path in ("mixture", "samples?n=1", "walk?frames=2", "samples.npz?n=1"):
+                assert "neither finished nor training" in page.get(f"/api/runs/half/{path}").sentence
+        with RunFolder(run).lock():
+            assert page.get("/api/runs/half/samples?n=1").status == 200
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("points", b"[[[NaN,1]],[],[],[]]"),
+        ("points", b"[NaN]"),
+        ("points", b'[[["x",1]],[],[],[]]'),
+        ("points", b"[[]]"),
+        ("points", b"[" * 5000),
+        ("classes", b"RIFF"),
+        ("classes", b"<svg></svg>"),
+    ],
+)
+def test_sheets_that_ganherd_did_not_write_are_not_sent(
+    tmp_path: Path, shown_runs: Path, name: str, content: bytes
+) -> None:
+    shutil.copytree(shown_runs / name, tmp_path / name)
+    next((tmp_path / name / "sprites").glob("step-00000030.*")).write_bytes(content)
+    with page_server.serving([tmp_path]) as page:
+        assert "cannot be shown" in page.get(f"/api/runs/{name}/sprites/30").sentence
+        assert page.get(f"/api/runs/{name}/sprites/0").status == 200
+
+
+def test_a_sheet_of_another_size_is_not_sent(tmp_path: Path, shown_runs: Path) -> None:
+    shutil.copytree(shown_runs / "classes", tmp_path / "classes")
+    Image.new("RGB", (4000, 4000)).save(tmp_path / "classes" / "sprites" / "step-00000030.webp")
+    with page_server.serving([tmp_path]) as page:
+        assert "has 4000 × 4000 pixels instead of" in page.get("/api/runs/classes/sprites/30").sentence

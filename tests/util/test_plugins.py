@@ -12,15 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from pydantic import Field
 from tiny_runs import skip_products
 from torch import Tensor, nn
 
 import ganherd
-from ganherd.data.arrays import RawData
+from ganherd import register
 from ganherd.data.readers.download import list_sources
+from ganherd.herd.checks import plugin_rows
 from ganherd.herd.engine.engines import Engine
-from ganherd.losses.adversarial import Loss
-from ganherd.nets.catalog import Setting
+from ganherd.losses import LossSpec
 from ganherd.recipe import recipe_file
 from ganherd.recipe.base import Span
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
@@ -28,9 +29,18 @@ from ganherd.scoring import score_seeds
 from ganherd.strategies.strategy import Event, Strategy
 from ganherd.util import registry
 from ganherd.util.errors import UserError
-from ganherd.util.registry import DATA_SOURCES, DISCRIMINATORS, ENGINES, GENERATORS, LOSSES, METRICS, STRATEGIES
+from ganherd.util.registry import (
+    AUGMENTATIONS,
+    DATA_SOURCES,
+    DISCRIMINATORS,
+    ENGINES,
+    GENERATORS,
+    LOSSES,
+    METRICS,
+    STRATEGIES,
+)
 
-REGISTRIES = (STRATEGIES, LOSSES, GENERATORS, DISCRIMINATORS, METRICS, DATA_SOURCES, ENGINES)
+REGISTRIES = (STRATEGIES, LOSSES, GENERATORS, DISCRIMINATORS, METRICS, DATA_SOURCES, AUGMENTATIONS, ENGINES)
 
 
 class RotateConfig(StrategySettings):
@@ -87,34 +97,51 @@ class CountingEngine(Engine):
         return super().advance(*given, **named)
 
 
-def stripes(settings: Any) -> RawData:
+def stripes(settings: None, folder: Path) -> tuple[np.ndarray, np.ndarray, None]:
     x = np.tile(np.arange(16, dtype=np.uint8)[None, :, None, None] % 2 * 255, (24, 1, 1, 4)).reshape(24, 1, 8, 8)
-    return RawData(x, np.arange(24) % 3)
+    return x, np.arange(24) % 3, None
+
+
+class Squared:
+    """squares of differences"""
+
+    def d(self, real: Tensor, fake: Tensor) -> Tensor:
+        return (fake - real).square().mean(-1)
+
+    def g(self, fake: Tensor) -> Tensor:
+        return fake.square().mean(-1)
+
+
+class FlatSettings(register.Settings):
+    width: int = Field(4, ge=1)
+
+
+class ShadeSettings(register.Settings):
+    most: float = Field(0.5, ge=0, le=1)
+
+
+def shade(x: Tensor, u: Tensor, settings: ShadeSettings) -> Tensor:
+    return x - settings.most * u[..., None, None].to(x.dtype)
+
+
+def brightness(real: np.ndarray, generated: np.ndarray) -> float:
+    """mean of the samples"""
+    return float(generated.mean() / 255)
 
 
 @pytest.fixture
 def plugins() -> Iterator[None]:
-    STRATEGIES.register("rotate", settings=RotateConfig)(Rotate)
-    LOSSES.register(
-        "squared", Loss(lambda real, fake: (fake - real).square().mean(-1), lambda fake: fake.square().mean(-1))
-    )
-    GENERATORS.register("flat", about="a small MLP", settings={"width": Setting("int", 4, "hidden width", minimum=1)})(
-        FlatGenerator
-    )
-    METRICS.register("brightness", about="mean of the samples", best=0.5, direction="nearest")(
-        lambda context: {
-            "value": float(context.x.mean()) if hasattr(context, "x") else 0.5,
-            "samples": 9,
-            "network": "",
-        }
-    )
-    DATA_SOURCES.register("stripes", about="striped images")(stripes)
+    register.strategy("rotate", settings=RotateConfig)(Rotate)
+    register.loss("squared")(Squared)
+    register.net("flat", role="generator", settings=FlatSettings)(FlatGenerator)
+    register.metric("brightness", direction="nearest", best=0.5)(brightness)
+    register.data("stripes", about="striped images")(stripes)
+    register.augmentation("shade", settings=ShadeSettings)(shade)
     ENGINES.register("counting", about="counts its calls")(CountingEngine)
     yield
-    for one, name in zip(
-        REGISTRIES, ("rotate", "squared", "flat", "", "brightness", "stripes", "counting"), strict=True
-    ):
-        one.unregister(name)
+    names = ("rotate", "squared", "flat", "", "brightness", "stripes", "shade", "counting")
+    for entries, name in zip(REGISTRIES, names, strict=True):
+        entries.unregister(name)
 
 
 def recipe(**sections: Any) -> dict[str, Any]:
@@ -126,7 +153,7 @@ def recipe(**sections: Any) -> dict[str, Any]:
             "discriminator": {"name": "small", "width": 3},
         },
         "loss": {"name": "squared"},
-        "train": {"budget": "6steps", "batch": 4},
+        "train": {"budget": "6steps", "batch": 4, "augment": ["flip", {"name": "shade", "most": 0.2}]},
         "strategy": {"name": "rotate", "rotate": {"every": "2steps"}},
         "engine": {"name": "counting", "device": "cpu", "threads": 1},
         "run": {"record_every": 3, "checkpoint_every": 3, "sample_every": 0, "watch": {"every": 0}},
@@ -145,6 +172,10 @@ def test_a_run_trains_with_entries_of_every_registry(
     written = recipe_file.load(tmp_path / "run" / "recipe.yaml")
     assert written.strategy.model_dump() == {"name": "rotate", "rotate": {"every": "2steps", "by": 1}}
     assert written.members == 3 and written.nets.generator.settings == {"width": 3}
+    assert written.model_dump()["train"]["augment"] == ["flip", {"name": "shade", "settings": {"most": 0.2}}]
+    recorded = {(plugin.kind, plugin.name): plugin.module for plugin in run.folder.info.plugins or ()}
+    kinds = {"strategy": "rotate", "loss": "squared", "generator": "flat", "data source": "stripes"}
+    assert recorded == dict.fromkeys({**kinds, "augmentation": "shade", "engine": "counting"}.items(), __name__)
     mixture = ganherd.load(run.path)
     assert mixture.sample(4).x.shape == (4, 1, 8, 8)
     scores = score_seeds(mixture, written_dataset(written), ["brightness"], samples=9)
@@ -173,9 +204,146 @@ def test_settings_of_a_new_strategy_are_checked_like_others(plugins: None) -> No
 
 def test_names_of_ganherd_cannot_be_taken(plugins: None) -> None:
     with pytest.raises(UserError, match="ganherd has a loss named 'hinge' already"):
-        LOSSES.register("hinge", LOSSES["minimax"])
-    with pytest.raises(ValueError, match="cannot name a loss"):
-        LOSSES.register("my loss", LOSSES["minimax"])
+        register.loss("hinge")(Squared)
+    with pytest.raises(UserError, match="cannot name a loss"):
+        register.loss("my loss")(Squared)
+
+
+def named_wrongly(real: Tensor) -> Tensor:
+    return real
+
+
+class TakesTooMuch(Squared):
+    def d(self, real: Tensor, fake: Tensor, noise: Tensor) -> Tensor:  # type: ignore[override]
+        return real
+
+
+class OpensWithoutStep(Strategy):
+    def open(self) -> Iterator[Event]:  # type: ignore[override]
+        return iter(())
+
+
+WRONG = [
+    (register.loss("x"), named_wrongly, r"the loss x has no d: give it d\(real, fake\) and g\(fake\)"),
+    (
+        register.loss("x"),
+        TakesTooMuch,
+        r"d of the loss x must take \(self, real, fake\), and its arguments are \(self, real,",
+    ),
+    (
+        register.loss("x", settings=FlatSettings),
+        Squared,
+        r"the loss x must take \(settings\), and its arguments are \(\)",
+    ),
+    (
+        register.metric("x", direction="lower"),
+        named_wrongly,
+        r"the metric x must take \(real, generated\), and its arguments",
+    ),
+    (register.metric("x", direction="up"), brightness, "has direction 'up': use one of lower, higher, nearest"),
+    (register.metric("x", direction="nearest"), brightness, "give the best value"),
+    (register.strategy("x"), Squared, "the strategy x must be a class derived from ganherd.register.Strategy"),
+    (
+        register.strategy("x"),
+        OpensWithoutStep,
+        r"open of the strategy x must take \(self, step\), and its arguments are",
+    ),
+    (register.data("x"), named_wrongly, r"the data source x must take \(settings, folder\)"),
+    (register.net("x", role="generator"), named_wrongly, "the net x must be a class derived from torch.nn.Module"),
+    (register.augmentation("x"), named_wrongly, r"the augmentation x must take \(x, u\)"),
+    (register.augmentation("x", numbers=-1), shade, "give a whole number"),
+]
+
+
+@pytest.mark.parametrize(("decorator", "target", "sentence"), WRONG)
+def test_a_wrong_signature_is_reported_in_a_sentence(decorator: Any, target: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence) as caught:
+        decorator(target)
+    assert "\n" not in str(caught.value)
+
+
+class MixesMembers(Squared):
+    def d(self, real: Tensor, fake: Tensor) -> Tensor:
+        return (fake - real.mean(0)).square().mean(-1)
+
+
+class OneNumberForAll(Squared):
+    def g(self, fake: Tensor) -> Tensor:
+        return fake.mean()
+
+
+class DrawsNumbers(Squared):
+    def g(self, fake: Tensor) -> Tensor:
+        return (fake * torch.rand_like(fake)).mean(-1)
+
+
+class HasNoGradient(Squared):
+    def g(self, fake: Tensor) -> Tensor:
+        return fake.detach().mean(-1)
+
+
+class MixingPenalty(Squared):
+    @staticmethod
+    def penalty(critic: Any, real: Tensor, fake: Tensor, at: Tensor) -> Tensor:
+        return critic(real).mean().expand(len(real))
+
+
+@pytest.mark.parametrize(
+    ("loss", "sentence"),
+    [
+        (MixesMembers, "d of the loss x mixes members"),
+        (OneNumberForAll, r"g of the loss x must return a tensor of shape \(3,\) for 3 members"),
+        (DrawsNumbers, "g of the loss x mixes members: .* draw no random numbers"),
+        (HasNoGradient, "g of the loss x has no gradient"),
+        (MixingPenalty, "penalty of the loss x mixes members"),
+    ],
+)
+def test_a_loss_that_mixes_members_is_refused(loss: type, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        plugin_rows.check_loss("x", LossSpec.adopt("x", loss).build())
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (lambda x, u: x - x.mean(0), "the augmentation mixer mixes members"),
+        (lambda x, u: x.mean(-1), r"must return a tensor of shape \(3, 5, 3, 8, 8\)"),
+        (lambda x, u: x.detach(), "has no gradient"),
+    ],
+)
+def test_an_augmentation_that_mixes_members_is_refused(function: Any, sentence: str) -> None:
+    register.augmentation("mixer")(function)
+    try:
+        with pytest.raises(UserError, match=sentence):
+            plugin_rows.check_augmentation("mixer", "mixer")
+    finally:
+        AUGMENTATIONS.unregister("mixer")
+
+
+def test_built_in_losses_and_augmentations_pass_the_same_checks() -> None:
+    for name in LOSSES:
+        plugin_rows.check_loss(name, LOSSES[name].build())
+    for name in AUGMENTATIONS:
+        plugin_rows.check_augmentation(name, name)
+
+
+def test_settings_of_plugins_are_checked_by_their_models(plugins: None) -> None:
+    def refused(**sections: Any) -> str:
+        with pytest.raises(UserError) as caught:
+            recipe_file.load(recipe(**sections))
+        return str(caught.value)
+
+    net = {"latent": 2, "discriminator": "small"}
+    said = refused(nets={**net, "generator": {"name": "flat", "wdth": 3}})
+    assert said == "recipe: unknown key 'nets.generator.wdth'; did you mean 'width'?"
+    said = refused(nets={**net, "generator": {"name": "flat", "width": 0}})
+    assert said == "recipe: nets.generator.width must be a whole number of at least 1, not 0"
+    said = refused(train={"augment": [{"name": "shade", "most": "x"}]})
+    assert said == "recipe: train.augment.most must be a number of at least 0 and at most 1, not 'x'"
+    assert refused(train={"augment": ["shad"]}).endswith("cutout, flip, shade); did you mean 'shade'?")
+    said = refused(loss={"name": "squared", "settings": {"margin": 1}})
+    assert said == "recipe: the loss squared has no settings: leave loss.settings out"
+    assert "the data source stripes has no settings" in refused(data={"source": "stripes", "settings": {"a": 1}})
 
 
 def test_an_unknown_name_gets_a_suggestion(plugins: None) -> None:
@@ -190,12 +358,11 @@ def test_an_unknown_name_gets_a_suggestion(plugins: None) -> None:
 
 PLUGIN = """
 import numpy as np
-from ganherd.data.arrays import RawData
-from ganherd.util.registry import DATA_SOURCES
+import ganherd
 
-@DATA_SOURCES.register("checkers", about="checkered images")
-def read(settings):
-    return RawData(np.indices((20, 1, 8, 8)).sum(0).astype(np.uint8) % 2 * 255, np.arange(20) % 2)
+@ganherd.register.data("checkers", about="checkered images")
+def read(settings, folder):
+    return np.indices((20, 1, 8, 8)).sum(0).astype(np.uint8) % 2 * 255, np.arange(20) % 2, None
 """
 
 
@@ -216,7 +383,8 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     yield folder
     DATA_SOURCES.unregister("checkers")
     sys.modules.pop("checkers_plugin", None)
-    registry._announced.cache_clear()
+    registry._entry_points.cache_clear()
+    DATA_SOURCES._vouched.discard("checkers")
 
 
 def test_an_installed_plugin_is_imported_when_its_name_is_used(
@@ -224,12 +392,14 @@ def test_an_installed_plugin_is_imported_when_its_name_is_used(
 ) -> None:
     install(installed, PLUGIN, "[ganherd.data_sources]\ncheckers = checkers_plugin\n")
     skip_products(monkeypatch)
-    assert "checkers" in DATA_SOURCES.names() and "checkers" in DATA_SOURCES and "checkers" not in list(DATA_SOURCES)
+    assert "checkers" in DATA_SOURCES.names() and DATA_SOURCES.is_known("checkers")
+    assert "checkers" not in DATA_SOURCES, "nobody has named it yet"
     assert {row["name"]: row["about"] for row in list_sources()}["checkers"] == "added by the package ganherd-checkers"
     assert "checkers_plugin" not in sys.modules, "lists import no plugin"
     nets = {"latent": 2, "generator": {"name": "small", "width": 3}, "discriminator": {"name": "small", "width": 3}}
     engine = {"name": "loop", "device": "cpu", "threads": 1}
-    sections = {"loss": {"name": "hinge"}, "strategy": {}, "engine": engine, "nets": nets}
+    train = {"budget": "6steps", "batch": 4}
+    sections = {"loss": {"name": "hinge"}, "strategy": {}, "engine": engine, "nets": nets, "train": train}
     run = ganherd.train(recipe(data={"source": "checkers"}, **sections), run=tmp_path / "run", quiet=True)
     assert "checkers_plugin" in sys.modules
     assert ganherd.load(run.path).sample(2).x.shape == (2, 1, 8, 8)
@@ -247,6 +417,11 @@ def test_an_installed_plugin_is_imported_when_its_name_is_used(
 )
 def test_a_plugin_that_fails_is_reported_in_a_sentence(installed: Path, code: str, sentence: str) -> None:
     install(installed, code, "[ganherd.data_sources]\ncheckers = checkers_plugin\n")
+    with pytest.raises(
+        UserError, match="of the package ganherd-checkers is code that is not ganherd's: give --trust-code"
+    ):
+        DATA_SOURCES["checkers"]
+    DATA_SOURCES.vouch("checkers")
     with pytest.raises(UserError, match=sentence) as caught:
         DATA_SOURCES["checkers"]
     assert "\n" not in str(caught.value)
@@ -261,6 +436,6 @@ def test_all_names_are_known_without_torch() -> None:
 
 
 def test_every_entry_of_ganherd_can_be_loaded() -> None:
-    for one in REGISTRIES:
-        assert all(one[name] is not None for name in one)
-    assert torch.is_tensor(LOSSES["hinge"].g(torch.zeros(2, 3)))
+    for entries in REGISTRIES:
+        assert all(entries[name] is not None for name in entries)
+    assert torch.is_tensor(LOSSES["hinge"].build().g(torch.zeros(2, 3)))

@@ -16,7 +16,7 @@ from ganherd.cli.commands.choosing import best, ensemble
 from ganherd.cli.commands.compare import compare
 from ganherd.cli.commands.doctor import doctor
 from ganherd.cli.commands.export import export
-from ganherd.cli.commands.figures import figures
+from ganherd.cli.commands.figures import figures, film
 from ganherd.cli.commands.recipes import recipes
 from ganherd.cli.commands.report import report
 from ganherd.cli.commands.sample import sample
@@ -90,6 +90,7 @@ _COMMANDS: tuple[tuple[str, Callable[..., None], tuple[str, ...]], ...] = (
     (_RESULTS, check, ("ganherd check @last", "ganherd check @last --json")),
     (_RESULTS, report, ("ganherd report @last",)),
     (_RESULTS, figures, ("ganherd figures runs/a runs/b -o figures",)),
+    (_RESULTS, film, ("ganherd film @last -o herd.gif", "ganherd film @last -o herd.mp4 --seconds 30 --width 1080")),
     (_RESULTS, export, ("ganherd export @last -o model", "ganherd export @last --format onnx -o model.onnx",
                         "ganherd export @last --format html -o model.html")),
     (_RESULTS, best, ("ganherd best @last", "ganherd best @last --by gam2")),

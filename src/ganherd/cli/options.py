@@ -13,6 +13,7 @@ import typer
 
 from ganherd.cli.completion import complete_run, complete_setting
 from ganherd.util.errors import UserError
+from ganherd.util.plugin_leave import trusting_plugins
 from ganherd.util.terminal.screen import Block, Line, Styled, show_screen
 from ganherd.util.text import say, show
 
@@ -24,8 +25,22 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Verbose = Annotated[
     bool, typer.Option("--verbose", "-v", help="Show all details: samples, networks, seeds and remarks of every score.")
 ]
+
+
+def _give_leave(context: typer.Context, trusts: bool) -> bool:
+    """Let the command import plug-ins that a run folder names."""
+    if trusts:
+        context.with_resource(trusting_plugins())
+    return trusts
+
+
 Trust = Annotated[
-    bool, typer.Option("--trust-code", help="Allow code that is not part of ganherd: modules and TorchScript.")
+    bool,
+    typer.Option(
+        "--trust-code",
+        help="Allow code that is not part of ganherd: modules, plug-ins and TorchScript.",
+        callback=_give_leave,
+    ),
 ]
 Set = Annotated[
     list[str] | None,

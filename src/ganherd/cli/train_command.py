@@ -243,9 +243,11 @@ class TrainCommand:
             return
         folder = type(run.folder)(path)
         picture = folder.samples / "final.png"
-        from ganherd.nets.catalog import is_foreign
+        from ganherd.recipe.plugins.recipe_plugins import plugins_of
+        from ganherd.util.registry import DATA_SOURCES, DISCRIMINATORS, GENERATORS
 
-        trust = " --trust-code" if any(is_foreign(net.name) for net in folder.recipe.nets.all) else ""
+        needed = (GENERATORS, DISCRIMINATORS, DATA_SOURCES)  # by `sample` and `score`
+        trust = " --trust-code" if any(registry in needed for registry, _ in plugins_of(folder.recipe)) else ""
         name = shlex.quote(str(path)) + trust
         scores = folder.scores_path if run.scores else f"ganherd score {name}"
         show(f"\npicture  {picture}\nscores   {scores}\nreport   {folder.report_path}")

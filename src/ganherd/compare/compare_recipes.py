@@ -198,7 +198,7 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole_time: boo
     from ganherd.training import session
 
     run = state.run(basis, name)
-    _refuse_strangers(run, recipe)
+    refuse_strangers(run, recipe)
     if run.info_path.is_file() and run.info.state == "finished":
         return
     began = time.monotonic()
@@ -218,7 +218,7 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole_time: boo
         state.write()
 
 
-def _refuse_strangers(run: RunFolder, recipe: Recipe) -> None:
+def refuse_strangers(run: RunFolder, recipe: Recipe) -> None:
     """Refuse a run that was not trained with this recipe: its nets will be built, and the recipe is the user's own."""
     from ganherd.mixture import mixture_files
     from ganherd.training.setup.identity import refuse_changes

@@ -18,6 +18,7 @@ from ganherd.data.readers.named import read_named, read_path
 from ganherd.data.shards import shards
 from ganherd.data.units import Units, column_units, comparable, main_plane, projected, span_units
 from ganherd.recipe import schema
+from ganherd.recipe.plugins.recipe_plugins import is_named_source
 from ganherd.util.errors import UserError, counted, few
 from ganherd.util.paths import expanded
 from ganherd.util.registry import DATA_SOURCES
@@ -96,7 +97,8 @@ def load(settings: schema.DataConfig) -> Dataset:
     ((1, 8, 8), '7', 1797)
     """
     path = expanded(settings.source)
-    if settings.source not in DATA_SOURCES and shards.is_prepared(path):
+    is_named = is_named_source(settings.source)
+    if not is_named and shards.is_prepared(path):
         return _prepared(path, settings)
     raw, name = _read(settings)
     data = tidy(raw, name)
@@ -108,7 +110,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     elif settings.size is not None:
         raise UserError(f"data.size is for images, and {name} holds none; leave data.size out.")
     notes = list(data.notes)
-    draws_points = settings.source in DATA_SOURCES and DATA_SOURCES[settings.source].draws_points
+    draws_points = is_named and DATA_SOURCES[settings.source].draws_points
     holdout = settings.holdout if draws_points else None
     if data.x_test is None or data.y_test is None:
         holdout = settings.holdout
@@ -182,7 +184,7 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
 def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
     """Return the arrays of `data.source` before they are checked, and the name of the data set."""
     name = settings.source
-    if name in DATA_SOURCES:
+    if is_named_source(name):
         return read_named(settings), name
     path = expanded(name)
     if not path.exists():

@@ -20,7 +20,6 @@ from ganherd.herd import rng
 from ganherd.util import files
 from ganherd.util.errors import UserError
 
-_GOLDEN, _FACTORS = -7046029254386353131, (-4658895280553007687, -7723592293110705685)  # those of splitmix64, signed
 _MOST_BYTES = 1_900_000_000  # a protobuf file holds at most 2 GiB
 
 
@@ -28,9 +27,8 @@ def write_onnx_file(model: PortableModel, path: Path) -> None:
     """Write a portable model as an .onnx file.
 
     Raises:
-        UserError: The package onnx is missing, or the model is too large for one file.
+        UserError: The model is too large for one file.
     """
-    require("onnx")
     if 4 * model.parameters > _MOST_BYTES:
         raise UserError(
             "this mixture is too large for one ONNX file, which holds 2 GB: export its members with --member."
@@ -40,20 +38,11 @@ def write_onnx_file(model: PortableModel, path: Path) -> None:
 
 def run_onnx_file(path: Path, seeds: Sequence[int], label: int | Sequence[int] = -1) -> list[np.ndarray]:
     """Return samples, labels and members that ONNX Runtime computes from a file."""
-    require("onnxruntime")
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     labels = np.ascontiguousarray(np.broadcast_to(np.asarray(label, np.int64), (len(seeds),)))
     return list(session.run(None, {"label": labels, "seed": np.asarray(seeds, np.int64)}))
-
-
-def require(package: str) -> None:
-    """Raise a UserError if a package of the extra `export` is missing."""
-    from importlib.util import find_spec
-
-    if find_spec(package) is None:
-        raise UserError(f"the package {package} is missing: run `pip install 'ganherd[export]'`.")
 
 
 def _graph(model: PortableModel) -> bytes:
@@ -104,11 +93,16 @@ def _float(graph: GraphBuilder, value: float) -> str:
 
 def _mix(graph: GraphBuilder, x: str) -> str:
     """Mix the bits of int64 numbers, as splitmix64 does; products wrap around."""
-    for bits, factor in zip((30, 27, 31), (*_FACTORS, None), strict=True):
+    for bits, factor in zip(rng.MIX_SHIFTS, (*rng.MIX_FACTORS, None), strict=True):
         x = graph.add("BitwiseXor", x, _shifted(graph, x, bits))
         if factor is not None:
-            x = graph.add("Mul", x, graph.constant(np.int64(factor)))
+            x = graph.add("Mul", x, graph.constant(_signed(factor)))
     return x
+
+
+def _signed(bits: int) -> np.int64:
+    """Return 64 bits as a signed number."""
+    return np.uint64(bits).view(np.int64)
 
 
 def _shifted(graph: GraphBuilder, x: str, bits: int) -> str:
@@ -120,11 +114,11 @@ def _shifted(graph: GraphBuilder, x: str, bits: int) -> str:
 
 def _random_bits(graph: GraphBuilder, purpose: int, count: int) -> str:
     """Return random numbers int64 [B, count] of the seeds."""
-    golden = graph.constant(np.int64(_GOLDEN))
+    golden = graph.constant(_signed(rng.GOLDEN))
     key = graph.add("BitwiseXor", _mix(graph, graph.add("Add", "seed", golden)), graph.constant(np.int64(purpose)))
     key = _mix(graph, graph.add("Add", key, golden))
     with np.errstate(over="ignore"):
-        counters = np.arange(1, count + 1, dtype=np.int64) * np.int64(_GOLDEN)
+        counters = np.arange(1, count + 1, dtype=np.int64) * _signed(rng.GOLDEN)
     keys = graph.add("Unsqueeze", key, graph.constant(np.array([1])))
     return _mix(graph, graph.add("Add", keys, graph.constant(counters[None])))
 

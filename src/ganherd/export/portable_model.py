@@ -32,7 +32,7 @@ class PortableModel:
 
     @property
     def parameters(self) -> int:
-        """Return the number of exported numbers."""
+        """Return the number of exported parameters and buffers."""
         return sum(value.numel() for value in self.tensors.values())
 
     def loaded(self) -> loader.Model:

@@ -15,7 +15,7 @@ from typing import Any
 from ganherd.export.portable_model import PortableModel, samplable_labels
 from ganherd.util.errors import UserError
 
-_MOST_NUMBERS = 50_000_000  # about 270 MB of text, which browsers still open
+_MOST_PARAMETERS = 50_000_000  # about 270 MB of text, which browsers still open
 
 
 def page_of(model: PortableModel) -> str:
@@ -31,9 +31,9 @@ def page_of(model: PortableModel) -> str:
         raise UserError(
             f"--format html shows grey and colour images and points of 2 numbers, not {kind}: use torch or onnx."
         )
-    if model.parameters > _MOST_NUMBERS:
+    if model.parameters > _MOST_PARAMETERS:
         raise UserError(
-            f"this mixture has {model.parameters:,} numbers, and --format html takes at most {_MOST_NUMBERS:,}: "
+            f"this mixture has {model.parameters:,} parameters, and --format html takes at most {_MOST_PARAMETERS:,}: "
             "export one member with --member, or use --format onnx."
         )
     places: dict[str, Any] = {}

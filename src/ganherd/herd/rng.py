@@ -40,12 +40,13 @@ _version = ContextVar("ganherd.streams", default=VERSIONS[-1])
 PRIORS = ("normal", "uniform")  # `set.prior` holds indices into this tuple
 
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-_GOLDEN = 0x9E3779B97F4A7C15
-_MULTIPLIERS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+# The constants of splitmix64.
+GOLDEN = 0x9E3779B97F4A7C15
+MIX_FACTORS, MIX_SHIFTS = (0xBF58476D1CE4E5B9, 0x94D049BB133111EB), (30, 27, 31)
 _MASK = (1 << 64) - 1
 # Converted once: converting them at each call would cost as much as the arithmetic.
-_UINT64 = [np.uint64(value) for value in (_GOLDEN, *_MULTIPLIERS)]
-_SHIFTS = [np.uint64(bits) for bits in (30, 27, 31)]
+_UINT64 = [np.uint64(value) for value in (GOLDEN, *MIX_FACTORS)]
+_SHIFTS = [np.uint64(bits) for bits in MIX_SHIFTS]
 _WORDS = 624  # 32-bit words in the state of a Mersenne Twister
 _COUNTERS = np.arange(1, _WORDS // 2 + 1, dtype=np.uint64) * _UINT64[0]
 
@@ -125,9 +126,9 @@ def device_keys(base: Tensor, *parts: int | Tensor) -> Tensor:
     x = base
     for part in parts:
         x = x ^ (part if isinstance(part, Tensor) else _signed(part))
-        x = x + _signed(_GOLDEN)
-        x = (x ^ _shifted(x, 30)) * _signed(_MULTIPLIERS[0])
-        x = (x ^ _shifted(x, 27)) * _signed(_MULTIPLIERS[1])
+        x = x + _signed(GOLDEN)
+        x = (x ^ _shifted(x, 30)) * _signed(MIX_FACTORS[0])
+        x = (x ^ _shifted(x, 27)) * _signed(MIX_FACTORS[1])
         x = x ^ _shifted(x, 31)
     return x
 
@@ -191,7 +192,7 @@ def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.d
 
         return fill(member_keys, numbers, kind, dtype).view(member_keys.shape[0], *shape)
     counter = torch.arange(numbers, device=member_keys.device, dtype=torch.int64)
-    bits = device_keys(member_keys[:, None] + counter * _signed(_GOLDEN), 0)  # [N, numbers]
+    bits = device_keys(member_keys[:, None] + counter * _signed(GOLDEN), 0)  # [N, numbers]
     high = _shifted(bits, 40).to(torch.float32) * 2.0**-24  # [0, 1)
     if kind == "normal":  # Box-Muller on the two halves of the 64 bits
         low = (bits & 0xFFFFFF).to(torch.float32) * 2.0**-24

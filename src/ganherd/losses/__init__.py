@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from ganherd.util.registry import LOSSES
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ganherd.util.errors import UserError
+from ganherd.util.registry import LOSSES, load_target
+from ganherd.util.user_code import must_take
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from ganherd.losses.adversarial import Loss
 
 ALSO_CALLED = {  # names in papers and other trainers; they are only suggested
     "gan": "minimax",
@@ -15,11 +27,61 @@ ALSO_CALLED = {  # names in papers and other trainers; they are only suggested
     "wgan-gp": "wasserstein-gp",
 }
 
-LOSSES.register_lazy("minimax", "ganherd.losses.adversarial:MINIMAX")
-LOSSES.register_lazy("non-saturating", "ganherd.losses.adversarial:NON_SATURATING")
-LOSSES.register_lazy("least-squares", "ganherd.losses.adversarial:LEAST_SQUARES")
-LOSSES.register_lazy("least-squares-sigmoid", "ganherd.losses.adversarial:LEAST_SQUARES_SIGMOID")
-LOSSES.register_lazy("wasserstein", "ganherd.losses.adversarial:WASSERSTEIN")
-LOSSES.register_lazy("wasserstein-gp", "ganherd.losses.adversarial:WASSERSTEIN_GP")
-LOSSES.register_lazy("hinge", "ganherd.losses.adversarial:HINGE")
+
+@dataclass(frozen=True)
+class LossSpec:
+    """A loss that a recipe can name."""
+
+    target: Any  # a `Loss`, or a class with its methods, or `module:name` of one of these, imported when it is built
+    about: str = ""
+    settings: type[BaseModel] | None = None  # of `loss.settings`; the class gets them as its only argument
+
+    @classmethod
+    def adopt(cls, name: str, target: Any, *, about: str = "", settings: type[BaseModel] | None = None) -> LossSpec:
+        """Check a loss that a user registers, and return its entry."""
+        what, is_class = f"the loss {name}", inspect.isclass(target)
+        if is_class:
+            must_take(what, target, *(["settings"] if settings else []))
+        elif settings is not None:
+            raise UserError(f"{what} has settings, so it must be a class that takes them, not an object.")
+        owner = ("self",) if is_class else ()  # methods of a class are not bound
+        for method, logits in (("d", ("real", "fake")), ("g", ("fake",))):
+            function = getattr(target, method, None)
+            if function is None:
+                raise UserError(f"{what} has no {method}: give it d(real, fake) and g(fake), or g(real, fake).")
+            paired = method == "g" and _num_arguments(function) > len(owner) + 1
+            must_take(f"{method} of {what}", function, *owner, *(("real", "fake") if paired else logits))
+        return cls(target, about or (inspect.getdoc(target) or "").partition("\n")[0], settings)
+
+    def build(self, settings: Mapping[str, Any] | None = None) -> Loss:
+        """Return the loss, with these settings if it has any."""
+        from ganherd.losses.adversarial import Loss
+
+        target: Any = load_target(self.target)
+        if inspect.isclass(target):
+            target = target(*([] if self.settings is None else [self.settings.model_validate(dict(settings or {}))]))
+        if isinstance(target, Loss):
+            return target
+        facts = {name: getattr(target, name) for name in ("penalty", "clip") if hasattr(target, name)}
+        return Loss(target.d, target.g, **facts, g_sees_real=_num_arguments(target.g) > 1)
+
+
+def _num_arguments(function: Any) -> int:
+    """Return the number of arguments of a function; 1 if it cannot be known, as for one that is written in C."""
+    try:
+        return len(inspect.signature(function).parameters)
+    except (TypeError, ValueError):
+        return 1
+
+
+for _name, _constant in {
+    "minimax": "MINIMAX",
+    "non-saturating": "NON_SATURATING",
+    "least-squares": "LEAST_SQUARES",
+    "least-squares-sigmoid": "LEAST_SQUARES_SIGMOID",
+    "wasserstein": "WASSERSTEIN",
+    "wasserstein-gp": "WASSERSTEIN_GP",
+    "hinge": "HINGE",
+}.items():
+    LOSSES.add(_name, LossSpec(f"ganherd.losses.adversarial:{_constant}"))
 LOSSES.seal()

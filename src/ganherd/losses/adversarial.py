@@ -5,8 +5,9 @@ Each function takes logits [..., B] and returns one number per member [...], whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, sigmoid
@@ -14,15 +15,20 @@ from torch.nn.functional import relu, softplus
 
 from ganherd.util.registry import LOSSES
 
+# Of the critic, real and fake images [N, B, …] and uniform numbers [N, B]; returns one number per member [N]
+Penalty = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, Tensor], Tensor]
+
 
 @dataclass(frozen=True)
 class Loss:
-    """The losses of the discriminator on (real, fake) and of the generator on fake."""
+    """The losses of the discriminator on (real, fake) and of the generator on fake, or on (real, fake) if `g_sees_real`."""
 
     d: Callable[[Tensor, Tensor], Tensor]
-    g: Callable[[Tensor], Tensor]
-    penalty: bool = False  # add a gradient penalty to the discriminator's loss
+    g: Callable[..., Tensor]
+    # Function of (critic, real, fake, at) that is added to the discriminator's loss with the weight `loss.gp_weight`
+    penalty: Penalty | None = None
     clip: bool = False  # clip the discriminator's parameters after each of its updates
+    g_sees_real: bool = False  # the generator's loss needs the discriminator's logits of real images, too
 
 
 def _cross_entropy(real: Tensor, fake: Tensor) -> Tensor:
@@ -59,7 +65,6 @@ LEAST_SQUARES = Loss(_squares, lambda fake: 0.5 * (fake - 1.0).square().mean(-1)
 # Mustangs' least squares, of D(G(z)) as a probability, as in its code.
 LEAST_SQUARES_SIGMOID = Loss(_squares_of_probabilities, lambda fake: (sigmoid(fake) - 1.0).square().mean(-1))
 WASSERSTEIN = Loss(_distance, _raise_critic, clip=True)
-WASSERSTEIN_GP = Loss(_distance, _raise_critic, penalty=True)
 HINGE = Loss(_hinge, _raise_critic)
 
 
@@ -77,6 +82,9 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Ten
     return (norm - 1.0).square().mean(-1)
 
 
+WASSERSTEIN_GP = Loss(_distance, _raise_critic, penalty=gradient_penalty)
+
+
 def r1_penalty(critic: Callable[[Tensor], Tensor], real: Tensor) -> Tensor:
     """Return |gradient|² [N] of the critic at real [N, B, …], averaged over the batch. R1 adds gamma/2 of it to the loss."""
     real = real.detach().requires_grad_()
@@ -92,39 +100,49 @@ def class_loss(answers: Tensor, y: Tensor) -> Tensor:
 class Game:
     """The losses of a herd: one for all members, or one of several for each member."""
 
-    def __init__(self, names: tuple[str, ...], d: str | None = None) -> None:
+    def __init__(
+        self, names: tuple[str, ...], d: str | None = None, settings: Mapping[str, Mapping[str, Any]] | None = None
+    ) -> None:
         """Look up the losses by name.
 
         Args:
             names: The losses that members choose from.
             d: The loss of all discriminators. None: each member has the discriminator loss of its chosen loss, too.
+            settings: The settings of losses by their names; others have their defaults.
         """
-        self.names, self.d_name = names, d
-        self._losses = [LOSSES[name] for name in names]
-        self._d_losses = [LOSSES[d]] if d is not None else self._losses
-        self.penalty = any(loss.penalty for loss in self._d_losses)
-        self.clip = any(loss.clip for loss in self._d_losses)
+        self.names, self.d_name, self.settings = names, d, dict(settings or {})
+        self._losses = [self.loss(name) for name in names]
+        self._d_losses = [self.loss(d)] if d is not None else self._losses
+        self.penalties = tuple(dict.fromkeys(loss.penalty for loss in self._d_losses if loss.penalty is not None))
+        self.penalty, self.clip = bool(self.penalties), any(loss.clip for loss in self._d_losses)
+        self.g_sees_real = any(loss.g_sees_real for loss in self._losses)
+
+    def loss(self, name: str) -> Loss:
+        """Return a loss by its name, with the settings of this game."""
+        return LOSSES[name].build(self.settings.get(name))
 
     def d(self, choice: Tensor, real: Tensor, fake: Tensor) -> Tensor:
         return self._choose(choice, [loss.d(real, fake) for loss in self._d_losses])
 
-    def g(self, choice: Tensor, fake: Tensor) -> Tensor:
-        return self._choose(choice, [loss.g(fake) for loss in self._losses])
+    def g(self, choice: Tensor, fake: Tensor, real: Tensor | None = None) -> Tensor:
+        """Return the losses of the generators [N]. `real`: logits of real images, if `g_sees_real`."""
+        return self._choose(choice, [loss.g(real, fake) if loss.g_sees_real else loss.g(fake) for loss in self._losses])
 
-    def has(self, what: str, choice: Tensor) -> Tensor:
-        """Return which members have a loss with a gradient penalty or with weight clipping, bool [N].
+    def has_penalty(self, penalty: Penalty, choice: Tensor) -> Tensor:
+        """Return which members have a loss with this penalty, bool [N]. `choice`: the index of each member's loss."""
+        return self._where(choice, lambda loss: loss.penalty == penalty)
 
-        Only comparisons of tensors are used, because a CUDA graph captures them.
+    def has_clip(self, choice: Tensor) -> Tensor:
+        """Return which members have a loss with weight clipping, bool [N]. `choice`: the index of each member's loss."""
+        return self._where(choice, lambda loss: loss.clip)
 
-        Args:
-            what: `penalty` or `clip`.
-            choice: The index of each member's loss in `names`, [N].
-        """
+    def _where(self, choice: Tensor, holds: Callable[[Loss], bool]) -> Tensor:
+        """Return for which members something holds. Only comparisons of tensors are used: a CUDA graph captures them."""
         if self.d_name is not None:
-            return torch.full_like(choice, getattr(LOSSES[self.d_name], what), dtype=torch.bool)
+            return torch.full_like(choice, holds(self._d_losses[0]), dtype=torch.bool)
         members = torch.zeros_like(choice, dtype=torch.bool)
         for number, loss in enumerate(self._losses):
-            if getattr(loss, what):
+            if holds(loss):
                 members = members | (choice == number)
         return members
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from ganherd.data.readers.synthetic import STACKED
 from ganherd.features.material import MetricSkipped, ScoringContext
+from ganherd.metrics.plugin_metric import On, measure_by
 from ganherd.recipe.mixture_scores import is_own
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
@@ -45,6 +47,28 @@ class Metric:
     # What a value below and above that of real data says in a table
     beyond_real: tuple[str, str] = ("worse", "worse")
 
+    @classmethod
+    def adopt(
+        cls,
+        name: str,
+        target: Any,
+        *,
+        direction: Literal["lower", "higher", "nearest"] = "lower",
+        best: float | None = None,
+        on: On = "images",
+        about: str = "",
+        **facts: Any,
+    ) -> Metric:
+        """Check a metric that a user registers, and return its entry (see `ganherd.register.metric`)."""
+        if direction not in _BEST:
+            raise UserError(f"the metric {name} has direction {direction!r}: use one of {', '.join(_BEST)}.")
+        if direction == "nearest" and best is None:
+            raise UserError(f"the metric {name} has direction nearest: give the best value, too.")
+        if on not in get_args(On):
+            raise UserError(f"the metric {name} compares {on!r}: use one of {', '.join(get_args(On))}.")
+        measure, about = measure_by(name, target, on), about or (inspect.getdoc(target) or "").partition("\n")[0]
+        return cls(measure, about, _BEST[direction] if best is None else best, direction, **facts)
+
     def merit(self, value: Number) -> Number:
         """Return a number of which more is better.
 
@@ -74,6 +98,9 @@ class Metric:
         return f"{self.best:g} is best" if self.direction == "nearest" else f"{self.direction} is better"
 
 
+_BEST = {"lower": 0.0, "higher": math.inf, "nearest": math.nan}  # if a user's metric does not give it
+
+
 def title_of(name: str) -> str:
     """Return what people call a metric.
 
@@ -81,7 +108,7 @@ def title_of(name: str) -> str:
     ('FID', 'label accuracy', 'of a later version')
     """
     metric = METRICS.get(name)
-    return (metric.title if metric else "") or name.replace("_", " ")
+    return (metric.title if metric else "") or name.rpartition(":")[2].replace("_", " ")
 
 
 def late(target: str) -> Callable[[ScoringContext], ScoreEntry]:
@@ -138,7 +165,7 @@ _METRICS: dict[str, Metric] = {
         beyond_real=("worse", "more typical"),
     ),
     "histogram": _distance(
-        "metrics.histogram:measure",
+        "metrics.distributions.histogram:measure",
         "total variation distance between the classes seen in samples of the mixture and p(y)",
         bounds=(0.0, 1.0),
         needs_classes=True,
@@ -200,7 +227,7 @@ _METRICS: dict[str, Metric] = {
         "the same by the Inception network, with a classifier head that --head gives",
     ),
     "columns": _distance(
-        "metrics.columns:measure_columns",
+        "metrics.distributions.columns:measure_columns",
         "mean Wasserstein-1 distance of the columns of a table, in standard deviations of each",
         when="train",
         fits=lambda data: data.kind == "rows",
@@ -208,7 +235,7 @@ _METRICS: dict[str, Metric] = {
         real="by_chance",
     ),
     "correlations": _distance(
-        "metrics.columns:measure_correlations",
+        "metrics.distributions.columns:measure_correlations",
         "mean absolute difference between the correlations of columns in samples and in data",
         bounds=(0.0, 2.0),
         when="train",
@@ -252,7 +279,7 @@ _METRICS: dict[str, Metric] = {
 }
 
 for _name, _metric in _METRICS.items():
-    METRICS.register(_name, _metric)
+    METRICS.add(_name, _metric)
 METRICS.seal()
 
 GROUPS = {  # names of several metrics, and other names
@@ -278,7 +305,7 @@ def known_metrics(
     names: Sequence[str] | None, when: Literal["train", "score"] = "train", dataset: Any = None
 ) -> list[str]:
     """Return names of metrics as the registry has them, each once; None: those that are measured by default, with those
-    for this data alone.
+    for this data alone. Names are the user's words, which give leave to import the plug-ins that they name.
 
     >>> known_metrics(["PRDC", "label-accuracy"])
     ['precision', 'recall', 'density', 'coverage', 'label_accuracy']
@@ -292,8 +319,12 @@ def known_metrics(
 def _known(name: str) -> tuple[str, ...]:
     """Return the metrics of a name, which may be that of a group; a UserError suggests the nearest name."""
     key = name.strip().lower().replace("-", "_").replace(" ", "_")
-    if key in METRICS or key in GROUPS:
-        return GROUPS.get(key, (key,))
+    if key in GROUPS:
+        return GROUPS[key]
+    for known in (key, name.strip()):
+        if METRICS.is_known(known):
+            METRICS.vouch(known)
+            return (known,)
     names = [*METRICS.names(), *GROUPS]
     raise UserError(
         f"there is no metric named {name!r}{did_you_mean(key, names, ' ({})')}: use some of {', '.join(names)}"

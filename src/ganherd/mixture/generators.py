@@ -16,7 +16,7 @@ from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.evaluation import EvaluationCall
 from ganherd.herd.state import takes_label
 from ganherd.mixture.mixture_files import JSON, TENSORS, MixtureFacts, refuse_misfits
-from ganherd.nets.catalog import is_foreign
+from ganherd.nets.catalog import is_packaged
 from ganherd.recipe.net_config import BreedConfig, NetConfig
 from ganherd.util.errors import UserError, first_line
 
@@ -102,7 +102,7 @@ def check_declared(facts: MixtureFacts, tensors: dict[str, Tensor], folder: Path
     Nets that are not ganherd's are not checked, because they may only be built if they are trusted.
     """
     for breed, declared in _tensors_by_breed(facts, tensors, folder):
-        if not is_foreign(breed.generator.name):
+        if is_packaged(breed.generator.name):
             with _refusing(folder), torch.device("meta"):
                 module = nets.build_generator(breed.generator, tuple(facts.shape), facts.latent, len(facts.labels))
                 refuse_misfits(module, declared, len(facts.seeds) * breed.members, folder)

@@ -24,9 +24,11 @@ from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of
 from ganherd.mixture.mixture_files import BestMember, Neighbourhoods
 from ganherd.mixture.mixture_noise import draw_indices, draw_prior, path_between, portable_keys
+from ganherd.recipe import trust
 from ganherd.recipe.net_config import BreedConfig
-from ganherd.runs.folder import code_of, mixture_of
+from ganherd.runs.folder import RunFolder, code_of, mixture_of
 from ganherd.util.errors import NotFinite, UserError
+from ganherd.util.registry import GENERATORS
 from ganherd.util.user_code import importable_from
 from ganherd.viz.row_sheets import RowView
 
@@ -248,6 +250,8 @@ class Mixture:
             raise UserError(f"cannot generate {n} samples; ask for at least 1.")
         if not 0 <= replica < self.replicas:
             raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
+        if self.stream_version == rng.PORTABLE and seed + n > 2**63:
+            raise UserError(f"the seed {seed} is too large for portable samples: choose one below 2**63.")
         label = self.label_number(label)
         with rng.using(self.stream_version):
             if self.stream_version == rng.PORTABLE:
@@ -288,10 +292,7 @@ class Mixture:
             x, finite = self._call(member, label, replica, z * truncation if truncation != 1.0 else z, key)
             if next_call is not None:
                 noise = self._noise(member, base, *next_call)  # while a GPU generates the current batch
-            if not finite:
-                raise NotFinite(
-                    f"member {member} of the mixture generates numbers that are not finite: train it again."
-                )
+            _refuse_infinite(member, finite)
             yield x.cpu().numpy()[: count - number * batch]
 
     def walk(
@@ -329,10 +330,7 @@ class Mixture:
             z = path[start : start + _BLOCK]
             full = torch.cat([z, z[-1:].expand(_BLOCK - len(z), -1)])  # always full, as for all samples
             x, finite = self._call(member, y, replica, full, key)
-            if not finite:
-                raise NotFinite(
-                    f"member {member} of the mixture generates numbers that are not finite: train it again."
-                )
+            _refuse_infinite(member, finite)
             batches.append(x.cpu().numpy()[: len(z)])
         return self.as_samples(np.concatenate(batches), np.full(frames, y), np.full(frames, member))
 
@@ -399,6 +397,8 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     folder = mixture_of(path)
     facts = mixture_files.read_facts(folder)
     tensors = mixture_files.read_tensors(folder, facts.sha256, partial(check_declared, facts, folder=folder))
+    if trust_code:
+        vouch_for(folder.parent, facts)
     with importable_from(code_of(folder.parent) if trust_code else ()):
         breeds = breeds_of(facts, tensors, folder, trust_code)
     values: dict[str, Any] = {name: getattr(facts, name) for name in (*_PLAIN, *_TUPLES, *_ARRAYS)}
@@ -406,6 +406,20 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
     values |= {name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in _TUPLES}
     values["plane"] = tuple(tuple(direction) for direction in facts.plane)
     return Mixture(**values, breeds=breeds, stream_version=facts.streams)
+
+
+def vouch_for(run: Path, facts: mixture_files.MixtureFacts) -> None:
+    """Give leave to import the plug-ins that a mixture names, and those that the recipe of its run names."""
+    for net in (facts.generator, *(breed.generator for breed in facts.breeds)):
+        GENERATORS.vouch(net.name)
+    if (folder := RunFolder(run)).recipe_path.is_file() and folder.info_path.is_file():
+        trust.vouch(folder.recipe)
+
+
+def _refuse_infinite(member: int, finite: Tensor) -> None:
+    """Raise `NotFinite` if not all samples of a member are finite."""
+    if not finite:
+        raise NotFinite(f"member {member} of the mixture generates numbers that are not finite: train it again.")
 
 
 @contextmanager

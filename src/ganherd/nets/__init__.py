@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ganherd.nets import catalog
 from ganherd.util.errors import UserError
 from ganherd.util.registry import load_target
-from ganherd.util.user_code import import_name
+from ganherd.util.user_code import load_own as load_own
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -46,7 +46,9 @@ def build_discriminator(
 
 def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_code: bool) -> nn.Module:
     if catalog.is_foreign(net.name):
-        return _build_foreign(role, net.name, given, net.settings, trust_code)
+        return _build_foreign(role, net.name, load_own(net.name, role, trust_code), given, net.settings)
+    if not catalog.is_packaged(net.name):
+        return _build_foreign(role, net.name, catalog.specs(role)[net.name].target, given, net.settings)
     settings = catalog.check(role, net.name, net.settings)
     catalog.check_shape(role, net.name, given["shape"])
     spec = catalog.specs(role)[net.name]
@@ -66,10 +68,9 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
 
 
 def _build_foreign(
-    role: catalog.Role, name: str, given: Mapping[str, Any], settings: Mapping[str, Any], trust_code: bool
+    role: catalog.Role, name: str, cls: Any, given: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> nn.Module:
     """Build a user's class, which gets shape, latent and classes only if its constructor has arguments of these names."""
-    cls = load_own(name, role, trust_code)
     from torch import nn
 
     if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
@@ -127,28 +128,6 @@ def _pass_over_zeros(module: nn.Module, shape: tuple[int, ...]) -> None:
         except Exception:
             if rows == _ROWS[-1]:
                 raise
-
-
-def load_own(name: str, what: str, trust_code: bool) -> Any:
-    """Import a user's `package.module:name` if it is trusted.
-
-    Args:
-        what: What messages call it.
-    """
-    if not trust_code:
-        raise UserError(
-            f"the {what} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."
-        )
-    try:
-        return import_name(name)
-    except Exception as error:  # whatever the user's module raises while it is imported
-        module, _, own = name.partition(":")
-        if module == "__main__":
-            raise UserError(
-                f"the {what} {own} was defined in the script or notebook that trained it, and is not in this one: "
-                "define it here too, or move it into another module and train again."
-            ) from None
-        raise UserError(f"the {what} {name} could not be imported: {_one_line(error)}") from error
 
 
 def _one_line(error: Exception) -> str:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from ganherd.util.errors import UserError
 from ganherd.util.registry import DISCRIMINATORS as DISCRIMINATORS
 from ganherd.util.registry import GENERATORS as GENERATORS
 from ganherd.util.registry import Registry
 from ganherd.util.text import did_you_mean, nearest
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
 
 Role = Literal["generator", "discriminator"]
 
@@ -76,10 +80,19 @@ class NetSpec:
 
     target: Any  # a class derived from torch.nn.Module, or `package.module:Class`, which is imported when it is built
     about: str = ""
-    settings: Mapping[str, Setting] = field(default_factory=dict)
+    settings: Mapping[str, Setting] | type[BaseModel] = field(default_factory=dict)  # a model for a net of a user's
     images_only: bool = False
     sizes: tuple[int, ...] = ()  # the square image sizes that it is made for; () means any
     labelled: bool = False  # it takes or predicts the label, so it is built for a number of classes
+
+    @classmethod
+    def adopt(
+        cls, name: str, target: Any, *, about: str = "", settings: type[BaseModel] | None = None, **facts: Any
+    ) -> NetSpec:
+        """Check a net that a user registers, and return its entry (see `ganherd.register.net`)."""
+        if not (inspect.isclass(target) and callable(getattr(target, "forward", None))):
+            raise UserError(f"the net {name} must be a class derived from torch.nn.Module, with a forward.")
+        return cls(target, about or (inspect.getdoc(target) or "").partition("\n")[0], settings or {}, **facts)
 
 
 _HIDDEN = Setting("ints", [256, 256], "widths of the hidden layers", minimum=1)
@@ -272,9 +285,9 @@ _DISCRIMINATORS: dict[str, NetSpec] = {
 
 
 for _name, _spec in _GENERATORS.items():
-    GENERATORS.register(_name, _spec)
+    GENERATORS.add(_name, _spec)
 for _name, _spec in _DISCRIMINATORS.items():
-    DISCRIMINATORS.register(_name, _spec)
+    DISCRIMINATORS.add(_name, _spec)
 GENERATORS.seal()
 DISCRIMINATORS.seal()
 
@@ -302,6 +315,15 @@ def is_packaged(name: str) -> bool:
     return GENERATORS.is_own(name) or DISCRIMINATORS.is_own(name)
 
 
+def is_strange(name: str) -> bool:
+    """Return whether building a net would import code that a recipe or a mixture names, and that is not ganherd's.
+
+    >>> is_strange("mlp"), is_strange("mypackage.nets:MyGenerator")
+    (False, True)
+    """
+    return is_foreign(name) or not (GENERATORS.is_loaded(name) or DISCRIMINATORS.is_loaded(name))
+
+
 class WrongNet(UserError):
     """A net that is not in the catalog, or a wrong setting of one that is."""
 
@@ -324,12 +346,14 @@ def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> 
     >>> check("generator", "small", {"width": 64})
     {'width': 64, 'batch_norm': False}
     """
-    if is_foreign(name):
-        return dict(settings)
     known = specs(role)
-    if name not in known:
+    if not is_foreign(name) and not known.accepts(name):
         raise WrongNet(known.unknown(name, among="and your own, package.module:Class"))
+    if is_foreign(name) or not known.may_load(name):
+        return dict(settings)
     catalogued, key = known[name].settings, key or role
+    if not isinstance(catalogued, Mapping):  # the model of a user's net: the recipe checks it
+        return dict(settings)
     strange = next((own for own in settings if own not in catalogued), None)
     if strange is not None:
         hint = did_you_mean(f"{key}.{strange}", [f"{key}.{near}" for near in nearest(strange, catalogued)])
@@ -345,9 +369,18 @@ def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> 
     return full
 
 
+def settings_model(role: Role, name: str) -> type[BaseModel] | None:
+    """Return the model of the settings of a net that a user registered; None if it has none, or may not be imported."""
+    known = specs(role)
+    if is_foreign(name) or not known.may_load(name):
+        return None
+    settings = known[name].settings
+    return None if isinstance(settings, Mapping) else settings
+
+
 def check_shape(role: Role, name: str, shape: tuple[int, ...]) -> None:
     """Raise a UserError if the named net cannot generate or read data of this shape."""
-    if is_foreign(name) or name not in specs(role):
+    if is_foreign(name):
         return
     spec = specs(role)[name]
     if spec.images_only and len(shape) != 3:

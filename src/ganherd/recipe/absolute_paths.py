@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from ganherd.recipe.base import Section
+from ganherd.recipe.plugins.recipe_plugins import is_named_source
 from ganherd.recipe.schema import Recipe
-from ganherd.recipe.strategy_config import section_of
 from ganherd.util.paths import expanded
-from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.user_code import folders_with
 
 S = TypeVar("S", bound=Section)
@@ -41,7 +40,7 @@ def located(recipe: Recipe, folders: Sequence[Path], packaged: Collection[str]) 
     return _with(
         recipe,
         code=[absolute_path(place) for place in recipe.code] or folders_with(recipe.own_names, [*places, os.getcwd()]),
-        data=_with(recipe.data, source=absolute_path(recipe.data.source, DATA_SOURCES)),
+        data=_with(recipe.data, source=absolute_source(recipe.data.source)),
         herd=_with(
             herd,
             members=members,
@@ -49,7 +48,7 @@ def located(recipe: Recipe, folders: Sequence[Path], packaged: Collection[str]) 
             grow_from=herd.grow_from and absolute_path(herd.grow_from),
             first=first,
         ),
-        strategy=_with(strategy, **{section_of(strategy.name): settings}),
+        strategy=strategy if settings == strategy.settings else strategy.with_settings(settings),
     )
 
 
@@ -57,6 +56,11 @@ def _with(section: S, **values: object) -> S:
     """Return a copy of the section with these values, or the section itself if it has them already."""
     changed = {key: value for key, value in values.items() if getattr(section, key) != value}
     return section.model_copy(update=changed) if changed else section
+
+
+def absolute_source(source: str) -> str:
+    """Return `data.source` with an absolute path, if it is a path that exists."""
+    return source if is_named_source(source) else absolute_path(source)
 
 
 def absolute_path(text: str, names: Collection[str] = ()) -> str:

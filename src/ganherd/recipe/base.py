@@ -155,7 +155,7 @@ def _device(value: str) -> str:
 
 def _loss(value: str) -> str:
     """Refuse the name of a loss that is not registered."""
-    if value not in LOSSES:
+    if not LOSSES.accepts(value):
         raise refuse("", LOSSES.unknown(value, ALSO_CALLED))
     return value
 

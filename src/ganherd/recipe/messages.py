@@ -88,6 +88,20 @@ def _one(details: ErrorDetails, data: Mapping[str, Any], lines: Lines) -> tuple[
     return _place([path], lines), 2, f"{key or 'the recipe'} {what}, not {_show(value)}{hint}"
 
 
+def field_sentence(key: str, details: ErrorDetails, field: FieldInfo | None, given: Mapping[str, Any]) -> str:
+    """Return the sentence about a wrong value in the settings of a plug-in, whose fields may have any type."""
+    own = str(details["loc"][0])
+    if details["type"] == "missing":
+        return f"{key} is missing: it must be {_expects(field)}"
+    message = str(details.get("ctx", {}).get("error", "")) if details["type"] == "value_error" else ""
+    expected = "" if message else _expects(field)
+    if message and not message.startswith("must be"):
+        return f"{key}: {message}"
+    what = message or (f"must be {expected}" if "something else" not in expected else f"is wrong ({details['msg']})")
+    value = given.get(own)
+    return f"{key} {what}, not {_show(value)}{_hint(key, value, field) if isinstance(value, str) else ''}"
+
+
 def _hint(key: str, value: str, field: FieldInfo | None) -> str:
     """Return the nearest choice; or, for `engine: fused`, the key that was meant."""
     section = _section(field.annotation) if field else None

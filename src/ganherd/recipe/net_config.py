@@ -25,26 +25,35 @@ class NetConfig(Section):
     @classmethod
     def _short(cls, value: Any) -> Any:
         """Accept `mlp` for {name: mlp}, and settings next to the name."""
-        if isinstance(value, NetConfig):
-            return value
-        if isinstance(value, str):
-            value = {"name": value}
-        if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-            raise ValueError("must name a net, such as mlp or {name: mlp, activation: tanh}")
-        inner, others = value.get("settings"), {k: v for k, v in value.items() if k not in ("name", "settings")}
-        if not isinstance(inner, dict | None):
-            raise ValueError("must have a mapping as its settings, such as {name: mlp, settings: {activation: tanh}}")
-        if twice := sorted(set(inner or {}) & set(others)):
-            raise ValueError(f"must have its setting {twice[0]!r} once: next to the name or under settings")
-        return {"name": value["name"], "settings": _plain({**(inner or {}), **others})}
+        return value if isinstance(value, NetConfig) else named_with_settings(value, "a net", "mlp", "activation: tanh")
 
 
-def _plain(value: Any) -> Any:
+def named_with_settings(value: Any, what: str, name: str, setting: str = "strength: 0.5") -> dict[str, Any]:
+    """Return {name, settings} of an entry that is written as its name, or as a mapping with its settings next to the name.
+
+    Args:
+        what: What the entry is, for messages.
+        name: An example of a name.
+        setting: An example of a setting.
+    """
+    if isinstance(value, str):
+        value = {"name": value}
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        raise ValueError(f"must name {what}, such as {name} or {{name: {name}, {setting}}}")
+    inner, others = value.get("settings"), {k: v for k, v in value.items() if k not in ("name", "settings")}
+    if not isinstance(inner, dict | None):
+        raise ValueError(f"must have a mapping as its settings, such as {{name: {name}, settings: {{{setting}}}}}")
+    if twice := sorted(set(inner or {}) & set(others)):
+        raise ValueError(f"must have its setting {twice[0]!r} once: next to the name or under settings")
+    return {"name": value["name"], "settings": plain({**(inner or {}), **others})}
+
+
+def plain(value: Any) -> Any:
     """Return settings as plain data that YAML can hold, so that a recipe can be written and read back equal."""
     if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
+        return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(inner) for inner in value]
+        return [plain(inner) for inner in value]
     if value is None or isinstance(value, str | bool | int) or (isinstance(value, float) and math.isfinite(value)):
         return value
     raise ValueError(
@@ -128,8 +137,12 @@ class NetsConfig(Section):
 def known(net: NetConfig, role: Role, key: str) -> NetConfig:
     """Return a net with all its settings, defaults included; refuse unknown names and settings."""
     from ganherd.nets import catalog  # here, because building nets needs recipes
+    from ganherd.recipe.plugins.plugin_settings import check_model
 
     try:
-        return NetConfig(name=net.name, settings=catalog.check(role, net.name, net.settings, key))
+        settings = catalog.check(role, net.name, net.settings, key)
+        if (model := catalog.settings_model(role, net.name)) is not None:
+            settings = check_model(model, settings, key)
+        return NetConfig(name=net.name, settings=settings)
     except catalog.WrongNet as error:
         raise refuse(f"{key}.settings.{error.setting}" if error.setting else key, str(error)) from None

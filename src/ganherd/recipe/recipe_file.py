@@ -10,6 +10,7 @@ import copy
 import json
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,12 @@ from ganherd.recipe.preset_texts import complete_text, first_line, preset_names
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import read_strategy
 from ganherd.recipe.yaml_lines import RecipeData, inherited, merge
+from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
+from ganherd.util.plugin_leave import Packages, reading_recipe
 from ganherd.util.text import did_you_mean
+from ganherd.util.user_code import importable_from
 
 DEFAULT = "digits-wcgan"  # the recipe of `ganherd train` without arguments
 _ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names of packaged recipes
@@ -35,10 +39,14 @@ _MOST_BYTES = 2**20  # no recipe is this long; a wrong file must not fill the me
 RecipeSource = str | Path | RecipeData | Recipe
 
 
-def load(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
+def load(source: RecipeSource, overrides: Sequence[str] = (), *, is_own: bool = True) -> Recipe:
     """Return the recipe of a packaged name, a file or a mapping, with `key=value` overrides.
 
-    A packaged name comes before a file of the same name: `./digits-wcgan` is the file.
+    A packaged name comes before a file of the same name: `./digits-wcgan` is the file. The user's own recipe gives leave to
+    import the plug-ins that it names.
+
+    Args:
+        is_own: The recipe is the user's own, unless it is a file in a run folder. False: a recipe that comes from a run.
 
     Raises:
         UserError: The recipe has a mistake.
@@ -51,8 +59,10 @@ def load(source: RecipeSource, overrides: Sequence[str] = ()) -> Recipe:
     for text in overrides:
         _override(read.data, read.lines, text)
     _drop_empty(read.data)
+    own = is_own and not any(map(is_of_a_run, read.files))
     try:
-        recipe = Recipe.model_validate(read.data)
+        with reading_recipe(own, read.recorded_packages), importable_from(read.code_folders):
+            recipe = Recipe.model_validate(read.data)
     except ValidationError as error:
         raise UserError(sentence(error, read.data, read.lines, read.name)) from None
     if read.is_recorded_recipe:
@@ -157,6 +167,23 @@ class _RecipeData:
         """Return whether this recipe is the recipe.yaml of a run folder."""
         return bool(self.files) and (self.files[0].parent / "run.json").exists()
 
+    def recorded_packages(self) -> Packages:
+        """Return the packages of the plug-ins that run.json records, if this recipe is that of a run folder."""
+        if not self.is_recorded_recipe:
+            return {}
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            plugins = files.read_json(self.files[0].parent / "run.json")["plugins"]
+            return {(str(one["kind"]), str(one["name"])): str(one["package"]) for one in plugins}
+        return {}
+
+    @property
+    def code_folders(self) -> list[str]:
+        """The folders of the user's own modules: those that the recipe lists, otherwise those of its files."""
+        listed = self.data.get("code")
+        if self.is_recorded_recipe or (isinstance(listed, list) and listed):
+            return [str(place) for place in listed] if isinstance(listed, list) else []
+        return [str(file.parent.absolute()) for file in self.files]
+
     @property
     def identity(self) -> str:
         """Return a text that identifies the recipe: the path of its file, or its name if it has no file."""
@@ -166,6 +193,14 @@ class _RecipeData:
         """Return the beginning of a message about a key: the name of the recipe, with the line of the key if it is known."""
         line = self.lines.get((key,))
         return f"{self.name} line {line}" if line else self.name
+
+
+def is_of_a_run(source: Any) -> bool:
+    """Return whether a recipe is a file in a run folder, at any depth; a broken link for a run.json makes one, too."""
+    if not isinstance(source, (str, Path)) or not Path(source).is_file():
+        return False
+    places = (Path(os.path.abspath(source)), Path(source).resolve())
+    return any(os.path.lexists(folder / "run.json") for place in places for folder in place.parents)
 
 
 def _read(source: RecipeSource, extending: tuple[_RecipeData, ...] = ()) -> _RecipeData:
@@ -214,18 +249,18 @@ def _read_one(source: RecipeSource) -> _RecipeData:
         return _RecipeData(source.model_dump(), {}, "recipe", [])
     if isinstance(source, dict):
         return _RecipeData(_copy(source), {}, "recipe", [])
-    files: list[Path] = []
+    own_files: list[Path] = []
     if isinstance(source, str) and _ALSO.get(source, source) in preset_names():
         name, content = f"recipe {source}", text(source)
     else:
-        name, content, files = str(source), _read_file(source), [Path(source)]
+        name, content, own_files = str(source), _read_file(source), [Path(source)]
     data, lines = yaml_lines.read(content, name)
     if data is None:
         raise UserError(f"{name} is empty; `ganherd recipes {DEFAULT}` prints a recipe to start from")
     if not isinstance(data, dict):
         what = "a list" if isinstance(data, list) else "a single value"
         raise UserError(f"{name} line 1: a recipe is made of sections (data:, nets:, train: …), and this is {what}")
-    return _RecipeData(data, lines, name, files)
+    return _RecipeData(data, lines, name, own_files)
 
 
 def _copy(data: Any) -> Any:

@@ -9,11 +9,13 @@ from pydantic import (
     BeforeValidator,
     Field,
     ValidationError,
+    ValidationInfo,
     field_validator,
     model_serializer,
     model_validator,
 )
 
+from ganherd.recipe.augment_config import Augmentation
 from ganherd.recipe.base import (
     Budget,
     Bytes,
@@ -30,38 +32,15 @@ from ganherd.recipe.base import (
     refuse,
     steps_of,
 )
+from ganherd.recipe.member_values import TRIAL_KEYS, ScheduleConfig, Trial, name_of_trial
 from ganherd.recipe.net_config import NetConfig, NetsConfig
+from ganherd.recipe.plugins.plugin_settings import full_settings
+from ganherd.recipe.plugins.recipe_plugins import is_named_source, plugins_of
 from ganherd.recipe.strategy_config import AnyStrategy, read_strategy
-from ganherd.util.registry import ENGINES
+from ganherd.util.registry import DATA_SOURCES, ENGINES, LOSSES, is_target
 from ganherd.util.text import did_you_mean
 
 __all__ = ["NetConfig", "Recipe", "parse_budget", "parse_bytes"]
-
-
-# Settings that are numbers of each member, so that herds that differ in them train as one.
-TRIAL_KEYS = (
-    "loss.name",
-    "loss.gp_weight",
-    "loss.r1_weight",
-    "optim.lr_g",
-    "optim.lr_d",
-    "optim.beta1",
-    "optim.beta2",
-    "train.input_noise",
-    "train.augment_probability",
-    "train.ema",
-)
-Trial = dict[str, float | str | list[float] | list[str] | None]  # values of some of these settings
-
-
-def _short(key: str) -> str:
-    """Return a key without its section; `name` alone would say nothing."""
-    section, _, name = key.partition(".")
-    return section if name == "name" else name
-
-
-def _value(value: float | str | list[float] | list[str] | None) -> str:
-    return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 class DataConfig(Section):
@@ -77,6 +56,23 @@ class DataConfig(Section):
     bad_images: Literal["refuse", "skip"] = "refuse"  # what to do with files of a folder that are not images
     points: int | None = Field(None, ge=1)  # number of training points that are drawn (toys) or kept (r15)
     label: str | None = None  # column of a table (.csv, .tsv, .txt) with the labels; null: label, class, target or y
+    settings: dict[str, Any] = Field({}, validate_default=True)  # settings of a data source of your own
+
+    @field_validator("settings")
+    @classmethod
+    def _fit_the_source(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        source = info.data.get("source", "")
+        if is_named_source(source):
+            DATA_SOURCES.accepts(source)
+            return full_settings(DATA_SOURCES, source, settings, "data.settings")
+        if settings:
+            hint = did_you_mean(source, DATA_SOURCES.names(), " ({})")
+            raise refuse(
+                "data.source data.settings",
+                f"data.settings is for a data source by name, and there is none named {source!r}{hint}: install the package that "
+                "it comes from, or leave data.settings out",
+            )
+        return settings
 
     @model_validator(mode="after")
     def _diet_is_a_partition(self) -> DataConfig:
@@ -133,8 +129,8 @@ class HerdConfig(Section):
         return self.seeds * max(1, len(self.trials))
 
     def trial_name(self, number: int) -> str:
-        """Return the settings of a trial in words, such as `lr_g 0.001, loss hinge`."""
-        return ", ".join(f"{_short(key)} {_value(value)}" for key, value in self.trials[number].items())
+        """Return the settings of a trial in words."""
+        return name_of_trial(self.trials[number])
 
     @property
     def count(self) -> int | None:
@@ -166,6 +162,32 @@ class LossConfig(Section):
     class_weight_g: float | None = Field(
         None, ge=0
     )  # weight of the class loss for the generator; default: class_weight
+    settings: dict[str, Any] = Field({}, validate_default=True)  # settings of a loss of your own
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the losses, each once."""
+        return list(dict.fromkeys(self.name)) if isinstance(self.name, list) else [self.name]
+
+    @property
+    def settings_by_name(self) -> dict[str, dict[str, Any]]:
+        """The settings of each loss."""
+        return dict.fromkeys(self.names, self.settings) if self.settings else {}
+
+    @field_validator("settings")
+    @classmethod
+    def _fit_the_loss(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        if "name" not in info.data:  # a mistake, which is reported
+            return settings
+        name = info.data["name"]
+        names = sorted(set(name)) if isinstance(name, list) else [name]
+        if len(names) == 1:
+            return full_settings(LOSSES, names[0], settings, "loss.settings")
+        if settings:
+            raise refuse(
+                "loss.settings loss.name", "loss.settings is for one loss, and loss.name has several: leave it out"
+            )
+        return settings
 
 
 class OptimConfig(Section):
@@ -175,6 +197,9 @@ class OptimConfig(Section):
     lr_d: PerMember = 2e-4  # learning rate of the discriminator
     beta1: DecayPerMember = 0.5  # decay of the first moment
     beta2: DecayPerMember = 0.999  # decay of the second moment
+    weight_decay: PerMember = (
+        0.0  # shrinks all weights by this fraction times the learning rate at each update, as in AdamW
+    )
     eps: float = Field(1e-8, gt=0)  # added to the denominator
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm of each member's net; null: no clipping
 
@@ -207,11 +232,13 @@ class TrainConfig(Section):
     input_noise_on: Literal["both", "real"] = "both"  # inputs that get the noise: real and generated, or real only
     flip: bool = False  # mirror half of the real images
     # DiffAugment: changes of real and generated images before the discriminator sees them
-    augment: list[Literal["colour", "translation", "cutout", "flip"]] = []
+    augment: list[Augmentation] = []
     augment_probability: ChancePerMember = 1.0  # probability that an image is augmented
     # decay of the running average of the generator's weights, which the mixture uses; lower in the first steps
     ema: DecayPerMember | None = None
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"  # tf32, bf16: products on a GPU only
+    # factors of settings that move while training, such as [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last: 0}]
+    schedules: list[ScheduleConfig] = []
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 
     @model_validator(mode="after")
@@ -230,7 +257,7 @@ class TrainConfig(Section):
 
 
 def _engine(name: str) -> str:
-    if name != "auto" and name not in ENGINES:
+    if name != "auto" and not ENGINES.accepts(name):
         names = ["auto", *ENGINES.names()]
         raise refuse("", f"engine.name must be one of {', '.join(names)}, not {name!r}{did_you_mean(name, names)}")
     return name
@@ -249,7 +276,7 @@ class EngineConfig(Section):
 
     @model_validator(mode="after")
     def _graph_needs_a_gpu(self) -> EngineConfig:
-        if self.name != "auto" and ENGINES[self.name].needs_gpu and self.device == "cpu":
+        if self.name in ENGINES and ENGINES[self.name].needs_gpu and self.device == "cpu":
             raise refuse(
                 "engine.name engine.device",
                 f"engine.name {self.name} needs a GPU, and engine.device is cpu: set engine.name to fused or auto",
@@ -259,7 +286,7 @@ class EngineConfig(Section):
     @property
     def needs_whole_herd(self) -> bool:
         """Whether the engine trains only a whole herd whose members all take the same steps."""
-        return self.name != "auto" and ENGINES[self.name].needs_whole_herd
+        return self.name in ENGINES and ENGINES[self.name].needs_whole_herd
 
 
 # Response to an alarm about a member. tell: report it; rollback: return to the last checkpoint and halve the learning rates;
@@ -332,7 +359,7 @@ class Recipe(Section):
     about: str = ""  # one line that describes the recipe
     # folders of your own modules (`package.module:Name`); default: the recipe's folder and the current folder, if they hold them
     code: list[str] = []
-    data: DataConfig = DataConfig()
+    data: DataConfig = Field(default_factory=DataConfig)
     herd: HerdConfig = HerdConfig()
     nets: NetsConfig = Field(default_factory=NetsConfig)
     loss: LossConfig = LossConfig()
@@ -471,7 +498,7 @@ class Recipe(Section):
     @property
     def own_names(self) -> list[str]:
         """Names of the user's own code, `package.module:name`."""
-        return [*(net.name for net in self.nets.all if ":" in net.name), *self.strategy.settings.own_code]
+        return [*(name for _, name in plugins_of(self) if is_target(name)), *self.strategy.settings.own_code]
 
     @property
     def members(self) -> int | None:

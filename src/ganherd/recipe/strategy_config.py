@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, SerializeAsAny, create_model
+from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, create_model
 from pydantic.fields import FieldInfo
 
 from ganherd.recipe.base import Section, refuse
@@ -19,11 +19,9 @@ from ganherd.util.text import did_you_mean
 
 DEFAULT = "independent"
 
-STRATEGIES.register(DEFAULT, StrategySpec("ganherd.strategies.share:Share", ShareConfig, "share"))
-STRATEGIES.register("gap", StrategySpec("ganherd.strategies.gap.gap:Gap", GapConfig, "gap"))
-STRATEGIES.register(
-    "cellular", StrategySpec("ganherd.strategies.cellular.cellular:Cellular", CellularConfig, "cellular")
-)
+STRATEGIES.add(DEFAULT, StrategySpec("ganherd.strategies.share:Share", ShareConfig, "share"))
+STRATEGIES.add("gap", StrategySpec("ganherd.strategies.gap.gap:Gap", GapConfig, "gap"))
+STRATEGIES.add("cellular", StrategySpec("ganherd.strategies.cellular.cellular:Cellular", CellularConfig, "cellular"))
 STRATEGIES.seal()
 
 
@@ -51,6 +49,10 @@ class StrategyConfig(Section):
             fields |= _member(name, STRATEGIES[name]).model_fields
         return fields
 
+    def with_settings(self, settings: StrategySettings) -> StrategyConfig:
+        """Return the section with other settings of the strategy."""
+        return self.model_copy(update={section_of(self.name): settings})
+
     def __reduce__(self) -> tuple[Any, ...]:
         return read_strategy, (self.model_dump(),)  # the classes of the strategies have no module that pickle finds
 
@@ -61,7 +63,28 @@ def section_of(name: str) -> str:
     >>> section_of("gap"), section_of("independent")
     ('gap', 'share')
     """
-    return STRATEGIES[name].section or name
+    return STRATEGIES[name].section or name.rpartition(":")[2].rpartition(".")[2]
+
+
+class UnreadSettings(StrategySettings):
+    """Settings of a plug-in that may not be imported. A run with it can be looked at, sampled and scored, but not trained."""
+
+    @property
+    def exchanges_nets(self) -> bool:
+        return False
+
+
+class UnreadStrategyConfig(StrategyConfig):
+    """The section `strategy` of a plug-in that may not be imported, as it is written."""
+
+    model_config = ConfigDict(extra="allow")
+
+    @property
+    def settings(self) -> StrategySettings:
+        return UnreadSettings()
+
+    def with_settings(self, settings: StrategySettings) -> StrategyConfig:
+        return self
 
 
 @cache
@@ -69,7 +92,7 @@ def _member(name: str, spec: StrategySpec) -> type[StrategyConfig]:
     """Return the class of the section `strategy` for one strategy."""
     fields: dict[str, Any] = {
         "name": (Literal[name], name),
-        spec.section or name: (spec.settings, Field(default_factory=spec.settings)),
+        section_of(name): (spec.settings, Field(default_factory=spec.settings)),
     }
     return create_model(f"StrategyConfig_{name}", __base__=StrategyConfig, **fields)
 
@@ -83,12 +106,14 @@ def read_strategy(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     name = value.get("name", DEFAULT)
-    if not isinstance(name, str) or name not in STRATEGIES:
+    if not isinstance(name, str) or not STRATEGIES.accepts(name):
         names = STRATEGIES.names()
         raise refuse(
             "strategy.name",
             f"strategy.name must be one of {', '.join(names)}, not {name!r}{did_you_mean(str(name), names)}",
         )
+    if not STRATEGIES.may_load(name):
+        return UnreadStrategyConfig.model_validate(value)
     sections = {section_of(other): other for other in STRATEGIES}
     others = {key: other for key, other in sections.items() if key in value and key != section_of(name)}
     for section, other in others.items():

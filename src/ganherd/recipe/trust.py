@@ -8,20 +8,21 @@ the path only guards against a mix-up of files.
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd.nets.catalog import is_foreign
+from ganherd.nets.catalog import is_strange
 from ganherd.recipe import recipe_file
+from ganherd.recipe.plugins.recipe_plugins import plugins_of
 from ganherd.recipe.schema import Recipe
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
-from ganherd.util.user_code import importable_from
+from ganherd.util.registry import is_target
+from ganherd.util.user_code import importable_from, load_own
 
 if TYPE_CHECKING:
     from ganherd.mixture.mixture_files import MixtureFacts
@@ -84,9 +85,10 @@ def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = 
         strange: A recipe that the user did not write names this one as its first phase.
     """
     if trust_code:
+        vouch(recipe)
         return
-    strange = strange or any(map(_is_of_a_run, [source, *recipe_file.files_of(source)]))
-    if strange and (name := next(modules_of(recipe), None)):
+    strange = strange or any(map(recipe_file.is_of_a_run, [source, *recipe_file.files_of(source)]))
+    if strange and (name := next(_not_loaded(recipe), None)):
         raise UserError(f"{source} belongs to a run and names {name}, which is code that is not ganherd's: {HOW}")
     for key, network in recipe.strategy.settings.networks.items():
         try:
@@ -94,7 +96,14 @@ def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = 
         except UserError as error:
             raise UserError(f"{key}: {error}") from error
     if recipe.herd.first is not None and recipe.herd.start_from is None:
-        check_recipe(recipe_file.load(recipe.herd.first.recipe), recipe.herd.first.recipe, trust_code, strange)
+        first = recipe.herd.first.recipe
+        check_recipe(recipe_file.load(first, is_own=not strange), first, trust_code, strange)
+
+
+def vouch(recipe: Recipe) -> None:
+    """Give leave to import the plug-ins that a recipe names: the user trusts it."""
+    for registry, name in plugins_of(recipe):
+        registry.vouch(name)
 
 
 @contextmanager
@@ -104,18 +113,22 @@ def vouched(recipe: Recipe) -> Iterator[None]:
     Trust that comes from the recipe is for these modules. A run folder that claims to be of the recipe may list other folders
     in `code`; a module is imported once, so those of the user stay.
     """
-    from ganherd.nets import load_own
-
     with importable_from(recipe.code):
-        for name in modules_of(recipe):
-            load_own(name, "module", trust_code=True)
+        for name in recipe.strategy.settings.own_code:
+            if not script_of(name):
+                load_own(name, "module", trust_code=True)
+        for registry, name in plugins_of(recipe):
+            if is_target(name):
+                load_own(name, registry.kind, trust_code=True)
+            else:
+                registry[name]
         yield
 
 
 def covers(recipe: Recipe, facts: MixtureFacts) -> bool:
     """Return whether the user's own recipe names every net of a mixture that is not ganherd's."""
     nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
-    return {net.name for net in nets if is_foreign(net.name)} <= {net.name for net in recipe.nets.all}
+    return {net.name for net in nets if is_strange(net.name)} <= {net.name for net in recipe.nets.all}
 
 
 def vouches_for(recipe: Recipe, run: Recipe) -> bool:
@@ -124,14 +137,15 @@ def vouches_for(recipe: Recipe, run: Recipe) -> bool:
     return set(modules_of(run)) <= set(modules_of(recipe)) and run.code == recipe.code and same_networks
 
 
-def _is_of_a_run(source: Any) -> bool:
-    """Return whether a recipe is a file in a run folder, at any depth; a broken link for a run.json makes one, too."""
-    if not isinstance(source, (str, Path)) or not Path(source).is_file():
-        return False
-    places = (Path(os.path.abspath(source)), Path(source).resolve())
-    return any(os.path.lexists(folder / "run.json") for place in places for folder in place.parents)
-
-
 def modules_of(recipe: Recipe) -> Iterator[str]:
-    """Yield every `package.module:name` that training this recipe would import."""
+    """Yield every name of code that is not ganherd's and that training this recipe uses: `package.module:name`, plug-ins."""
     yield from (name for name in recipe.own_names if not script_of(name))
+    yield from (name for _, name in plugins_of(recipe) if not is_target(name))
+
+
+def _not_loaded(recipe: Recipe) -> Iterator[str]:
+    """Yield the names of `modules_of` without plug-ins that the user's own script has registered."""
+    yield from (name for name in recipe.own_names if not script_of(name))
+    for registry, name in plugins_of(recipe):
+        if not is_target(name) and not registry.is_loaded(name):
+            yield name

@@ -1,4 +1,4 @@
-"""The report of a run: one self-contained HTML file with pictures, curves, scores, events and settings."""
+"""Reports of runs: one self-contained HTML file with the story first, then samples, curves, scores, events and settings."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ def write(
     trust_code: bool = False,
     draw: bool = False,
     progress: Callable[[str], None] | None = None,
+    output: Path | None = None,
 ) -> Path:
-    """Write report.html into a run folder, and return its path. The run may still be training.
+    """Write the report of a run, and return its path. The run may still be training.
 
     Args:
         mixture: The mixture of the run, if it is loaded already.
         dataset: The data of the run, if it is loaded already.
         draw: Draw missing maps first, which takes some seconds; otherwise the page shows the existing ones.
+        output: The file of the page. None: report.html in the run folder.
     """
     if isinstance(run, (str, Path)):
         from ganherd.runs.folder import RunFolder
 
         run = RunFolder.open(run)
-    path = Path(run.path) / "report.html"
+    path = output or Path(run.path) / "report.html"
     page = render(gather(run, mixture, dataset, trust_code, draw, progress))
     files.atomic_write(path, page, sync=False)
     return path

@@ -18,14 +18,16 @@ from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord
 from ganherd.runs.run_status import current_verdict
+from ganherd.runs.series.record_means import loss_table, merge_short_end
 from ganherd.scoring import gallery
 from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import words
-from ganherd.viz.charts import TROUBLES, loss_table, merge_short_end
 from ganherd.viz.pictures import MOST_ROWS
+from ganherd.web.embedded_run import MOST_BYTES, embed
+from ganherd.web.shown_run import ShownRun
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 MOST_RECORDS = 2000  # minimum number of records read of a longer run; charts show fewer
+TROUBLES = ("nan", "diverged", "alarm", "repair")  # events about the health of a member
 PER_ROW = 12  # samples of each class in the report
 
 
@@ -54,6 +57,16 @@ class MemberStory:
     alarms_now: tuple[str, ...] = ()  # names of active alarms; empty if there is a verdict, which supersedes them
     verdict: MemberVerdict | None = None
     steps: int | None = None  # its own steps, if members have a pace
+
+    @property
+    def title(self) -> str:
+        """Return the member's number and label, and its replica if that is not the first.
+
+        >>> MemberStory(3, 1, "cat", None, None, None, 0).title
+        'Member 3 (cat) of replica 1'
+        """
+        label, replica = f" ({self.label})" if self.label else "", f" of replica {self.replica}" if self.replica else ""
+        return f"Member {self.number}{label}{replica}"
 
 
 @dataclass
@@ -88,6 +101,23 @@ class RunStory:
     verdict: VerdictRecord | None = None  # on the mixture; None if it was not judged
     pictures: list[GalleryPicture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    path: Path = Path()
+    embedded: JsonObject | None = None  # what the page's script shows, see `web.embedded_run`
+
+    @property
+    def state(self) -> str:
+        """The state of the run: "killed" if its process is gone, otherwise as recorded."""
+        return str((self.embedded or {}).get("facts", {}).get("state") or self.info.state or "unknown")
+
+    @property
+    def judged(self) -> VerdictRecord | None:
+        """The verdict, if the run has finished."""
+        return self.verdict if self.info.state == "finished" else None
+
+    @property
+    def command_path(self) -> str:
+        """The folder of the run as it is written in commands."""
+        return shlex.quote(str(self.path))
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Return what `read` returns; if it fails, add a note and return None, so that the rest is still reported."""
@@ -107,16 +137,23 @@ def gather(
     trust_code: bool = False,
     draw: bool = False,
     progress: Callable[[str], None] | None = None,
+    most_bytes: int = MOST_BYTES,
 ) -> RunStory:
-    """Return what the report of a run shows; see `report.write` for the arguments."""
+    """Return what the report of a run shows; see `report.write` for the arguments.
+
+    Args:
+        most_bytes: The bytes that its sprites, figures and events may have on the page, about.
+    """
     from ganherd.data.dataset import load as load_data
 
     folder = Path(run.path)
-    story = RunStory(folder.resolve().name, RunInfo(), {}, [], [], {}, [])
+    story = RunStory(folder.resolve().name, RunInfo(), {}, [], [], {}, [], path=folder)
     story.recipe = story.attempt("the recipe", lambda: run.recipe.model_dump(mode="json")) or {}
     story.info = story.attempt("run.json", lambda: run.info) or RunInfo()
     story.metrics = story.attempt("metrics.jsonl", lambda: run.metrics(MOST_RECORDS)) or []
     story.events = story.attempt("events.jsonl", run.events) or []
+    shown = ShownRun(folder.resolve().name, folder)
+    story.embedded = story.attempt("what moves on this page", lambda: embed(shown, story.events, most_bytes))
     saved = max(saved_steps(run.checkpoints), default=0)
     _add_progress(story, run.checkpoints, saved)
     if saved:
@@ -133,7 +170,7 @@ def gather(
     story.labels = tuple(str(name) for name in labels)
     if mixture is not None:
         _add_mixture(story, folder, mixture, dataset if draw else None, progress)
-    if story.generated is None and (last := _last_picture(folder)) is not None:
+    if story.generated is None and (last := RunFolder(folder).newest_picture) is not None:
         story.sample_png = story.attempt(last.name, lambda: files.read(last, gallery.LARGEST))
         story.sample_name = last.stem
     if dataset is not None:
@@ -205,12 +242,6 @@ def _some_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
     return dataset.x[rows], dataset.y[rows]
 
 
-def _last_picture(folder: Path) -> Path | None:
-    final = folder / "samples" / "final.png"
-    paths = [final] if final.is_file() else sorted(final.parent.glob("step-*.png"))
-    return paths[-1] if paths else None
-
-
 def _scores(story: RunStory, folder: Path) -> JsonObject:
     path = folder / "scores.json"
     scores = story.attempt("scores.json", lambda: files.read_json(path)) if path.is_file() else None
@@ -223,9 +254,9 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     """Return what is known of each member of each replica: the last losses, the label, troubles."""
     recipe, metrics, labels = story.recipe, story.metrics, story.labels
     loss_g, loss_d = (loss_table(merge_short_end(metrics)[-1:], key) for key in ("loss_g", "loss_d"))
-    seeds = max(1, int((recipe.get("herd") or {}).get("seeds") or 1))
-    total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * len(mixture.label_of))
-    each = max(1, total // seeds)
+    seeds, trials = seeds_and_trials(recipe)
+    total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * trials * len(mixture.label_of))
+    each = max(1, total // (seeds * trials))
     by_class = (recipe.get("data") or {}).get("partition") == "by-class" and len(labels) == each
     best = getattr(mixture, "winner", None)
     breeds = (recipe.get("nets") or {}).get("breeds") or []
@@ -260,6 +291,16 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
             )
         )
     return out
+
+
+def seeds_and_trials(recipe: Mapping[str, Any]) -> tuple[int, int]:
+    """Return the number of seeds and of trials of a herd; it has a replica for each seed of each trial.
+
+    >>> seeds_and_trials({"herd": {"seeds": 2, "trials": [{"train.ema": 0.9}, {"train.ema": 0.99}]}}), seeds_and_trials({})
+    ((2, 2), (1, 1))
+    """
+    herd = recipe.get("herd") or {}
+    return max(1, int(herd.get("seeds") or 1)), max(1, len(herd.get("trials") or ()))
 
 
 def _at(table: np.ndarray, column: int) -> float | None:

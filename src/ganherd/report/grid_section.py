@@ -112,7 +112,7 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
     blocks = [GridBlock("Genes of the generators", genes, _summary(story, g, settings))]
     maps = [
         ("fitness of the generators", g.fitness, g.iterations),
-        ("… of the discriminators", d.fitness, d.iterations),
+        ("fitness of the discriminators", d.fitness, d.iterations),
     ]
     for name, kind in (("lr_g", "generators"), ("lr_d", "discriminators")):
         rates = np.array(lineage.of_records(story.events, name, n, p), np.float64)
@@ -120,7 +120,8 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
             maps.append((f"learning rates of the {kind}", rates, _at(story, name)))
     for i, (title, values, at) in enumerate(maps):
         drawn = lineage_picture.draw_map(values, at, "", log="fitness" in title)
-        blocks.append(GridBlock(title, [svg(drawn, f"map{i}")]))
+        about = "A loss against the nets of the neighbourhood: lower, which is lighter, is better." if i < 2 else ""
+        blocks.append(GridBlock(title, [svg(drawn, f"map{i}")], about))
     if chosen := lineage.of_records(story.events, "loss", n, p):
         drawn = lineage_picture.draw_choices(chosen, _at(story, "loss"))
         blocks.append(GridBlock("losses of the generators", [svg(drawn, "losses-drawn")]))
@@ -141,8 +142,17 @@ def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfi
     return (
         f"{times.capitalize()}. The number and colour of a cell name the one in which the genes of its generator began: "
         f"{left} of {settings.cells} lines are left. {percent(moved)} of the time a cell's generator came from a "
-        f"neighbour, {percent(float(ancestry.replaced.mean()))} of the time the one that was trained stayed.{first}"
+        f"neighbour, {percent(float(ancestry.replaced.mean()))} of the time the one that was trained stayed."
+        f"{_takeover(ancestry)}{first}"
     )
+
+
+def _takeover(ancestry: lineage.Lineage) -> str:
+    """Return a sentence about the iteration from which on all cells descend from one founder; empty if several are left."""
+    lines = [len(np.unique(founders)) for founders in ancestry.founder]
+    if len(lines) < 2 or lines[-1] > 1 or lines[0] == 1:
+        return ""
+    return f" From iteration {lines.index(1)} on all cells descend from one: the grid has no other line to choose from."
 
 
 def _at(story: RunStory, name: str) -> np.ndarray:

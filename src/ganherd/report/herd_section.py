@@ -10,7 +10,6 @@ from typing import Any
 from markupsafe import Markup
 
 from ganherd.report.gather import MemberStory, RunStory
-from ganherd.report.score_section import per_class
 from ganherd.report.templating import Cell, count, number, percent, plain, render, svg
 from ganherd.runs.models import EngineRecord
 from ganherd.runs.results.verdict_record import style_of
@@ -35,6 +34,7 @@ _COLOURS = {"bad": "var(--bad)", "warn": "var(--warn)", "good": "var(--good)", "
 _MEETINGS = ("swap", "share", "tournament", "replacement", "evaluation", "mixture", "exchange")
 _COUNTED = ("checkpoint", *_MEETINGS)  # too many to list
 _MOST_LINES = 200  # of a table
+_MOST_ALARMS = 20  # sentences
 
 
 def events(story: RunStory) -> Markup:
@@ -44,7 +44,28 @@ def events(story: RunStory) -> Markup:
     listed = [e for e in story.events if e.get("event") not in _COUNTED]
     rows = [_event_row(story, e) for e in listed[:_MOST_LINES]]
     meaning = explained(*LOOK_LABELS) if any("spread" in e for e in listed) else ""
-    return render("events", pills=pills, rows=rows, more=len(listed) - len(rows), meaning=meaning, **_timeline(story))
+    more = len(listed) - len(rows)
+    return render(
+        "events", pills=pills, alarms=_alarms(story), rows=rows, more=more, meaning=meaning, **_timeline(story)
+    )
+
+
+def _alarms(story: RunStory) -> list[tuple[str, str]]:
+    """Return the step and a sentence for each alarm: what it means, whether it ended, and what to try."""
+    from ganherd.training.health.alarms import TRY, WHY  # which imports torch
+
+    sentences: list[tuple[str, str]] = []
+    for i, event in enumerate(story.events):
+        if event.kind not in ("alarm", "nan", "diverged") or event.alarm not in WHY or event.member is None:
+            continue
+        if len(sentences) == _MOST_ALARMS:
+            break
+        later = (e for e in story.events[i + 1 :] if e.member == event.member)
+        end = next((e for e in later if e.kind == "repair" or (e.kind == "calm" and e.alarm == event.alarm)), None)
+        over = f"; it was {'repaired' if end.kind == 'repair' else 'over'} at step {number(end.step)}" if end else ""
+        advice = "" if end else f". {TRY[event.alarm].capitalize()}"
+        sentences.append((number(event.step), f"Member {_whose(story, event)}: {WHY[event.alarm]}{over}{advice}."))
+    return sentences
 
 
 def event_name(event: Mapping[str, Any]) -> str:
@@ -140,31 +161,22 @@ def meetings(story: RunStory) -> Markup:
     text = f"{count(len(swaps), 'swap').capitalize()} of {what}, from step {number(swaps[0].get('step'))} to "
     text += f"{number(swaps[-1].get('step'))}. Both kinds of nets are named after the slot in which they began"
     text += "; of the first replica." if each < len(story.members) else "."
-    figures = [(svg(draw_pair_counts(counts), "met"), "points")]
-    return render("charts", title="Who met whom", caption=text, figures=figures, cls="")
+    return render("meetings", caption=text, svg=svg(draw_pair_counts(counts), "met"))
 
 
 def members(story: RunStory) -> Markup:
     """Return the table of members; optional columns appear if a member has a value for them."""
     if not story.members:
         return Markup()
-    known = {m.label for m in story.members}
-    accuracy, diversity = (
-        values if known & values.keys() else {}
-        for values in (per_class(story, name) for name in ("label_accuracy", "diversity"))
-    )
     columns: list[tuple[str, bool, Callable[[MemberStory], Any]]] = [
         ("member", True, _number_and_prize),
         ("replica", any(m.replica for m in story.members), lambda m: m.replica),
         ("generator", any(m.generator for m in story.members), lambda m: m.generator),
-        ("label", True, lambda m: m.label or "–"),
+        ("label", any(m.label for m in story.members), lambda m: m.label or "–"),
         ("weight", True, lambda m: percent(m.weight)),
         ("own steps", any(m.steps is not None for m in story.members), lambda m: number(m.steps)),
         ("generator loss", True, lambda m: _loss(m, m.loss_g)),
         ("discriminator loss", True, lambda m: _loss(m, m.loss_d)),
-        # the scores are those of the first replica
-        ("recognised", bool(accuracy), lambda m: percent(None if m.replica else accuracy.get(m.label))),
-        ("diversity", bool(diversity), lambda m: number(None if m.replica else diversity.get(m.label))),
         ("troubles", True, _troubles),
         ("verdict", any(m.verdict for m in story.members), _verdict),
     ]
@@ -172,7 +184,8 @@ def members(story: RunStory) -> Markup:
     head = [name for name, _ in shown]
     rows = [[cell(m) for _, cell in shown] for m in story.members[:_MOST_LINES]]
     right = tuple(i for i, name in enumerate(head) if name not in ("label", "generator", "verdict"))
-    return render("members", head=head, rows=rows, right=right, more=len(story.members) - len(rows))
+    ids = [f"member-{i}" for i in range(len(rows))]
+    return render("members", head=head, rows=rows, right=right, ids=ids, more=len(story.members) - len(rows))
 
 
 def _number_and_prize(member: MemberStory) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,11 @@ from markupsafe import Markup
 from ganherd.data.keyed import shuffle
 from ganherd.report.gather import PER_ROW, RunStory
 from ganherd.report.templating import number, render, svg
+from ganherd.util.files import JsonObject
 from ganherd.viz import pictures, sheets
 from ganherd.viz.row_sheets import draw_rows
+
+_MOST_PIXELS = 900_000  # of all images of a section
 
 
 def samples(story: RunStory) -> Markup:
@@ -33,16 +37,29 @@ def samples(story: RunStory) -> Markup:
     rows = [(name, images[:PER_ROW]) for name, images in rows]
     real_rows = _real_rows(story, rows)
     widest = max(len(images) for images in (*(images for _, images in rows), *real_rows))
+    side = _side(2 * len(rows) * widest)
     strips = []
     for i, (name, images) in enumerate(rows):
         other = real_rows[i] if i < len(real_rows) and len(real_rows[i]) else None
-        strips.append((name, _strip(images, widest), None if other is None else _strip(other, widest)))
+        strips.append((name, _strip(images, widest, side), None if other is None else _strip(other, widest, side)))
     shown = ""
     if _are_classes(story):
         shown = f" {len(rows)} of {len(story.labels)} classes are shown." if len(rows) < len(story.labels) else ""
     elif rows[0][0]:
         shown = " A row for each member that made some of them; next to it, any of the real data."
     return render("samples", caption=where + shown, rows=strips, has_real=bool(real_rows))
+
+
+def strips(story: RunStory, per_row: int) -> JsonObject:
+    """Return a few generated samples of each row as pictures, or points as a figure; both are empty without a mixture."""
+    x = story.generated
+    if x is None:
+        return {"strips": [], "figures": []}
+    if x.ndim == 2:
+        return {"strips": [], "figures": [svg(pictures.draw_points(x, story.real), f"points-{story.name}")]}
+    rows = sheets.sample_rows(x, story.generated_y, story.labels, story.generated_member)
+    side = _side(2 * len(rows) * per_row)
+    return {"strips": [(name, _strip(images[:per_row], per_row, side)) for name, images in rows], "figures": []}
 
 
 def _last_picture(story: RunStory) -> Markup:
@@ -55,7 +72,8 @@ def _last_picture(story: RunStory) -> Markup:
     elif story.real is not None:
         named = sheets.sample_rows(story.real, story.real_y, story.labels)
         widest = max(len(images) for _, images in named)
-        rows = [(name, _strip(images, widest)) for name, images in named]
+        side = _side(len(named) * widest)
+        rows = [(name, _strip(images, widest, side)) for name, images in named]
     png, name = story.sample_png, story.sample_name
     return render("last_picture", png=png, name=name, command=story.sample_command, real_rows=rows, real_points=points)
 
@@ -98,9 +116,18 @@ def _real_rows(story: RunStory, rows: list[tuple[str, np.ndarray]]) -> list[np.n
     return [real[end - len(images) : end] for end, (_, images) in zip(ends, rows, strict=True)]
 
 
-def _strip(images: np.ndarray, columns: int) -> bytes:
+def _side(images: int) -> int:
+    """Return the most pixels of a side of an image, so that all images of a section together stay small.
+
+    >>> _side(240), _side(1200), _side(20)
+    (61, 32, 128)
+    """
+    return max(32, min(128, math.isqrt(_MOST_PIXELS // images)))
+
+
+def _strip(images: np.ndarray, columns: int, side: int) -> bytes:
     """Return a row of images as a PNG that is as wide as one of `columns` images, so that the page scales all rows alike."""
-    settings: Any = {"background": None, "margin": 1, "largest": 128}
+    settings: Any = {"background": None, "margin": 1, "largest": side}
     drawn = sheets.draw_grid([images], **settings)
     if len(images) < columns:
         full = sheets.draw_grid([np.repeat(images[:1], columns, 0)], **settings).size

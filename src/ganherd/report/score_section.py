@@ -1,17 +1,21 @@
-"""The sections with numbers: scores and how they were measured, losses, and values of each class."""
+"""The sections with numbers: scores and how they were measured, curves over time, and values of each class."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeGuard
 
 from markupsafe import Markup
 
 from ganherd.report.gather import RunStory
-from ganherd.report.templating import Cell, render, svg
+from ganherd.report.templating import Cell, number, percent, render
 from ganherd.scoring import METRICS
 from ganherd.scoring.result import measured, skipped
 from ganherd.scoring.score_table import merged_warnings, network_notes, real_text, standing
-from ganherd.viz import charts
+
+_MOST_CHECKPOINTS = 20  # rows of a table
+_MOST_CLASSES = 200
 
 
 def scores(story: RunStory) -> Markup:
@@ -39,50 +43,63 @@ def scores(story: RunStory) -> Markup:
     return render("scores", rows=rows, notes=notes, warnings=merged_warnings(story.scores))
 
 
-def losses(story: RunStory) -> Markup:
-    """Render the losses of generators and discriminators over the steps."""
-    records = charts.merge_short_end(story.metrics)
-    if len(records) == 1:
-        about = f"There is one record, of step {records[0]['step']:,}, and a curve needs two; the table of members has its losses."
-        return render("charts", title="Losses", caption=about, figures=[], cls="pair")
-    about = "Every member thin, their mean bold; a dashed red line where a member was noticed or repaired."
-    keys = ("loss_g", "loss_d")
-    panels = [(svg(charts.draw_losses(story.metrics, story.events, [key]), key), "") for key in keys]
-    return render("charts", title="Losses", caption=about, figures=panels, cls="pair")
+def course(story: RunStory) -> Markup:
+    """Render the place of the curves, and the distance to the data at checkpoints as a table."""
+    records = len(story.metrics)
+    if records < 2:
+        about = "Nothing is recorded yet: curves begin with the second record."
+        if records:
+            about = f"There is one record, of step {story.metrics[0].step:,}, and a curve needs two."
+        return render("course", caption=about, rows=[])
+    saved = [event for event in story.events if event.kind == "checkpoint" and is_number(event.get("score"))]
+    best = min((event["score"] for event in saved), default=None)
+    rows = [
+        [number(e.step), number(e["score"], 4), Cell("smallest", "pill good") if e["score"] == best else ""]
+        for e in saved
+    ]
+    about = "Move the pointer over a curve for exact values, drag to zoom. Losses mean little by themselves: look at scores first."
+    return render("course", caption=about, rows=_spread(rows, _MOST_CHECKPOINTS))
 
 
 def classes(story: RunStory) -> Markup:
-    """Render the scores that have a value for each class as bars."""
-    figures = []
-    if spread := per_class(story, "diversity"):
-        of = str(story.scores["diversity"].get("network", "pixels"))
-        drawn = charts.draw_bars(spread, title=f"spread of generated {of} / data's")
-        figures.append((svg(drawn, "diversity"), _width(spread)))
-    if accuracy := per_class(story, "label_accuracy"):
-        drawn = charts.draw_bars(accuracy, title="recognised as the label asked for", is_share=True)
-        figures.append((svg(drawn, "accuracy"), _width(accuracy)))
-    if seen := per_class(story, "histogram"):
-        expected = story.scores["histogram"].get("expected")
-        shares = {name: share or 0.0 for name, share in seen.items()}
-        drawn = charts.draw_bars(
-            shares, title="classes seen", expected=expected if isinstance(expected, Mapping) else {}, is_share=True
-        )
-        figures.append((svg(drawn, "classes"), _width(seen)))
-    if not figures:
+    """Render the scores that have a value for each class as one table with bars."""
+    diversity, accuracy, seen = (per_class(story, name) for name in ("diversity", "label_accuracy", "histogram"))
+    expected = story.scores["histogram"].get("expected") if seen else None
+    expected = expected if isinstance(expected, Mapping) else {}
+    names = list(dict.fromkeys([*diversity, *accuracy, *seen]))
+    if not names:
         return Markup()
-    of_classes = any(m.label for m in story.members) or set(spread) & set(story.labels)
-    about = "Diversity: 1 is as varied as the data; far below it, a member repeats itself."
-    if not of_classes:
-        about = (
-            "No member represents a class: the variety of all samples together, and the classes that are seen in them."
-        )
+    most = max([*(share or 0.0 for share in seen.values()), 1e-9])
+    columns: list[tuple[str, bool, Callable[[str], Any]]] = [
+        ("class", True, lambda name: name),
+        ("diversity", bool(diversity), lambda name: _bar(number, diversity.get(name), 1.5)),
+        ("recognised", bool(accuracy), lambda name: _bar(percent, accuracy.get(name), 1.0)),
+        ("share of the samples", bool(seen), lambda name: _bar(percent, seen.get(name), most)),
+        ("expected", bool(expected), lambda name: percent(expected.get(name))),
+    ]
+    shown = [(title, value) for title, is_shown, value in columns if is_shown]
+    rows = [[value(name) for _, value in shown] for name in names[:_MOST_CLASSES]]
+    of_classes = any(m.label for m in story.members) or set(diversity) & set(story.labels)
+    network = str(story.scores["diversity"].get("network", "pixels")) if diversity else ""
+    about = f"Diversity: the spread of generated {network} divided by the data's; 1 is as varied as the data, 0 always the same."
+    about = f"{about if diversity else ''} {'' if of_classes else 'No member represents a class.'}".strip()
     title = "Class by class" if of_classes else "Variety and classes of the samples"
-    return render("charts", title=title, caption=about, figures=figures, cls="bars")
+    head, right = [title for title, _ in shown], tuple(range(1, len(shown)))
+    return render("classes", title=title, caption=about, head=head, rows=rows, right=right, more=len(names) - len(rows))
 
 
-def _width(bars: Mapping[str, object]) -> str:
-    """Return the class of a chart: those of many classes take the whole width."""
-    return "wide" if len(bars) > charts.FEW else ""
+def _bar(text: Callable[[Any], str], value: float | None, end: float) -> Any:
+    """Return a value with a bar, which is full at `end`."""
+    if not is_number(value):
+        return "–"
+    return Cell(text(value), part=round(100 * min(1.0, max(0.0, value / end))))
+
+
+def _spread(rows: list[list[Any]], most: int) -> list[list[Any]]:
+    """Return at most `most` rows, evenly spread, the first and the last included."""
+    if len(rows) <= most:
+        return rows
+    return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]
 
 
 def per_class(story: RunStory, name: str) -> dict[str, float | None]:
@@ -92,3 +109,8 @@ def per_class(story: RunStory, name: str) -> dict[str, float | None]:
     if not isinstance(values, Mapping):
         return {}
     return {str(k): float(v) if isinstance(v, (int, float)) else None for k, v in values.items()}
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Return whether a value of a file is a finite number."""
+    return type(value) in (int, float) and math.isfinite(value)

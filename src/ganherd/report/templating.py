@@ -13,10 +13,13 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from ganherd.util import text
+from ganherd.util.files import JsonObject
+from ganherd.util.version import __version__
 from ganherd.viz import pictures
+from ganherd.web import page_script
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,12 +35,13 @@ class Cell:
     before: Any = ""  # plain text before it
     title: str = ""  # shown when the mouse is over it
     after: str = ""  # plain text below it
+    part: int | None = None  # percent of a bar next to it
 
 
 def render(template: str, **context: Any) -> Markup:
     """Return a rendered template: a whole page, or a section of one.
 
-    >>> "a &lt; b · ganherd" in render("run", title="a < b", sections=[Markup("<p>…</p>")])
+    >>> "a &lt; b · ganherd" in render("run", title="a < b", navigation=[], sections=[Markup("<p>…</p>")])
     True
     """
     return Markup(_environment().get_template(f"{template}.html.j2").render(**context))
@@ -54,11 +58,32 @@ def _environment() -> Environment:
         finalize=_without_controls,
     )
     environment.filters |= {"number": number, "base64": lambda png: base64.b64encode(png).decode()}
+    environment.filters |= {"digest": lambda script: Markup(page_script.digest(script)), "with_code": with_code}
+    style = (page_script.STATIC / "style.css").read_text(encoding="utf-8")
+    environment.globals |= {"shared_style": Markup(style), "version": __version__}
     return environment
 
 
 def _without_controls(value: Any) -> Any:
     return value if hasattr(value, "__html__") else text.without_controls(str(value))
+
+
+def embedded(runs: list[JsonObject]) -> dict[str, Markup]:
+    """Return the script of a report and the data of its runs, for the page that holds them."""
+    script = Markup(page_script.join_modules("report.js"))
+    return {"script": script, "data": Markup(page_script.data_block(runs))}
+
+
+def with_code(value: Any) -> Markup:
+    """Return a text in which commands between backticks are set as code.
+
+    >>> with_code("run `ganherd check <b>` now")
+    Markup('run <code>ganherd check &lt;b&gt;</code> now')
+    """
+    parts = [escape(text.without_controls(part)) for part in str(value).split("`")]
+    if len(parts) % 2 == 0:  # a backtick without another one
+        return escape(text.without_controls(str(value)))
+    return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def svg(drawn: Figure, salt: str) -> Markup:

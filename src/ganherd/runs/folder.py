@@ -59,6 +59,12 @@ class RunFolder:
         return printable(recorded or re.sub(r"^\d{5}-", "", name))
 
     @property
+    def newest_picture(self) -> Path | None:
+        """The newest picture of samples: the one of the end, or that of the last step; None if none is drawn yet."""
+        final = self.samples / "final.png"
+        return final if final.is_file() else max(self.samples.glob("step-*.png"), default=None)
+
+    @property
     def first(self) -> RunFolder:
         """The folder of the first phase, next to this one, if the recipe has two phases."""
         own = self.path if self.path.name else self.path.resolve()

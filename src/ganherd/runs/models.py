@@ -129,6 +129,17 @@ class LookRecord(Record):
     first: Count | None = None
 
 
+class PluginRecord(Record):
+    """A plug-in that the run was started with: a loss, net or other entry that is not ganherd's own."""
+
+    kind: Text
+    name: Text
+    package: Text = ""  # the package that it comes from; empty: a module that is not installed
+    version: Text = ""
+    module: Text = ""
+    sha256: Text = ""  # of the package's Python files; empty: they are in no file
+
+
 def _stream_version(value: Any) -> int:
     """Refuse a version of the random streams that is no whole number, null included. Runs of older versions lack this key."""
     if type(value) is not int:
@@ -157,6 +168,7 @@ class RunInfo(Record):
     budget: BudgetRecord | None = None
     members: Members | None = None
     data: Text | None = None
+    plugins: list[PluginRecord] | None = None
     origins: list[OriginRecord] | None = None
     ranks: RanksRecord | None = None
     meetings: dict[Text, Count] | None = None

@@ -32,7 +32,8 @@ class Score:
     @property
     def metric(self) -> Metric | None:
         """Return the entry of the metric in the registry; None if this version does not know it."""
-        return METRICS.get(self.name)
+        metric: Metric | None = METRICS.get(self.name)
+        return metric
 
     @property
     def goal(self) -> str:

@@ -131,10 +131,12 @@ def _rows(source: str) -> Dataset:
     """Return a set whose x holds the rows to score; a folder or an .npz without a split is used completely."""
     from ganherd.data.dataset import load
     from ganherd.recipe.schema import DataConfig
+    from ganherd.util.registry import DATA_SOURCES
 
     name, _, split = source.rpartition(":")
     if split not in ("train", "test") or not name:
         name, split = source, "train"
+    DATA_SOURCES.vouch(name)
     own = load(DataConfig(source=name, holdout=0.0))
     if split == "train":
         return own

@@ -28,11 +28,12 @@ class Strategy:
     `open` to start what lasts until the next meeting. Because the checkpoint lies between `close` and `open`, a run that is
     resumed from it continues exactly. No member changes between the two: over several ranks, nets are in transit then.
 
-    Register a strategy of your own with `ganherd.util.registry.STRATEGIES`.
+    Register a strategy of your own with `ganherd.register.strategy`.
     """
 
     def __init__(self) -> None:
-        self.state: State = {}  # tensors [N, …] that a checkpoint saves and restores
+        # Tensors [n, …], one row for each member of this rank, that checkpoints save and restore; names begin with `meet.`
+        self.state: State = {}
         self.traffic = Traffic()
         # Ranks may run this many steps before they synchronise; 0: synchronise at every stop of the loop.
         self.max_unsynced_steps = 0

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ganherd.compare.compare_recipes import refuse_strangers
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
+from ganherd.recipe.member_values import name_of_trial
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder
 from ganherd.sweep import sweep_record
 from ganherd.sweep.halving import cost, rungs, stopped, survivors
-from ganherd.sweep.search_space import Dimension, Settings, parse_dimension, propose, split
+from ganherd.sweep.search_space import Dimension, parse_dimension, propose, split
 from ganherd.sweep.sweep_record import RungResult, SweepGroup, SweepRecord
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.text import duration, one_line
@@ -46,6 +48,7 @@ class SweepRequest:
     overrides: Sequence[str] = ()
     halves: bool = True
     trust_code: bool = False
+    is_own: bool = True  # the user's words; False: those of a sweep's folder, which a stranger may have written
 
     @property
     def dimensions(self) -> list[Dimension]:
@@ -74,6 +77,8 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
     """Return the record of a new sweep and the recipes of its runs; every mistake is reported here, before anything trains."""
     if not request.vary:
         raise UserError("a sweep needs settings to vary: add --vary optim.lr_g=1e-5..1e-2, for example.")
+    if not (request.is_own or request.trust_code or METRICS.is_own(request.score)):
+        raise UserError(f"this sweep is scored by {request.score}, which is not ganherd's own code: {trust.HOW}")
     (metric,) = known_metrics([request.score])
     if METRICS[metric].contest:
         raise UserError(
@@ -90,21 +95,23 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
     groups, recipes = [], []
     for number, kind in enumerate(kinds):
         own = [trial for trial, other in enumerate(shared) if other == kind]
-        base = recipe_file.load(request.recipe, [*common, *(_override(key, value) for key, value in kind.items())])
-        trust.check_recipe(base, request.recipe, request.trust_code)
+        settings = [*common, *(_override(key, value) for key, value in kind.items())]
+        is_own = request.is_own or request.trust_code
+        base = recipe_file.load(request.recipe, settings, is_own=is_own)
+        trust.check_recipe(base, request.recipe, request.trust_code, strange=not is_own)
         _refuse(base)
         data = base.model_dump()
         data["herd"]["trials"] = [fused[trial] for trial in own] if fused[0] else []
         if (base.members or 1) * base.herd.seeds * len(own) > _MANY_MEMBERS:
             data["run"]["sprites"] = 0
-        recipes.append(recipe_file.load(data))
+        recipes.append(recipe_file.load(data, is_own=is_own))
         groups.append(SweepGroup(run=f"run-{number:02d}", trials=own))
     record = SweepRecord(
         recipe=request.recipe,
         overrides=list(request.overrides),
         vary=list(request.vary),
         trials=[dict(trial) for trial in proposed],
-        names=[trial_name(trial) for trial in proposed],
+        names=[name_of_trial(trial) for trial in proposed],
         groups=groups,
         seeds=request.seeds,
         budget=recipes[0].train.budget,
@@ -114,20 +121,6 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
         halves=request.halves and not recipes[0].strategy.meets,
     )
     return record, recipes
-
-
-def trial_name(trial: Settings) -> str:
-    """Return the settings of a trial in words.
-
-    >>> trial_name({"optim.lr_g": 0.001, "loss.name": "hinge"})
-    'lr_g 0.001, loss hinge'
-    """
-    words = []
-    for key, value in trial.items():
-        *sections, last = key.split(".")
-        shown = f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)
-        words.append(f"{sections[-1] if last == 'name' and sections else last} {shown}")
-    return ", ".join(words)
 
 
 def _override(key: str, value: Any) -> str:
@@ -182,6 +175,7 @@ def resume(folder: Path, quiet: bool = False, log: Log | None = None, trust_code
         record.overrides,
         record.halves,
         trust_code,
+        is_own=False,
     )
     return sweep(request, folder, quiet, log)
 
@@ -235,6 +229,7 @@ def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopp
     from ganherd.training import session
 
     run, budget = RunFolder(state.folder / group.run), f"train.budget={step}steps"
+    refuse_strangers(run, recipe)
     try:
         if not run.info_path.is_file():
             session.train(recipe_file.load(recipe, [budget]), run.path, group.run, state.quiet)

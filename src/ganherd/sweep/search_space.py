@@ -16,11 +16,8 @@ import numpy as np
 
 from ganherd.data.keyed import shuffle
 from ganherd.recipe import yaml_lines
-from ganherd.recipe.schema import TRIAL_KEYS
+from ganherd.recipe.member_values import TRIAL_KEYS, Trial, Value
 from ganherd.util.errors import UserError
-
-Value = float | int | str | bool | None | list[float] | list[int] | list[str]
-Settings = dict[str, Value]
 
 DEFAULT_TRIALS = 16
 _RANGE = re.compile(r"\s*(-?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*(-?[\d.]+(?:[eE][-+]?\d+)?)\s*")
@@ -102,7 +99,7 @@ def _value(text: str, option: str) -> Value:
     return result
 
 
-def propose(dimensions: Sequence[Dimension], trials: int | None, seed: int = 0) -> list[Settings]:
+def propose(dimensions: Sequence[Dimension], trials: int | None, seed: int = 0) -> list[Trial]:
     """Return the settings of each trial: all combinations if there are only lists, and few enough; otherwise a sample.
 
     >>> propose([parse_dimension("train.ema=0.9,0.99"), parse_dimension("loss.name=hinge,minimax")], None)[1]
@@ -118,7 +115,7 @@ def propose(dimensions: Sequence[Dimension], trials: int | None, seed: int = 0) 
             return combinations
         order = np.sort(shuffle(len(combinations), "sweep", seed)[:trials])
         return [combinations[number] for number in order]
-    proposed: list[Settings] = []
+    proposed: list[Trial] = []
     for shares in _shares(len(dimensions), trials or DEFAULT_TRIALS, seed):
         settings = {dimension.key: dimension.at(share) for dimension, share in zip(dimensions, shares, strict=True)}
         if settings not in proposed:  # whole numbers and lists may repeat
@@ -136,7 +133,7 @@ def _shares(dimensions: int, count: int, seed: int) -> np.ndarray:
     return np.asarray((shift + np.arange(1, count + 1)[:, None] * steps) % 1.0)
 
 
-def split(trial: Mapping[str, Value]) -> tuple[Settings, Settings]:
+def split(trial: Mapping[str, Value]) -> tuple[Trial, Trial]:
     """Return the settings in which members of one run may differ, and those that need a run of their own."""
     fused = {key: value for key, value in trial.items() if key in TRIAL_KEYS}
     return fused, {key: value for key, value in trial.items() if key not in TRIAL_KEYS}

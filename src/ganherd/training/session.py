@@ -35,6 +35,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
 from ganherd.training.setup.engine_plan import apply_plan
 from ganherd.training.setup.identity import refuse_changes, versions
+from ganherd.training.setup.member_settings import schedules_of
 from ganherd.training.setup.rank_herd import build_herd
 from ganherd.training.setup.run_source import NewRun, RecordedRun, RunSource
 from ganherd.training.stop_request import StopRequest
@@ -118,6 +119,7 @@ class Session:
             self.recovery.bring_back(self)
         source.restore(self)
         self.budget, self.meetings = source.plan_steps(self)
+        herd.herd.rules = replace(herd.herd.rules, schedules=schedules_of(herd.recipe, self.meetings))
         self._planned_at = time.monotonic()
         return True
 

@@ -74,7 +74,7 @@ class AccessControl:
                 cookie = f"{cookie_name(self._token)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
                 await _redirect(guarded, quote("/" + scope["path"].lstrip("/")) + (f"?{rest}" if rest else ""), cookie)
                 return
-            if not self._knows(headers):
+            if not self._brings_token(headers):
                 sentence = (
                     "This page needs its token: open the address that `ganherd ui` printed, which ends in ?token=…"
                 )
@@ -114,7 +114,7 @@ class AccessControl:
             return False
         return True
 
-    def _knows(self, headers: dict[str, str]) -> bool:
+    def _brings_token(self, headers: dict[str, str]) -> bool:
         """Return whether a request brings the token, as a cookie or as `Authorization: Bearer`."""
         assert self._token is not None
         scheme, _, given = headers.get("authorization", "").partition(" ")

@@ -20,8 +20,8 @@ from ganherd.ui.sampler import Busy, SampleService
 from ganherd.util.errors import UserError
 from ganherd.util.text import without_controls
 from ganherd.util.version import __version__
+from ganherd.web.page_script import STATIC
 
-STATIC = Path(__file__).parent / "static"
 _TYPES = {".js": "text/javascript", ".css": "text/css", ".html": "text/html", ".svg": "image/svg+xml"}
 
 

@@ -10,24 +10,24 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 
 from ganherd.runs.series import sprite_files
-from ganherd.ui import run_facts
-from ganherd.ui.run_catalog import RunCatalog, ShownRun, mtime_ms
+from ganherd.ui.run_catalog import RunCatalog
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.web import run_facts
+from ganherd.web.shown_run import LiveLook, ShownRun, mtime_ms
 
 PERIOD = 2.0  # seconds between two looks at the files
-_ANYWAY = 5.0  # seconds after which the state is read again: a process can end without writing
-_ALIVE = 15.0  # seconds after which a comment is sent, so that tunnels stay open
+_REREAD_AFTER = 5.0  # seconds after which an unchanged state is read again: a process can end without writing
+_SILENCE = 15.0  # seconds after which a comment is sent, so that tunnels stay open
 MOST_LISTENERS = 64
 
 
 class LiveFeed:
-    """Follow the files of runs. All listeners share one look at a run, so that their number costs nothing."""
+    """Follow the files of runs. All listeners share one look at a run and at the list, so that their number costs nothing."""
 
     def __init__(self, catalog: RunCatalog, period: float = PERIOD) -> None:
         self._catalog, self._period = catalog, period
-        self._seen: dict[str, tuple[float, JsonObject]] = {}  # by run: when it was looked at, and what was seen
-        self._versions: dict[str, tuple[float, str]] = {}
+        self._list: tuple[float, JsonObject] = -1e9, {}  # when the list of runs was looked at, and what it was
         self.listeners = 0
         self._is_closed = False
 
@@ -39,16 +39,16 @@ class LiveFeed:
         """Yield a message whenever one of the runs has changed; `cursor` is that of the last message the page has."""
         self.listeners += 1
         try:
-            spoke = time.monotonic()
+            last_message = time.monotonic()
             yield "retry: 2000\n\n"
             while not self._is_closed:
                 states = await asyncio.to_thread(self._states, run_ids)
                 now = hashlib.sha256(json.dumps(states, sort_keys=True).encode()).hexdigest()[:16]
                 if now != cursor:
-                    cursor, spoke = now, time.monotonic()
+                    cursor, last_message = now, time.monotonic()
                     yield f"id: {cursor}\nevent: change\ndata: {json.dumps(states)}\n\n"
-                elif time.monotonic() - spoke > _ALIVE:
-                    spoke = time.monotonic()
+                elif time.monotonic() - last_message > _SILENCE:
+                    last_message = time.monotonic()
                     yield ": alive\n\n"
                 await asyncio.sleep(self._period)
         finally:
@@ -59,29 +59,32 @@ class LiveFeed:
         for run_id in run_ids:
             with suppress(UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
                 states[run_id] = self._state(self._catalog.run(run_id))
-        if not run_ids:
-            states = {"": {"runs": [[run.id, mtime_ms(run.folder.info_path)] for run in self._catalog.runs()]}}
-        return states
+        return states if run_ids else {"": self._list_state()}
+
+    def _list_state(self) -> JsonObject:
+        """Return what changes of the list: the runs, and when each was started, resumed or ended."""
+        now = time.monotonic()
+        if now - self._list[0] >= self._period / 2:
+            self._list = now, {"runs": [[run.id, mtime_ms(run.folder.info_path)] for run in self._catalog.runs()]}
+        return self._list[1]
 
     def _state(self, run: ShownRun) -> JsonObject:
         """Return what changes of a run: its progress, the sizes of its records, and its newest sprites."""
-        now = time.monotonic()
-        seen = self._seen.get(run.id)
-        if seen is not None and now - seen[0] < self._period / 2:
-            return seen[1]
-        folder = run.folder
-        version, before = run.version(), self._versions.get(run.id)
-        if seen is not None and before is not None and before[1] == version and now - before[0] < _ANYWAY:
-            self._seen[run.id] = now, seen[1]
-            return seen[1]
-        saved = list(sprite_files.saved_sheets(folder.sprites))
+        now, last = time.monotonic(), run.live
+        if last is not None and now - last.looked < self._period / 2:
+            return last.state
+        version = run.version()
+        if last is not None and last.version == version and now - last.read < _REREAD_AFTER:
+            last.looked = now
+            return last.state
+        saved = list(sprite_files.saved_sheets(run.folder.sprites))
         state = {
             **run_facts.progress(run),
             "metrics": run.metrics_file.size(),
             "events": run.events_file.size(),
             "sprites": [len(saved), saved[-1] if saved else None],
-            "scores": mtime_ms(folder.scores_path),
-            "mixture": mtime_ms(folder.mixture / "mixture.json"),
+            "scores": mtime_ms(run.folder.scores_path),
+            "mixture": mtime_ms(run.folder.mixture / "mixture.json"),
         }
-        self._seen[run.id], self._versions[run.id] = (now, state), (now, version)
+        run.live = LiveLook(now, now, version, state)
         return state

@@ -9,11 +9,12 @@ from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
 
 from ganherd.runs.series import event_pages, sprite_files
-from ganherd.ui import run_facts, sampler
+from ganherd.ui import sampler
 from ganherd.ui.live import MOST_LISTENERS, LiveFeed
 from ganherd.ui.run_catalog import RunCatalog
 from ganherd.ui.sampler import SampleRequest, SampleService
 from ganherd.util.errors import UserError
+from ganherd.web import run_facts
 
 _MOST_PICTURE = 24 << 20  # bytes of samples/*.png
 _MOST_MEMBERS = 5000  # members whose lines are sent at once
@@ -68,7 +69,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         shown = catalog.run(run_id)
         steps = None if first is None and last is None else (first or 0, _BIG if last is None else last)
         chosen = _members(members, run_facts.number_of_members(shown))
-        return shown.metrics.columns(_names(figures), chosen, offset, points, steps)
+        return shown.metrics.distributions.columns(_names(figures), chosen, offset, points, steps)
 
     @router.get("/runs/{run_id}/record", tags=["records"])
     def record(
@@ -114,15 +115,20 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         path = sprite_files.saved_sheets(shown.folder.sprites).get(step)
         if path is None:
             raise UserError(f"Step {step} has no sprites.")
-        return _file(shown.read(path, sprite_files.MOST_SHEET), path.suffix, if_none_match)
+        content, index = shown.read(path, sprite_files.MOST_SHEET), sprite_files.read_index(shown.folder.sprites)
+        try:
+            if index is None:
+                raise ValueError("there is no index")
+            sprite_files.check_sheet(content, index)
+        except ValueError as error:
+            raise UserError(f"The sprites of step {step} cannot be shown: {error}.") from error
+        return _file(content, path.suffix, if_none_match)
 
     @router.get("/runs/{run_id}/picture", tags=["pictures"], response_class=Response)
     def picture(run_id: RunId, if_none_match: Annotated[str, Header(max_length=100)] = "") -> Response:
         """Return the newest picture of samples that the run has drawn."""
         shown = catalog.run(run_id)
-        drawn = sorted(shown.folder.samples.glob("step-*.png"))
-        final = shown.folder.samples / "final.png"
-        path = final if final.is_file() else drawn[-1] if drawn else None
+        path = shown.folder.newest_picture
         if path is None:
             raise UserError("This run has no picture yet.")
         return _file(shown.read(path, _MOST_PICTURE), ".png", if_none_match)

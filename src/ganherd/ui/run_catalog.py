@@ -3,71 +3,25 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-from ganherd.runs.folder import RunFolder
 from ganherd.runs.run_list import run_paths
-from ganherd.runs.series.metric_columns import MetricColumns
-from ganherd.runs.series.record_file import RecordFile
-from ganherd.util import files
 from ganherd.util.errors import UserError
-from ganherd.util.files import JsonObject
+from ganherd.web.shown_run import ShownRun
 
-_CHECKED = 10.0  # seconds after which a folder is searched for links and pipes again
 _LISTED = 2.0  # seconds for which the list of runs is remembered
-_NOT_OURS = ("tensorboard", "wandb")
 
 
 class UnknownRun(UserError):
     """There is no run with this id."""
 
 
-@dataclass
-class ShownRun:
-    """A run that the page shows, with its readers."""
-
-    id: str
-    path: Path
-    folder: RunFolder = field(init=False)
-    metrics: MetricColumns = field(init=False)
-    metrics_file: RecordFile = field(init=False)
-    events_file: RecordFile = field(init=False)
-    checked: float = -1e9  # when the folder was last searched, on the monotonic clock
-    summary: tuple[str, JsonObject] | None = None  # what the list shows, and the version of the files that it is from
-
-    def __post_init__(self) -> None:
-        self.folder = RunFolder(self.path)
-        self.metrics_file, self.events_file = RecordFile(self.folder.metrics_path), RecordFile(self.folder.events_path)
-        self.metrics = MetricColumns(self.metrics_file)
-
-    def version(self) -> str:
-        """Return a text that changes whenever the run writes anything that the page shows."""
-        folder = self.folder
-        paths = (folder.info_path, folder.scores_path, folder.sprites, folder.mixture, folder.samples)
-        return str([self.metrics_file.size(), self.events_file.size(), *map(mtime_ms, paths)])
-
-    def read(self, path: Path, most: int) -> bytes:
-        """Return the content of one of the run's files; links are not followed.
-
-        Raises:
-            OSError: It cannot be read, or has more than `most` bytes.
-        """
-        if any(folder.is_symlink() for folder in path.parents if folder.is_relative_to(self.path)):
-            raise OSError(0, "it is in a folder that is a link", str(path))
-        with open(files.open_regular(path, os.O_RDONLY | os.O_NOFOLLOW), "rb") as handle:
-            if os.fstat(handle.fileno()).st_size > most:
-                raise OSError(0, "it is too large", str(path))
-            return handle.read()
-
-
 class RunCatalog:
-    """The runs in some folders. New runs appear when the list is asked for."""
+    """The runs in some folders. When the list is asked for, new runs appear, and those that were removed are forgotten."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
         """Show these runs, and the runs in these folders; a folder that does not exist yet may appear later."""
@@ -81,10 +35,15 @@ class RunCatalog:
         """Return all runs, in the order in which they were found."""
         with self._lock:
             if time.monotonic() - self._listed > _LISTED:
+                self._forget_removed()
                 for root in self._roots:
                     self._add(root)
                 self._listed = time.monotonic()
             return [run for run in self._runs.values() if run.path.is_dir()]
+
+    def _forget_removed(self) -> None:
+        for run in [run for run in self._runs.values() if not run.path.is_dir()]:
+            del self._runs[run.id], self._ids[run.path]
 
     def _add(self, root: Path) -> None:
         if not root.is_dir():
@@ -111,18 +70,8 @@ class RunCatalog:
         run = self._runs.get(run_id)
         if run is None or not run.path.is_dir() or run.path.is_symlink():
             raise UnknownRun("There is no such run here. Reload the list of runs.")
-        if time.monotonic() - run.checked > _CHECKED:
-            files.refuse_odd_files(run.path, _NOT_OURS)
-            run.checked = time.monotonic()
+        run.check()
         return run
-
-
-def mtime_ms(path: Path) -> int:
-    """Return when a file was changed, in milliseconds; 0 if it does not exist."""
-    try:
-        return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000
-    except OSError:
-        return 0
 
 
 def _id(path: Path, taken: dict[str, ShownRun]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import math
+import shlex
 import tempfile
 import threading
 import zipfile
@@ -17,9 +18,10 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from ganherd.runs.folder import mixture_of, step_without_mixture
-from ganherd.ui.run_catalog import ShownRun
+from ganherd.util import files
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject
+from ganherd.web.shown_run import ShownRun
 
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture, Samples
@@ -144,6 +146,11 @@ class SampleService:
             from ganherd.mixture import mixture
 
             return mixture.load(run.path, self._trust_code)
+        if not self._trust_code and not files.is_locked(run.path / ".lock"):
+            raise UserError(
+                f"{run.path.name} is neither finished nor training on this machine, and its data would have to be opened to draw "
+                f"samples. Run `ganherd sample {shlex.quote(str(run.path))} -o samples.png` instead, if you trust its recipe."
+            )
         from ganherd.training.variants.unfinished import load_unfinished
 
         return load_unfinished(run.path, self._trust_code)

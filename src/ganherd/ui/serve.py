@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import getpass
+import os
 import secrets
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
@@ -50,6 +53,8 @@ def serve(
             app.state.feed.close()  # otherwise the server waits for pages that listen
             super().handle_exit(sig, frame)
 
+    if landing == TRAINING:
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     listener = bind(host, port)
     token = secrets.token_urlsafe(18) if needs_token or not is_loopback(host) else None
     app = create_app(roots, host, token, trust_code)
@@ -87,6 +92,14 @@ def bind(host: str, port: int | None) -> socket.socket:
     raise AssertionError("port 0 is always free")
 
 
+def _end_with_parent() -> None:
+    """Wait until the pipe from the training process ends, then end this process like Ctrl-C."""
+    with suppress(OSError, ValueError):
+        while sys.stdin is not None and sys.stdin.buffer.read(1):
+            pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+
 def _own_name() -> str:
     """Return the name of this machine in its network."""
     name = socket.getfqdn()
@@ -118,12 +131,16 @@ def announcement(host: str, port: int, token: str | None, landing: str = "#/") -
 
 
 @contextmanager
-def page_during_training(folder: Path, quiet: bool) -> Iterator[None]:
-    """Serve the page in a child process inside the block. On a terminal it stays open until Ctrl-C after the block."""
+def page_during_training(folder: Path, quiet: bool, trust_code: bool = False) -> Iterator[None]:
+    """Serve the page in a child process inside the block. On a terminal it stays open until Ctrl-C after the block.
+
+    The child reads from a pipe whose other end this process has: if this process is killed, the pipe ends, and the child, too.
+    """
     check_installed()
     # -P: do not import modules from the current folder
     words = [sys.executable, "-P", "-m", "ganherd", "ui", str(folder), "--newest"]
-    page = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    words += ["--trust-code"] if trust_code else []
+    page = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
     try:
         yield
         if sys.stdin is not None and sys.stdin.isatty() and not quiet and page.poll() is None:

@@ -1,14 +1,10 @@
-"""Registries of everything that users can add by name: strategies, losses, nets, metrics, data sources and engines.
+"""Registries of everything that users can add by name: losses, metrics, strategies, data, nets, augmentations, engines.
 
-A module of your own adds an entry with a decorator, and a recipe names it:
+`ganherd.register` is the way for users. An installed package announces its entries as entry points of the registry's group,
+such as `ganherd.metrics`. The module of an entry point is imported when its entry is looked up, and not before; so is the
+module of an entry that a recipe names as `package.module:name`.
 
-    from ganherd.util.registry import METRICS
-
-    @METRICS.register("sharpness", about="mean gradient of the samples", best=math.inf, direction="higher")
-    def sharpness(context): ...
-
-An installed package announces its entries as entry points of the registry's group, such as `ganherd.metrics`. The module that
-an entry point names is imported when its entry is looked up, and not before.
+Both need leave: the user names the entry, in a recipe or as an option, or gives `--trust-code`. A run folder gives no leave.
 """
 
 from __future__ import annotations
@@ -19,22 +15,28 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, with_type
+from ganherd.util.plugin_leave import is_trusting, recorded_package, vouches
 from ganherd.util.text import did_you_mean
+from ganherd.util.user_code import load_own
 
 if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
     from ganherd.data.readers.named import NamedSource
     from ganherd.herd.engine.engine_specs import EngineSpec
-    from ganherd.losses.adversarial import Loss
+    from ganherd.losses import LossSpec
     from ganherd.metrics.metric_registry import Metric
     from ganherd.nets.catalog import NetSpec
+    from ganherd.recipe.augment_config import AugmentationSpec
     from ganherd.recipe.strategy.strategy_settings import StrategySpec
 
 T = TypeVar("T")
+D = TypeVar("D")
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def load_target(target: Any) -> Any:
@@ -49,60 +51,70 @@ def load_target(target: Any) -> Any:
     return operator.attrgetter(attribute)(importlib.import_module(module))
 
 
-class _Lazy:
-    """An entry that is imported when it is looked up."""
+def is_target(name: str) -> bool:
+    """Return whether a name has the form `package.module:name`, in which recipes name a user's own code.
 
-    def __init__(self, target: str) -> None:
-        self.target = target
+    >>> is_target("mypackage.losses:Relativistic"), is_target("hinge"), is_target("C:/data")
+    (True, False, False)
+    """
+    return _TARGET.fullmatch(name) is not None
 
 
 class Registry(Mapping[str, T], Generic[T]):
     """Entries by name, in the order in which they were registered.
 
-    Iterating yields the entries that are known without importing a plugin; `names` yields those of plugins, too.
+    Iterating yields the entries that are known without importing a plug-in; `names` yields those of plug-ins, too.
 
     Args:
         kind: What an entry is called in messages.
         group: The group of entry points that announces entries of other packages.
-        home: The module that registers ganherd's own entries; it is imported when the registry is first used. It may be
-            followed by the class of the entries, as `module:Class`: a decorated object becomes its first argument.
+        home: `module:Class`. The module registers ganherd's own entries; it is imported when the registry is first used. The
+            class is that of the entries: `Class.adopt(name, target, …)` checks what a user registers and returns its entry.
     """
 
-    def __init__(self, kind: str, group: str, home: str = "") -> None:
+    def __init__(self, kind: str, group: str, home: str) -> None:
         self.kind, self.group = kind, group
-        self._home, has_class, _ = home.partition(":")
-        self._entry = home if has_class else ""
-        self._entries: dict[str, T | _Lazy] = {}
+        self._home, self._entry = home.partition(":")[0], home
+        self._entries: dict[str, T] = {}
+        self._targets: dict[str, Any] = {}  # what users registered, by the names of their entries
         self._own: frozenset[str] = frozenset()
+        self._vouched: set[str] = set()
+        self._missing: dict[str, str] = {}  # packages that runs record for names that are not known here
 
-    def register(self, name: str, value: T | None = None, /, **facts: Any) -> Callable[[Any], Any]:
-        """Register a value, or whatever the returned decorator decorates; `facts` are the other fields of its entry.
+    def __eq__(self, other: object) -> bool:
+        return self is other
 
-        >>> losses = Registry[str]("loss", "example.losses")
-        >>> _ = losses.register("hinge", "an entry")
-        >>> losses["hinge"]
-        'an entry'
-        """
+    __hash__ = object.__hash__
 
-        def decorate(target: Any) -> Any:
-            self._add(name, load_target(self._entry)(target, **facts) if self._entry else target)
-            return target
+    # -- registering -------------------------------------------------------------------------------------------------
 
-        if value is not None:
-            self._add(name, value)
-        return decorate
-
-    def register_lazy(self, name: str, target: str) -> None:
-        """Register `module:attribute`, which is imported when the entry is looked up."""
-        self._add(name, _Lazy(target))
-
-    def _add(self, name: str, value: T | _Lazy) -> None:
+    def add(self, name: str, entry: T) -> None:
+        """Add an entry."""
         self._load_home()
         if not _NAME.fullmatch(name):
-            raise ValueError(f"{name!r} cannot name a {self.kind}: use letters, digits, - and _")
+            raise UserError(f"{name!r} cannot name a {self.kind}: use letters, digits, - and _.")
         if name in self._own:
             raise UserError(f"ganherd has a {self.kind} named {name!r} already; register yours under another name.")
-        self._entries[name] = value
+        self._entries[name] = entry
+
+    def register(self, name: str, /, **facts: Any) -> Callable[[D], D]:
+        """Return a decorator that registers what it decorates; `facts` are the other arguments of `Class.adopt`.
+
+        Raises:
+            UserError: The name is taken, or the decorated object does not have the signature of its kind.
+        """
+
+        def decorate(target: D) -> D:
+            self.add(name, self._adopted(name, target, facts))
+            self._targets[name] = target
+            return target
+
+        return decorate
+
+    def _adopted(self, name: str, target: Any, facts: Mapping[str, Any]) -> T:
+        self._load_home()
+        entry: T = load_target(self._entry).adopt(name, target, **facts)
+        return entry
 
     def _load_home(self) -> None:
         """Import the module with ganherd's own entries, so that they come first."""
@@ -120,39 +132,92 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self._own
 
     def unregister(self, name: str) -> None:
-        """Remove an entry that a user or a plugin has registered. ganherd's own entries cannot be removed."""
+        """Remove an entry that a user or a plug-in has registered. ganherd's own entries cannot be removed."""
         if name not in self._own:
             self._entries.pop(name, None)
+            self._targets.pop(name, None)
+
+    # -- looking up --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> T:
+        """Return an entry. That of a plug-in is imported if there is leave.
+
+        Raises:
+            KeyError: There is no such entry.
+            UserError: There is no leave, the plug-in cannot be imported, or its package is not installed.
+        """
         self._load_home()
         if name not in self._entries:
-            self._load_plugin(name)
-        value = self._entries[name]
-        if isinstance(value, _Lazy):
-            value = self._entries[name] = load_target(value.target)
-        return value
+            if not self.is_known(name):
+                raise self._absent(name)
+            if not self.may_load(name):
+                raise UserError(
+                    f"the {self.kind} {self.described(name)} is code that is not ganherd's: give --trust-code "
+                    "(trust_code=True in Python) if you trust it."
+                )
+            if is_target(name):
+                self._load_named(name)
+            else:
+                self._load_announced(name)
+        return self._entries[name]
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return an entry that is usable without more leave, or the default."""
+        return self[name] if name in self else default  # noqa: SIM401 - this is `get`
 
     def __contains__(self, name: object) -> bool:
+        """Return whether an entry can be used: it is known, and if it is that of a plug-in, there is leave to import it."""
         self._load_home()
-        return name in self._entries or (isinstance(name, str) and name in self._plugins())
+        return isinstance(name, str) and (name in self._entries or (self.is_known(name) and self.may_load(name)))
 
     def __iter__(self) -> Iterator[str]:
         self._load_home()
-        return iter(list(self._entries))
+        return iter([name for name in self._entries if not is_target(name)])
 
     def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def is_known(self, name: str) -> bool:
+        """Return whether there is an entry of this name, or a plug-in that announces it, or the name is that of an object."""
         self._load_home()
-        return len(self._entries)
+        return name in self._entries or is_target(name) or name in self._announced()
+
+    def may_load(self, name: str) -> bool:
+        """Return whether using an entry imports nothing, or only what the user has given leave to import."""
+        self._load_home()
+        return name in self._entries or name in self._vouched or is_trusting()
+
+    def is_loaded(self, name: str) -> bool:
+        """Return whether an entry is registered already, so that using it imports nothing."""
+        self._load_home()
+        return name in self._entries
+
+    def vouch(self, name: str) -> None:
+        """Give leave to import the plug-in of this name: the user has named it."""
+        self._vouched.add(name)
+
+    def accepts(self, name: str) -> bool:
+        """Return whether a recipe may have this name. If the recipe is the user's own, that gives leave to import it.
+
+        In the recipe of a run folder, the name of a plug-in that run.json records is accepted, although it is not installed:
+        reading the run does not need it.
+        """
+        if self.is_known(name):
+            if vouches():
+                self.vouch(name)
+            return True
+        package = recorded_package(self.kind, name)
+        if package is not None:
+            self._missing[name] = package
+        return package is not None
 
     def names(self) -> list[str]:
-        """Return all names: ganherd's own, then registered ones, then those of plugins that are not imported yet."""
-        return list(dict.fromkeys([*self, *self._plugins()]))
+        """Return all names: ganherd's own, then registered ones, then those of plug-ins that are not imported yet."""
+        return list(dict.fromkeys([*self, *self._announced()]))
 
     def packages(self) -> dict[str, str]:
-        """Return the names that plugins announce and that are not imported yet, each with its package."""
-        plugins = self._plugins()
-        return {name: _package(plugins[name]) for name in plugins if name not in self._entries}
+        """Return the names that plug-ins announce and that are not imported yet, each with its package."""
+        return {name: _package(point) for name, point in self._announced().items() if name not in self._entries}
 
     def unknown(self, name: str, also: Mapping[str, str] | None = None, among: str = "") -> str:
         """Return a sentence about a name that is not registered.
@@ -167,51 +232,95 @@ class Registry(Mapping[str, T], Generic[T]):
         hint = did_you_mean((also or {}).get(word.replace("_", "-"), word), names)
         return f"there is no {self.kind} {name!r} (there are {listed}){hint}"
 
-    def _plugins(self) -> dict[str, EntryPoint]:
-        return _announced(self.group, tuple(sys.path))
+    def described(self, name: str) -> str:
+        """Return the name of an entry for a message, with the package that announces it."""
+        point = self._announced().get(name)
+        return f"{name!r} of the package {_package(point)}" if point else name
 
-    def _load_plugin(self, name: str) -> None:
-        """Import the plugin that announces the name, which registers it.
+    def module_of(self, name: str) -> str:
+        """Return the module that an entry of a plug-in comes from; "" if it is not known."""
+        if is_target(name):
+            return name.partition(":")[0]
+        if point := self._announced().get(name):
+            return point.module
+        return getattr(self._targets.get(name), "__module__", "")
 
-        Raises:
-            KeyError: No plugin announces it.
-            UserError: The plugin cannot be imported, or does not register the name.
-        """
-        plugin = self._plugins()[name]
-        package = _package(plugin)
+    def package_of(self, name: str) -> tuple[str, str]:
+        """Return the name and the version of the package that an entry of a plug-in comes from; "" if there is none."""
+        from importlib.metadata import packages_distributions, version
+
+        point = self._announced().get(name)
+        if point is not None and point.dist is not None:
+            return point.dist.name, point.dist.version
+        package = next(iter(packages_distributions().get(self.module_of(name).partition(".")[0], ())), "")
+        return (package, version(package)) if package else ("", "")
+
+    # -- plug-ins ----------------------------------------------------------------------------------------------------
+
+    def _announced(self) -> dict[str, EntryPoint]:
+        return _entry_points(self.group, tuple(sys.path))
+
+    def _load_announced(self, name: str) -> None:
+        """Import the plug-in that announces the name, which registers it."""
+        point = self._announced()[name]
+        package = _package(point)
         try:
-            plugin.load()
+            point.load()
+        except UserError:
+            raise
         except Exception as error:  # whatever a module of another package raises while it is imported
-            reason = " ".join(str(error).split()) or "no reason given"
             raise UserError(
-                f"the {self.kind} {name!r} of the package {package} cannot be imported ({type(error).__name__}: {reason}): "
-                "update or remove that package."
+                f"the {self.kind} {name!r} of the package {package} cannot be imported ({with_type(error)}): update or remove "
+                "that package."
             ) from error
         if name not in self._entries:
             raise UserError(
-                f"the package {package} announces a {self.kind} {name!r}, but {plugin.value} does not register it: update or "
+                f"the package {package} announces a {self.kind} {name!r}, but {point.value} does not register it: update or "
                 "remove that package."
             )
 
+    def _load_named(self, name: str) -> None:
+        """Import `package.module:name`. If it is registered under another name, its entry is that one."""
+        target = load_own(name, self.kind, trust_code=True)
+        registered = next((other for other, own in self._targets.items() if own is target), None)
+        self._entries[name] = self._entries[registered] if registered else self._adopted(name, target, {})
+
+    def _absent(self, name: str) -> Exception:
+        if name not in self._missing:
+            return KeyError(name)
+        package = self._missing[name]
+        if not package:
+            return UserError(
+                f"the {self.kind} {name!r} was registered by a script: import the module that registers it."
+            )
+        return UserError(
+            f"the {self.kind} {name!r} comes from the package {package}, which is not installed here: install it if you trust it."
+        )
+
 
 @cache
-def _announced(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
+def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
     """Return the entry points of a group by name; `path` is sys.path, which decides what is installed."""
+    from importlib.metadata import entry_points
+
     return {point.name: point for point in entry_points(group=group) if _NAME.fullmatch(point.name)}
 
 
-def _package(plugin: EntryPoint) -> str:
-    return plugin.dist.name if plugin.dist is not None else plugin.value
+def _package(point: EntryPoint) -> str:
+    return point.dist.name if point.dist is not None else point.value
 
 
 STRATEGIES: Registry[StrategySpec] = Registry(
     "strategy", "ganherd.strategies", "ganherd.recipe.strategy_config:StrategySpec"
 )
-LOSSES: Registry[Loss] = Registry("loss", "ganherd.losses", "ganherd.losses")
+LOSSES: Registry[LossSpec] = Registry("loss", "ganherd.losses", "ganherd.losses:LossSpec")
 GENERATORS: Registry[NetSpec] = Registry("generator", "ganherd.generators", "ganherd.nets.catalog:NetSpec")
 DISCRIMINATORS: Registry[NetSpec] = Registry("discriminator", "ganherd.discriminators", "ganherd.nets.catalog:NetSpec")
 METRICS: Registry[Metric] = Registry("metric", "ganherd.metrics", "ganherd.metrics.metric_registry:Metric")
 DATA_SOURCES: Registry[NamedSource] = Registry(
     "data source", "ganherd.data_sources", "ganherd.data.readers.named:NamedSource"
+)
+AUGMENTATIONS: Registry[AugmentationSpec] = Registry(
+    "augmentation", "ganherd.augmentations", "ganherd.recipe.augment_config:AugmentationSpec"
 )
 ENGINES: Registry[EngineSpec] = Registry("engine", "ganherd.engines", "ganherd.herd.engine.engine_specs:EngineSpec")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import filecmp
 import importlib
+import inspect
 import operator
 import os
 import site
@@ -15,6 +16,7 @@ from contextvars import ContextVar
 from importlib.machinery import PathFinder
 from typing import Any
 
+from ganherd.util.errors import UserError
 from ganherd.util.version import PACKAGE
 
 _FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # searched before the current one
@@ -74,6 +76,31 @@ def import_name(name: str) -> Any:
             del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]  # the last one is ours
 
 
+def load_own(name: str, what: str, trust_code: bool) -> Any:
+    """Import a user's `package.module:name` if it is trusted.
+
+    Args:
+        what: What messages call it.
+    """
+    if not trust_code:
+        raise UserError(
+            f"the {what} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."
+        )
+    try:
+        return import_name(name)
+    except UserError:
+        raise
+    except Exception as error:  # whatever the user's module raises while it is imported
+        module, _, own = name.partition(":")
+        if module == "__main__":
+            raise UserError(
+                f"the {what} {own} was defined in the script or notebook that trained it, and is not in this one: "
+                "define it here too, or move it into another module and train again."
+            ) from None
+        reason = " ".join(str(error).split()) or "no reason given"
+        raise UserError(f"the {what} {name} could not be imported: {type(error).__name__}: {reason}") from error
+
+
 def is_installed(file: str) -> bool:
     """Return whether a file belongs to Python, to an installed package or to ganherd."""
     return file.startswith(installed_folders())
@@ -103,3 +130,28 @@ def _refuse_another(top: str, folders: list[str]) -> None:
         raise ImportError(
             f"this process has imported {used} under the same name; rename {wanted.origin}, or start another process"
         )
+
+
+def must_take(what: str, function: Any, *arguments: str) -> None:
+    """Refuse a user's function that cannot be called with these arguments, by position.
+
+    Args:
+        what: What messages call the function.
+
+    >>> must_take("the metric sharpness", lambda x: x, "real", "generated")
+    Traceback (most recent call last):
+    ganherd.util.errors.UserError: the metric sharpness must take (real, generated), and its arguments are (x).
+    """
+    if not callable(function):
+        raise UserError(
+            f"{what} must be a function of ({', '.join(arguments)}), and it is a {type(function).__name__} object."
+        )
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # written in C
+        return
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        own = ", ".join(map(str, signature.parameters))
+        raise UserError(f"{what} must take ({', '.join(arguments)}), and its arguments are ({own}).") from None

@@ -205,13 +205,11 @@ def draw_grid(
             pen.rectangle((x - 1, top - 1, x + tile_w, top + tile_h), outline=FRAME)
             sheet.paste(tile, (x, top))
             if below:
-                pen.text(
-                    (x + tile_w / 2, top + tile_h + 2), _fitted(below[i][j], tiny, tile_w), SOFT, tiny, anchor="ma"
-                )
+                pen.text((x + tile_w / 2, top + tile_h + 2), fitted(below[i][j], tiny, tile_w), SOFT, tiny, anchor="ma")
     return sheet
 
 
-def _fitted(text: str, drawn_with: FreeTypeFont, width: float) -> str:
+def fitted(text: str, drawn_with: FreeTypeFont, width: float) -> str:
     """Return the text, shortened to a width in pixels."""
     if drawn_with.getlength(text) <= width:
         return text

@@ -10,8 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ganherd.augment import POLICIES, augment, numbers
+from ganherd.augment import augment, numbers
 from ganherd.util.errors import UserError
+from ganherd.util.registry import AUGMENTATIONS
 
 ALL = ("colour", "translation", "cutout", "flip")
 
@@ -132,7 +133,7 @@ def test_shapes_do_not_depend_on_what_was_drawn() -> None:
 
 
 def test_number_of_draws_and_names_of_augmentations() -> None:
-    assert [numbers([name]) for name in ALL] == [3, 2, 2, 1] and set(POLICIES) == set(ALL)
+    assert [numbers([name]) for name in ALL] == [3, 2, 2, 1] and set(AUGMENTATIONS) == set(ALL)
     assert numbers(()) == 0
     x = torch.randn(1, 2, 3, 4, 4)
     assert torch.equal(augment(x, torch.rand(1, 2, 0), ()), x)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import recipes
 import tiny_runs
@@ -14,6 +16,7 @@ import ganherd
 from ganherd.recipe import recipe_file
 from ganherd.runs import run_status, status_text
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.series import sprite_files
 from ganherd.training.variants import job_parts
 from promises.test_ranks import assert_same_herd
 from promises.test_resume import ask_to_stop
@@ -42,10 +45,39 @@ def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch:
     job_parts.train_part(recipe, run, "0", quiet=True)
     assert job_parts.unfinished(RunFolder(run)) == ["1-2 not finished"] and not (run / "mixture").exists()
     assert job_parts.train_part(recipe, run, "1-2", quiet=True).path == run
-    assert_same_herd(run, tmp_path / "whole", ("metrics.jsonl",), sprites=False)
+    assert_same_herd(run, tmp_path / "whole", ("metrics.jsonl",))
     for path in (run, tmp_path / "whole"):
         tiny_runs.resume(path, "36steps")
-    assert_same_herd(run, tmp_path / "whole", ("metrics.jsonl",), sprites=False)
+    assert_same_herd(run, tmp_path / "whole", ("metrics.jsonl",))
+
+
+def test_points_of_parts_are_joined(tmp_path: Path) -> None:
+    settings = recipes.tiny_recipe(
+        "ring8",
+        data={"partition": "all"},
+        herd={"members": 3},
+        train={"budget": "6steps", "precision": "float64"},
+    )
+    settings["nets"] = {"latent": 4, "generator": {"name": "toy"}, "discriminator": {"name": "toy"}}
+    tiny_runs.train(tmp_path / "whole", settings)
+    for members in ("1-2", "0"):
+        job_parts.train_part(recipe_file.load(settings), tmp_path / "run", members, quiet=True)
+    names = sorted(path.name for path in (tmp_path / "whole" / "sprites").iterdir())
+    assert names == sorted(path.name for path in (tmp_path / "run" / "sprites").iterdir()) and len(names) >= 3
+    for name in names:
+        joined, whole = (json.loads((tmp_path / run / "sprites" / name).read_text()) for run in ("run", "whole"))
+        if name == "index.json":
+            assert joined == whole
+        else:
+            np.testing.assert_allclose(joined, whole, atol=2e-4)
+
+
+def test_damaged_sprites_of_a_part_are_left_out(tmp_path: Path) -> None:
+    recipe, run = recipe_file.load(recipes.write_recipe(tmp_path, budget="6steps", net="tiny")), tmp_path / "run"
+    job_parts.train_part(recipe, run, "0", quiet=True)
+    (run / "parts" / "000-000" / "sprites" / "step-00000003.webp").write_bytes(b"RIFF")
+    job_parts.train_part(recipe, run, "1-2", quiet=True)
+    assert list(sprite_files.saved_sheets(run / "sprites")) == [0, 6]
 
 
 def test_parts_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

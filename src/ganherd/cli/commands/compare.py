@@ -106,7 +106,7 @@ def compare(
     refuse((per_class, "--per-class needs --downstream."), (generated, "--generated needs --downstream."))
     if budget is not None:
         check_unit(budget)
-    from ganherd.compare import finished_runs
+    from ganherd.compare.finished import finished_runs
 
     scoring = (names(metrics), samples, network, trust_code)
     if finished_runs.are_runs(named):

@@ -43,7 +43,7 @@ def export(
     check_target(output, kind)
     record = write_export(run, output, kind, member, replica, license, trust_code)
     lines = (
-        f"{record.path}  {size(record.num_bytes)}, {counted(record.members, 'members')}, {record.parameters:,} numbers",
+        f"{record.path}  {size(record.num_bytes)}, {counted(record.members, 'members')}, {record.parameters:,} parameters",
         f"checked with {record.program}: {record.checked} samples differ from `ganherd sample --portable` by at most "
         f"{record.difference:.2g} {record.unit}",
     )
@@ -52,7 +52,7 @@ def export(
         "format": kind,
         "bytes": record.num_bytes,
         "members": record.members,
-        "numbers": record.parameters,
+        "parameters": record.parameters,
         "checked": record.checked,
         "checked_with": record.program,
         "largest_difference": record.difference,

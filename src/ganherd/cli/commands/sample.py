@@ -55,8 +55,6 @@ def sample(
     wanted = label_weights.parse(weights) if weights is not None else None
     if per_class is not None and (n is not None or weights is not None):
         raise UserError("--per-class sets the number of samples of every label: leave -n and --weights out.")
-    if portable and seed + (per_class or n or 64) > 2**63:
-        raise UserError(f"--seed {seed} is too large for --portable: choose one below 2**63.")
     if member is not None and weights is not None:
         raise UserError("--weights applies to several members: leave --member out.")
     if label is not None and weights is not None:

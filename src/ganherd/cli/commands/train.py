@@ -164,7 +164,7 @@ def train(
     if ui:
         from ganherd.ui.serve import page_during_training
 
-        page: AbstractContextManager[None] = page_during_training(run or resume or RUNS, quiet)
+        page: AbstractContextManager[None] = page_during_training(run or resume or RUNS, quiet, trust_code)
     else:
         page = nullcontext()
     with page:

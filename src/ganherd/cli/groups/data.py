@@ -66,6 +66,7 @@ def data_inspect(
     from ganherd.recipe.schema import DataConfig
     from ganherd.util.registry import DATA_SOURCES
 
+    DATA_SOURCES.vouch(source)
     folder, files, choice = expanded(source), None, None
     given = [f"data.size={size}"] if size else []
     if source not in DATA_SOURCES and surveys.is_image_folder(folder):

@@ -77,11 +77,12 @@ def list_sources() -> list[JsonObject]:
 
 def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> JsonObject:
     """Fetch a named source unless it exists; return its path and the files that were fetched."""
-    if name not in DATA_SOURCES:
+    if not DATA_SOURCES.is_known(name):
         names = DATA_SOURCES.names()
         hint = did_you_mean(name, names, "{}") or f"there are {', '.join(names)}."
         raise UserError(f"there is no data set {name!r} to get; {hint}")
     fetched = []
+    DATA_SOURCES.vouch(name)
     source = DATA_SOURCES[name]
     if source.places and find(name) is None:
         for item in downloads[source.made_of or name]:  # what an interrupted call has got is not fetched again

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import BaseModel
 
 from ganherd.data.arrays import RawData, tidy
 from ganherd.data.readers import files_by_format
@@ -15,9 +18,10 @@ from ganherd.data.readers.class_folders import read_folder
 from ganherd.data.readers.synthetic import STACKED, draw, stack
 from ganherd.data.readers.tables import read_table
 from ganherd.recipe import schema
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, with_type
 from ganherd.util.paths import data_home
 from ganherd.util.registry import DATA_SOURCES
+from ganherd.util.user_code import must_take
 
 _HUNDRED = """
 apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can
@@ -43,10 +47,7 @@ CIFAR100 = tuple(_HUNDRED.split())
 
 @dataclass(frozen=True)
 class NamedSource:
-    """A data source that a recipe can name.
-
-    Register one with `DATA_SOURCES.register`: the decorated function takes the `data` section of a recipe and returns `RawData`.
-    """
+    """A data source that a recipe can name."""
 
     read: Any = None  # function of DataConfig that returns RawData; None: read the files of `places`
     about: str = ""
@@ -54,6 +55,38 @@ class NamedSource:
     labels: tuple[str, ...] | None = None  # names of the classes, if the files do not hold them
     made_of: str = ""  # another source, whose files it is made of
     draws_points: bool = False  # draw data.points points, and data.holdout times as many held-out ones
+    settings: type[BaseModel] | None = None  # of `data.settings`
+
+    @classmethod
+    def adopt(cls, name: str, target: Any, *, about: str = "", settings: type[BaseModel] | None = None) -> NamedSource:
+        """Check a data source that a user registers, and return its entry (see `ganherd.register.data`)."""
+        must_take(f"the data source {name}", target, "settings", "folder")
+
+        def read(config: schema.DataConfig) -> RawData:
+            own = None if settings is None else settings.model_validate(config.settings)
+            try:
+                answer = target(own, data_home() / name.rpartition(":")[2])
+            except UserError:
+                raise
+            except Exception as error:  # whatever a user's function raises
+                raise UserError(f"the data source {name} failed: {with_type(error)}.") from error
+            return _raw(name, answer)
+
+        return cls(read, about or (inspect.getdoc(target) or "").partition("\n")[0], settings=settings)
+
+
+def _raw(name: str, answer: Any) -> RawData:
+    """Return the arrays that a user's data source returns: (x, y, labels), or a mapping that may have a held-out split, too."""
+    keys = ("x", "y", "labels", "x_test", "y_test")
+    if isinstance(answer, tuple) and len(answer) == 3:
+        answer = dict(zip(keys[:3], answer, strict=True))
+    if not isinstance(answer, Mapping) or answer.get("x") is None or set(answer) - set(keys):
+        raise UserError(
+            f"the data source {name} must return (x, y, labels), or a mapping with some of {', '.join(keys)}."
+        )
+    arrays: Any = {key: np.asarray(answer[key]) for key in keys if key != "labels" and answer.get(key) is not None}
+    labels = answer.get("labels")
+    return RawData(**arrays, labels=None if labels is None else tuple(map(str, labels)))
 
 
 def _of_scikit_learn(file: str) -> Path:
@@ -150,7 +183,7 @@ _SOURCES = {
     ),
 }
 for _name, _source in _SOURCES.items():
-    DATA_SOURCES.register(_name, _source)
+    DATA_SOURCES.add(_name, _source)
 DATA_SOURCES.seal()
 
 

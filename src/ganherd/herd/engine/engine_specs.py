@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import Any
 
-from ganherd.util.registry import ENGINES
+from ganherd.util.errors import UserError
+from ganherd.util.registry import ENGINES, load_target
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """An engine that a recipe can name.
-
-    Register one with `ENGINES.register`: the decorated class derives from `ganherd.herd.engine.engines.Engine`.
-    """
+    """An engine that a recipe can name."""
 
     target: Any  # the class, or `module:Class`, which is imported when the engine is built
     about: str = ""
@@ -22,10 +21,18 @@ class EngineSpec:
     # State and data of all members are on the device, and all members take the same steps.
     needs_whole_herd: bool = False
 
+    @classmethod
+    def adopt(cls, name: str, target: Any, **facts: Any) -> EngineSpec:
+        """Check an engine that a user registers, and return its entry."""
+        engine = load_target(_ENGINE)
+        if not (inspect.isclass(target) and issubclass(target, engine)):
+            raise UserError(f"the engine {name} must be a class derived from ganherd.herd.engine.engines.Engine.")
+        return cls(target, **facts)
+
 
 _ENGINE, _GRAPH = "ganherd.herd.engine.engines:Engine", "ganherd.herd.engine.cuda_graph:GraphEngine"
 _CAPTURED = "all members at once, captured as a CUDA graph"
-ENGINES.register("loop", EngineSpec(_ENGINE, "one member after another: the reference", one_by_one=True))
-ENGINES.register("fused", EngineSpec(_ENGINE, "all members at once"))
-ENGINES.register("graph", EngineSpec(_GRAPH, _CAPTURED, needs_gpu=True, needs_whole_herd=True))
+ENGINES.add("loop", EngineSpec(_ENGINE, "one member after another: the reference", one_by_one=True))
+ENGINES.add("fused", EngineSpec(_ENGINE, "all members at once"))
+ENGINES.add("graph", EngineSpec(_GRAPH, _CAPTURED, needs_gpu=True, needs_whole_herd=True))
 ENGINES.seal()

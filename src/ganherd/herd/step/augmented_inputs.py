@@ -8,8 +8,9 @@ from torch import Tensor
 from ganherd.augment import augment, numbers
 from ganherd.herd import rng
 from ganherd.herd.rng import Streams
-from ganherd.herd.state import State, own_setting
+from ganherd.herd.state import State
 from ganherd.herd.step.rules import StepRules
+from ganherd.herd.step.schedules import scheduled
 
 
 def input_noise_scale(rules: StepRules, state: State, step: int | Tensor) -> Tensor | None:
@@ -27,7 +28,14 @@ def input_noise_scale(rules: StepRules, state: State, step: int | Tensor) -> Ten
 
 
 def augment_inputs(
-    rules: StepRules, x: Tensor, state: State, scale: Tensor | None, draws: Streams, update: int, fake: int
+    rules: StepRules,
+    x: Tensor,
+    state: State,
+    scale: Tensor | None,
+    draws: Streams,
+    update: int,
+    fake: int,
+    step: int | Tensor,
 ) -> Tensor:
     """Return images x [N, B, …] as the discriminator sees them.
 
@@ -36,6 +44,7 @@ def augment_inputs(
         scale: [N] the standard deviation of the input noise; None for no noise.
         update: The number of the update within the step, for its draws.
         fake: 0 for real images, 1 for generated ones.
+        step: The number of the step, for schedules.
     """
     if rules.flip and not fake:
         u = draws.draw((rng.AUGMENT, update, 2), (rules.batch, 1), "uniform", torch.float32)
@@ -46,10 +55,11 @@ def augment_inputs(
     if rules.augment:
         shape = (rules.batch, numbers(rules.augment))
         changed = augment(x, draws.draw((rng.AUGMENT, update, fake), shape, "uniform", torch.float32), rules.augment)
-        probability = own_setting(state, "augment_probability", rules.augment_probability)
+        probability = scheduled(state, rules.schedules, "augment_probability", rules.augment_probability, step)
         if not isinstance(probability, Tensor) and probability == 1.0:
             return changed
         u = draws.draw((rng.AUGMENT, update, 3 + fake), (rules.batch,), "uniform", torch.float32)  # [N, B]
-        chosen = u < (probability[:, None] if isinstance(probability, Tensor) else probability)
+        of_members = isinstance(probability, Tensor) and probability.dim() > 0
+        chosen = u < (probability[:, None] if of_members else probability)  # type: ignore[index]
         x = torch.where(chosen.reshape(*chosen.shape, *(1,) * (x.dim() - 2)), changed, x)
     return x

@@ -15,13 +15,21 @@ from ganherd.herd.rng import Streams
 from ganherd.herd.state import State
 from ganherd.herd.step.mutation import mutate_learning_rates_, smoothing_factors
 from ganherd.herd.step.rules import StepRules
+from ganherd.herd.step.schedules import factor_of
 from ganherd.herd.step.weights import join_pieces
 
 Pieces = Sequence[Tensor]  # [N, …] each; side by side they are a tensor [N, P]
 
 
 def update_(
-    kind: str, state: State, grads: Pieces, rules: StepRules, draws: Streams, number: int, step: int | Tensor
+    kind: str,
+    state: State,
+    grads: Pieces,
+    rules: StepRules,
+    draws: Streams,
+    number: int,
+    step: int | Tensor,
+    trained: Tensor | None = None,
 ) -> None:
     """Clip each member's gradient by its norm, and take one Adam step.
 
@@ -29,6 +37,7 @@ def update_(
         kind: `g` for generators, `d` for discriminators.
         grads: The gradient [N, P], cut into pieces along P.
         number: The number of the update within the step, for its draws.
+        trained: bool [P], False for parameters that are frozen, which do not decay; None: all are trained.
     """
     if rules.grad_clip is not None:
         whole = join_pieces(grads)  # [N, P]
@@ -38,7 +47,10 @@ def update_(
     if rules.wander != "off":
         how = (rules.wander, rules.wander_strength, rules.wander_probability)
         mutate_learning_rates_(state, kind, draws, number, *how)
-    lr, beta1, beta2 = _learning_rate(kind, state, rules, step), state["set.beta1"], state["set.beta2"]
+    lr, beta1, beta2 = _learning_rate(kind, state, rules, step), *_betas(state, rules, step)
+    if rules.weight_decay:  # decoupled from the gradient, as in AdamW
+        shrunk = (1.0 - lr * state["set.weight_decay"]).to(m.dtype)[:, None]
+        state[f"{kind}.params"].mul_(shrunk if trained is None else torch.where(trained, shrunk, 1.0))
     adam_(state[f"{kind}.params"], grads, m, v, t, lr, beta1, beta2, rules.eps)
 
 
@@ -60,12 +72,23 @@ def update_ema_(state: State, decay: float) -> None:
 
 
 def _learning_rate(kind: str, state: State, rules: StepRules, step: int | Tensor) -> Tensor:
-    """Return the learning rate of each member for this update, [N]: its own, smoothed after a swap."""
+    """Return the learning rate of each member for this update, [N]: its own, by its schedule, smoothed after a swap."""
     lr = state[f"set.lr_{kind}"]
+    if rules.schedules:
+        lr = lr * factor_of(rules.schedules, f"lr_{kind}", step)
     if rules.smoothing:
         since = torch.as_tensor(step, device=lr.device) - state["set.met"]
         lr = lr * smoothing_factors(since, rules.smoothing)[kind == "d"]
     return lr
+
+
+def _betas(state: State, rules: StepRules, step: int | Tensor) -> list[Tensor]:
+    """Return both betas of each member [N] at this step; a schedule scales what is missing to 1."""
+    betas = []
+    for name in ("beta1", "beta2"):
+        factor, own = factor_of(rules.schedules, name, step), state[f"set.{name}"]
+        betas.append(own if isinstance(factor, float) and factor == 1.0 else 1.0 - (1.0 - own) * factor)
+    return betas
 
 
 def adam_(

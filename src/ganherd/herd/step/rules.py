@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from ganherd.augment import NamedAugmentation
+from ganherd.herd.step.schedules import SettingSchedule
 from ganherd.losses.adversarial import Game
 
 
@@ -38,12 +40,14 @@ class StepRules:
     class_d: float = 1.0  # weight of the class loss in the discriminator's loss, if it also predicts classes
     class_g: float = 1.0  # weight of the class loss in the generator's loss
     flip: bool = False  # mirror real images at random
-    augment: tuple[str, ...] = ()  # augmentations of all images that the discriminator sees
+    augment: tuple[str | NamedAugmentation, ...] = ()  # augmentations of all images that the discriminator sees
     augment_probability: float = 1.0  # … each of which is augmented with this probability
     smoothing: int = 0  # steps after a swap during which the learning rates are smoothed
     wander: str = "off"  # mutation of learning rates before each update: off, reference or lognormal
     wander_strength: float = 1e-4
     wander_probability: float = 0.5
+    weight_decay: bool = False  # shrink all weights at every update, by `set.weight_decay` times the learning rate
+    schedules: tuple[SettingSchedule, ...] = ()  # factors of members' settings
     drawn_losses: int = 0  # draw the generator's loss at each step from the first N losses of the game; 0: never
 
     def d_updates(self, step: int) -> int:

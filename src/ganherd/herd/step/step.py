@@ -15,14 +15,15 @@ from ganherd.herd import rng
 from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
 from ganherd.herd.rng import Streams
-from ganherd.herd.state import Blueprint, State, buffers_of, own_setting
+from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_
 from ganherd.herd.step.opponents import FrozenOpponents, choose_members
 from ganherd.herd.step.optimizer import clip_, update_, update_ema_
 from ganherd.herd.step.rules import StepRules
+from ganherd.herd.step.schedules import scheduled
 from ganherd.herd.step.weights import Weights
-from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty
+from ganherd.losses.adversarial import class_loss, r1_penalty
 
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # number of a batch within the step -> x [N, B, …], y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its sums [4, N]
@@ -81,6 +82,11 @@ class Step:
         """
         self.g, self.d, self.rules, self._streams = g, d, rules, streams
         self._clip_mask = d.clip_mask(rules.clip_what)  # [P]
+        # bool [P] of what weight decay shrinks; None: everything
+        self._trained = {
+            kind: None if all(net.trainable.values()) or not rules.weight_decay else net.clip_mask("all")
+            for kind, net in (("g", g), ("d", d))
+        }
         for net in (g, d) if fused else ():
             if net.traits.why_not_fused:
                 raise CannotBeFused(f"{type(net.module).__name__}: {net.traits.why_not_fused}")
@@ -155,7 +161,7 @@ class Step:
         call = 8 * (update + 1)  # every forward pass of a step has its own random streams
         with self._fork(_REAL):
             with torch.no_grad():
-                x = augment_inputs(rules, batch, ctx.state, ctx.noise_scale, draws, update, 0)
+                x = augment_inputs(rules, batch, ctx.state, ctx.noise_scale, draws, update, 0, ctx.step)
             real_logits, real_classes = self._forward("d", ctx, weights.views(), x, y, call + 1)  # [N, B]
         with torch.no_grad():
             if shared is None:
@@ -163,7 +169,7 @@ class Step:
                 fake, _ = self._opponent("g", ctx, z, y, call, update + 1)
             else:
                 fake = shared.fake.detach()
-            fake = augment_inputs(rules, fake, ctx.state, ctx.noise_scale, draws, update, 1)
+            fake = augment_inputs(rules, fake, ctx.state, ctx.noise_scale, draws, update, 1, ctx.step)
         samples = None
         if ahead:
             with self._fork(_AHEAD):
@@ -174,7 +180,9 @@ class Step:
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
         loss = loss + self._penalty(ctx, weights, x, fake, y, update)
-        update_("d", state, self._gradients(weights, loss), rules, draws, update + 1, ctx.step)
+        update_(
+            "d", state, self._gradients(weights, loss), rules, draws, update + 1, ctx.step, self._trained_of("d", state)
+        )
         if rules.game.clip:
             self._clip_weights(state)
         ctx.sums[0].add_(loss.detach())
@@ -195,12 +203,14 @@ class Step:
         penalty: Tensor | float = 0.0
         if rules.game.penalty:
             mix = ctx.draws.draw((rng.PENALTY, update), (rules.batch,), "uniform", x.dtype)
-            weight = own_setting(ctx.state, "gp_weight", rules.gp_weight)
-            between = weight * gradient_penalty(critic(call + 3), x, fake, mix)
-            applies = rules.game.has("penalty", ctx.state["set.loss"])
-            penalty = penalty + torch.where(applies, between, torch.zeros_like(between))
+            weight = scheduled(ctx.state, rules.schedules, "gp_weight", rules.gp_weight, ctx.step)
+            for own in rules.game.penalties:
+                weighted = weight * own(critic(call + 3), x, fake, mix)
+                applies = rules.game.has_penalty(own, ctx.state["set.loss"])
+                penalty = penalty + torch.where(applies, weighted, torch.zeros_like(weighted))
         if rules.r1 > 0:
-            penalty = penalty + 0.5 * own_setting(ctx.state, "r1", rules.r1) * r1_penalty(critic(call + 4), x)
+            weight = scheduled(ctx.state, rules.schedules, "r1", rules.r1, ctx.step)
+            penalty = penalty + 0.5 * weight * r1_penalty(critic(call + 4), x)
         return penalty
 
     def _samples(self, ctx: _StepContext) -> _Samples:
@@ -216,16 +226,34 @@ class Step:
         last = rules.n_critic  # numbers the draws of this update; those of the discriminator have 0, …, n_critic - 1
         if samples is None:
             samples = self._samples(ctx)
-        fake = augment_inputs(rules, samples.fake, ctx.state, ctx.noise_scale, ctx.draws, last, 1)
+        fake = augment_inputs(rules, samples.fake, ctx.state, ctx.noise_scale, ctx.draws, last, 1, ctx.step)
         logits, classes = self._opponent("d", ctx, fake, samples.y, 1, 0)
-        loss = rules.game.g(state["set.loss"], logits)
+        real_logits = self._real_logits(ctx) if rules.game.g_sees_real else None
+        loss = rules.game.g(state["set.loss"], logits, real_logits)
         if classes is not None:
             y = samples.y if samples.y is not None else ctx.batches(rules.n_critic - 1)[1]
             loss = loss + rules.class_g * class_loss(classes, y)
-        update_("g", state, self._gradients(samples.weights, loss), rules, ctx.draws, 0, ctx.step)
+        update_(
+            "g",
+            state,
+            self._gradients(samples.weights, loss),
+            rules,
+            ctx.draws,
+            0,
+            ctx.step,
+            self._trained_of("g", state),
+        )
         if rules.ema is not None:
             update_ema_(state, rules.ema)
         ctx.sums[1].add_(loss.detach())
+
+    @torch.no_grad()
+    def _real_logits(self, ctx: _StepContext) -> Tensor:
+        """Return the opponents' logits of real images [N, B], for losses that compare generated images with real ones."""
+        last = self.rules.n_critic
+        batch, y = ctx.batches(last - 1)
+        x = augment_inputs(self.rules, batch, ctx.state, ctx.noise_scale, ctx.draws, last, 0, ctx.step)
+        return self._opponent("d", ctx, x, y, 2, 0)[0]
 
     def _gradients(self, weights: Weights, loss: Tensor) -> list[Tensor]:
         """Differentiate the losses [N]; the backward pass may update buffers."""
@@ -297,12 +325,19 @@ class Step:
         logits = out.to(dtype).reshape(len(out), self.rules.batch)
         return logits, None if classes is None else classes.to(dtype)
 
+    def _trained_of(self, kind: str, state: State) -> Tensor | None:
+        """Return which parameters of a net are trained, bool [P] on the device; None: all of them."""
+        mask, device = self._trained[kind], state[f"{kind}.params"].device
+        if mask is not None and mask.device != device:
+            mask = self._trained[kind] = mask.to(device)
+        return mask
+
     def _clip_weights(self, state: State) -> None:
         """Clip the discriminators' weights of members whose loss asks for it."""
         params = state["d.params"]
         if self._clip_mask.device != params.device:
             self._clip_mask = self._clip_mask.to(params.device)
-        clip_(params, self._clip_mask, self.rules.game.has("clip", state["set.loss"]), self.rules.clip)
+        clip_(params, self._clip_mask, self.rules.game.has_clip(state["set.loss"]), self.rules.clip)
 
     def _noise(self, ctx: _StepContext, update: int) -> Tensor:
         """Draw the generators' input of an update, [N, B, Z]."""

@@ -9,9 +9,19 @@ from ganherd.recipe.reference.key_reference import key_sections
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import section_of
 from ganherd.util.files import JsonObject
-from ganherd.util.registry import DISCRIMINATORS, ENGINES, GENERATORS, LOSSES, STRATEGIES
+from ganherd.util.registry import (
+    AUGMENTATIONS,
+    DATA_SOURCES,
+    DISCRIMINATORS,
+    ENGINES,
+    GENERATORS,
+    LOSSES,
+    STRATEGIES,
+    Registry,
+)
 
 _REF = "#/$defs/"
+_TARGET = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 
 
 def recipe_schema() -> JsonObject:
@@ -22,18 +32,24 @@ def recipe_schema() -> JsonObject:
     schema = Recipe.model_json_schema()
     definitions: JsonObject = schema["$defs"]
     own = definitions["StrategyConfig"]["properties"]
-    own["name"]["enum"] = list(STRATEGIES)
+    own["name"] |= _one_of(STRATEGIES)
     for name, spec in STRATEGIES.items():
         inner = spec.settings.model_json_schema(ref_template=f"{_REF}{{model}}")
         definitions |= inner.pop("$defs", {})
         own[section_of(name)] = inner
-    nets = [*GENERATORS, *(name for name in DISCRIMINATORS if name not in GENERATORS)]
+    for name in STRATEGIES.packages():  # their settings are not known before they are imported
+        own[name] = {"type": "object"}
+    nets = list(dict.fromkeys([*GENERATORS.names(), *DISCRIMINATORS.names()]))
     named = {"type": "string", "examples": nets}
     definitions["NetConfig"] = {
         "anyOf": [named, {"type": "object", "properties": {"name": named}, "required": ["name"]}]
     }
-    definitions["EngineConfig"]["properties"]["name"]["enum"] = ["auto", *ENGINES]
-    definitions["LossConfig"]["properties"]["name"]["anyOf"][0]["enum"] = list(LOSSES)
+    definitions["EngineConfig"]["properties"]["name"]["enum"] = ["auto", *ENGINES.names()]
+    definitions["LossConfig"]["properties"]["name"]["anyOf"][0] |= _one_of(LOSSES)
+    definitions["DataConfig"]["properties"]["source"]["examples"] = DATA_SOURCES.names()
+    augmentations = definitions["TrainConfig"]["properties"]["augment"]
+    settings = {"type": "object", "properties": {"name": _one_of(AUGMENTATIONS)}, "required": ["name"]}
+    augmentations["items"] = {"anyOf": [_one_of(AUGMENTATIONS), settings]}
     schema["properties"]["extends"] = {
         "type": "string",
         "description": "the packaged recipe or the file that this recipe starts from",
@@ -44,6 +60,11 @@ def recipe_schema() -> JsonObject:
         for name, value in properties.items():
             properties[name] = _optional(value, meanings.get(f"{prefix}{name}"))
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "ganherd recipe"}
+
+
+def _one_of(registry: Registry[Any]) -> JsonObject:
+    """Return the schema of a name: one of the known ones, or `package.module:name`."""
+    return {"anyOf": [{"enum": registry.names()}, {"pattern": _TARGET}], "type": "string"}
 
 
 def _all_properties(schema: JsonObject, definitions: JsonObject, prefix: str = "") -> Iterator[tuple[str, JsonObject]]:

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ganherd.recipe.augment_config import AugmentConfig
 from ganherd.recipe.base import Section
 from ganherd.recipe.messages import also_called
+from ganherd.recipe.net_config import NetConfig
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import StrategyConfig
 from ganherd.util.errors import UserError
-from ganherd.util.registry import ENGINES, LOSSES, STRATEGIES
+from ganherd.util.registry import AUGMENTATIONS, ENGINES, LOSSES, STRATEGIES
 from ganherd.util.text import did_you_mean
 
 # What the schema's own types look like in a recipe.
@@ -56,6 +58,7 @@ MEANINGS = {
     "strategy.cellular.mixing.when": "when weights evolve",
     "strategy.cellular.mixing.sigma": "standard deviation of a mutation of weights",
 }
+_NAMED = (NetConfig, AugmentConfig)  # entries by name, whose settings are not keys of the schema
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -136,8 +139,18 @@ def sections_in(annotation: Any) -> Iterator[type]:
 
 def choices(key: str) -> str:
     """Return the registered names that a key may have, if it names an entry of a registry."""
-    names = {"strategy.name": [*STRATEGIES], "engine.name": ["auto", *ENGINES], "loss.name": [*LOSSES]}.get(key, [])
-    return ", ".join(f"`{name}`" for name in names) + ("; or a list with one per member" if key == "loss.name" else "")
+    names = {
+        "strategy.name": STRATEGIES.names,
+        "engine.name": lambda: ["auto", *ENGINES.names()],
+        "loss.name": LOSSES.names,
+        "train.augment": AUGMENTATIONS.names,
+    }
+    if key not in names:
+        return ""
+    listed = ", ".join(f"`{name}`" for name in names[key]())
+    if key == "train.augment":
+        return f"list of {listed}"
+    return listed + ("; or a list with one per member" if key == "loss.name" else "")
 
 
 @dataclass(frozen=True)
@@ -173,9 +186,9 @@ def key_sections(section: type[Section] = Recipe, prefix: str = "") -> Iterator[
         node, about = comments.get(name, (None, ""))
         key = f"{prefix}{info.alias or name}"
         below = list(sections_in(info.annotation))
-        inner += [(f"{key}.", each) for each in below if each.__name__ != "NetConfig"]
+        inner += [(f"{key}.", each) for each in below if each not in _NAMED]
         default = None if info.is_required() else info.get_default(call_default_factory=True)
-        if below and isinstance(default, below[0]) and below[0].__name__ != "NetConfig":
+        if below and isinstance(default, below[0]) and below[0] not in _NAMED:
             continue  # it is a section itself
         values = (shown_type(node.annotation, section) + bounds(node.value)) if node else ""
         meaning = info.description or about or MEANINGS.get(key, "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from ganherd.recipe.base import LossName, Section, refuse
+from ganherd.util.errors import UserError
+from ganherd.util.registry import load_target
+from ganherd.util.user_code import must_take
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -133,12 +137,27 @@ class StrategySettings(Section):
 
 @dataclass(frozen=True)
 class StrategySpec:
-    """A strategy that a recipe can name.
-
-    Register one with `STRATEGIES.register`: the decorated class derives from `ganherd.strategies.strategy.Strategy`.
-    """
+    """A strategy that a recipe can name."""
 
     target: Any  # the class, or `module:Class`, which is imported when the strategy is built
     settings: type[StrategySettings] = StrategySettings
     section: str = ""  # the key of its settings below `strategy`; default: its name
     about: str = ""
+
+    @classmethod
+    def adopt(
+        cls, name: str, target: Any, *, settings: type[StrategySettings] = StrategySettings, about: str = ""
+    ) -> StrategySpec:
+        """Check a strategy that a user registers, and return its entry (see `ganherd.register.strategy`)."""
+        base = load_target("ganherd.strategies.strategy:Strategy")
+        if not (inspect.isclass(target) and issubclass(target, base)):
+            raise UserError(f"the strategy {name} must be a class derived from ganherd.register.Strategy.")
+        if not (inspect.isclass(settings) and issubclass(settings, StrategySettings)):
+            raise UserError(
+                f"the settings of the strategy {name} must be a class derived from ganherd.register.StrategySettings."
+            )
+        for hook in vars(base):
+            if not hook.startswith("_") and getattr(target, hook) is not getattr(base, hook):
+                arguments = [name for name, one in inspect.signature(getattr(base, hook)).parameters.items()]
+                must_take(f"{hook} of the strategy {name}", getattr(target, hook), *arguments)
+        return cls(target, settings, about=about or (inspect.getdoc(target) or "").partition("\n")[0])

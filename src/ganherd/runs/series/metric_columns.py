@@ -11,6 +11,7 @@ import numpy as np
 
 from ganherd.runs.models import JsonLine
 from ganherd.runs.series.record_file import FileLine, RecordFile, plain_number, plain_numbers
+from ganherd.runs.series.record_means import MEANS, is_short
 from ganherd.util.files import JsonObject
 
 BAND = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles of a band
@@ -59,6 +60,8 @@ class MetricColumns:
             first, last = max(first, before.start if before else 0), after.end if after else first
         lines = [(line, self._numbers(line)) for line in self._file.spread(first, last, points)]
         whole = [(line, numbers) for line, numbers in lines if numbers is not None]
+        if whole and self._ends_short(whole[-1][0], end):
+            whole[-1] = whole[-1][0], {name: value for name, value in whole[-1][1].items() if name not in MEANS}
         return {
             "offset": max([first, *(line.end for line, _ in lines)]),
             "restarted": offset > end,  # the file was cut since: what was read before is no longer true
@@ -67,6 +70,11 @@ class MetricColumns:
             "seconds": [numbers["seconds"] for _, numbers in whole],
             "figures": {name: _column([numbers.get(name) for _, numbers in whole], members) for name in figures},
         }
+
+    def _ends_short(self, line: FileLine, end: int) -> bool:
+        """Return whether a line ends the file and covers too few steps for its means to be part of a curve."""
+        steps = [earlier.step() or 0 for earlier, _ in zip(self._file.lines_before(line.start), range(2), strict=False)]
+        return line.end == end and bool(steps) and is_short([*steps, 0][1], steps[0], line.step() or 0)
 
     def at(self, step: int, figures: Sequence[str], members: Sequence[int] | None) -> JsonObject:
         """Return the figures of each member in the last record up to a step, with the step of each record.

@@ -6,19 +6,25 @@ data are JSON. Which steps are saved depends on the step alone: when there are t
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 from pydantic import Field
 
 from ganherd.runs.models import Members, Record, Text
 from ganherd.util import files
 
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
 MOST_BYTES = 200 << 20  # of all sheets of a run
 MOST_SHEET = 16 << 20  # bytes of a sheet that is read
+_MOST_PIXELS = 1 << 26  # of a sheet; no run writes as many
 _INDEX = "index.json"
 _SHEET = re.compile(r"step-([0-9]{8,15})\.(webp|json)")
 Size = Annotated[int, Field(ge=1, le=1 << 14)]
@@ -42,6 +48,17 @@ class SpriteIndex(Record):
     def members(self) -> int:
         """Return the number of members in all replicas."""
         return len(self.names)
+
+    @property
+    def side(self) -> int:
+        """Return the number of samples in a row of a member's cell."""
+        return math.isqrt(self.samples)
+
+    @property
+    def sheet_size(self) -> tuple[int, int]:
+        """Return the width and height of a sheet of images in pixels."""
+        height, width = self.tile
+        return self.columns * self.side * width, -(-self.members // self.columns) * self.side * height
 
 
 def interval(step: int, every: int, most: int) -> int:
@@ -91,6 +108,64 @@ def saved_sheets(folder: Path) -> dict[int, Path]:
         return {}
     named = ((_SHEET.fullmatch(path.name), path) for path in folder.iterdir())
     return dict(sorted((int(match[1]), path) for match, path in named if match))
+
+
+def parse_points(content: bytes, index: SpriteIndex) -> list[list[list[float] | None]]:
+    """Return the points of each member in a sheet; a point that was not finite is None.
+
+    Raises:
+        ValueError: It is not what ganherd writes.
+    """
+    try:
+        rows = json.loads(content, parse_constant=_refuse_constant)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+    if not isinstance(rows, list) or len(rows) != index.members:
+        raise ValueError(f"it does not hold the points of {index.members} members")
+    for row in rows:
+        if not isinstance(row, list) or not all(point is None or _is_point(point) for point in row):
+            raise ValueError("a member has something other than points")
+    return rows
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
+
+
+def _is_point(point: Any) -> bool:
+    return (
+        isinstance(point, list)
+        and len(point) == 2
+        and all(type(value) in (int, float) and abs(value) < 1e300 for value in point)
+    )
+
+
+def open_images(content: bytes, index: SpriteIndex) -> Image:
+    """Return a sheet of images, of which only the header was read.
+
+    Raises:
+        ValueError: It is no WebP file, or its size is not that of the index.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    width, height = index.sheet_size
+    if width * height > _MOST_PIXELS:
+        raise ValueError(f"a sheet of {width} × {height} pixels is too large")
+    try:
+        sheet = Image.open(io.BytesIO(content), formats=("WEBP",))
+    except (UnidentifiedImageError, OSError, Image.DecompressionBombError) as error:
+        raise ValueError("it is no WebP file") from error
+    if sheet.size != (width, height):
+        raise ValueError(f"it has {sheet.width} × {sheet.height} pixels instead of {width} × {height}")
+    return sheet
+
+
+def check_sheet(content: bytes, index: SpriteIndex) -> None:
+    """Raise a ValueError if a sheet does not fit the index. Images are not decoded."""
+    if index.kind == "images":
+        open_images(content, index)
+    else:
+        parse_points(content, index)
 
 
 def keep_only(folder: Path, steps: Iterable[int]) -> None:

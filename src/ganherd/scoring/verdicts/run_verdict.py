@@ -44,7 +44,7 @@ def check_run(
     seed: int = 0,
     trust_code: bool = False,
     progress: Progress | None = None,
-    again: bool = False,
+    rejudge: bool = False,
 ) -> VerdictRecord:
     """Return the verdict on a run: the recorded one if it is about the present mixture, otherwise a new one, which is stored.
 
@@ -54,7 +54,7 @@ def check_run(
         seed: The seed of the samples.
         trust_code: Whether the user's nets may be built.
         progress: Receives lines about the progress.
-        again: Judge it even if there is a verdict.
+        rejudge: Judge it even if there is a verdict.
     """
     from ganherd.data.dataset import load
     from ganherd.mixture import mixture, mixture_files
@@ -64,7 +64,7 @@ def check_run(
 
     folder = RunFolder.open(run)
     known = read_verdict(folder.scores_path)
-    if known and not again and known.step == mixture_files.read_facts(mixture_of(run)).step:
+    if known and not rejudge and known.step == mixture_files.read_facts(mixture_of(run)).step:
         return known
     loaded = mixture.load(run, trust_code)  # first, so that untrusted code is refused before data is read
     data = load(folder.recipe.data)

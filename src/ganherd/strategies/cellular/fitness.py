@@ -22,7 +22,6 @@ from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
 from ganherd.util.host import in_threads
-from ganherd.util.registry import LOSSES
 
 
 @dataclass(frozen=True)
@@ -96,7 +95,7 @@ class FitnessEvaluator:
     """Evaluate all pairs of all cells in a few fused calls, each with as many nets as memory allows."""
 
     def __init__(self, herd: Herd, loss: str) -> None:
-        self._herd, self._loss, self._feed = herd, LOSSES[loss], herd.feed
+        self._herd, self._loss, self._feed = herd, herd.rules.game.loss(loss), herd.feed
         kernels, precision = has_kernels(herd), herd.rules.precision
         self._play = {kind: NetworkCall(net, kernels, precision) for kind, net in (("g", herd.g), ("d", herd.d))}
         self._takes_label = herd.g.takes_label or herd.d.takes_label
@@ -116,7 +115,7 @@ class FitnessEvaluator:
         """
         shape = (*g.rows.shape, d.rows.shape[1])
         out = torch.full((2, *shape), torch.nan, dtype=torch.float64, device=self._herd.device)
-        real = self._real(d, sample) if "d" in whose else None
+        real = self._real(d, sample) if "d" in whose or self._loss.g_sees_real else None
         for cell, a in self._batches(g, sample):
             y = self._labels(sample, cell)
             keys = rng.keys(sample.keys[cell], a)
@@ -131,8 +130,9 @@ class FitnessEvaluator:
                 columns = np.full(len(met), b)
                 logits = self._call("d", d, cell[met], columns, seen, labels, keys[met], 1 + b).flatten(1)  # [k, n]
                 cells, makers = self._index(cell[met]), self._index(a[met])
-                out[0, cells, makers, b] = self._loss.g(logits).double()
-                if real is not None:
+                seen_by_g = (real[cells, b], logits) if real is not None and self._loss.g_sees_real else (logits,)
+                out[0, cells, makers, b] = self._loss.g(*seen_by_g).double()
+                if real is not None and "d" in whose:
                     out[1, cells, makers, b] = self._loss.d(real[cells, b], logits).double()
         losses = out.cpu().numpy()
         return losses[0], losses[1].transpose(0, 2, 1)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
 from ganherd.strategies.strategy import Strategy
+from ganherd.training.setup.member_settings import schedule_spans
+from ganherd.util.errors import UserError
 from ganherd.util.registry import STRATEGIES, load_target
 
 if TYPE_CHECKING:
@@ -14,11 +16,12 @@ if TYPE_CHECKING:
 
 
 def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[str, int]:
-    """Return the spans of the recipe's strategy, such as that between two swaps, in steps by their name.
+    """Return the spans of the recipe's strategy, such as that between two swaps, and of its schedules, in steps by their name.
 
     They are recorded in run.json, and stay the same when the run is extended.
     """
-    return {name: in_steps(span, steps_per_epoch, steps) for name, span in recipe.strategy.settings.spans.items()}
+    spans = {**recipe.strategy.settings.spans, **schedule_spans(recipe)}
+    return {name: in_steps(span, steps_per_epoch, steps) for name, span in spans.items()}
 
 
 def never_meet(recipe: Recipe) -> bool:
@@ -43,4 +46,9 @@ def make_strategy(prepared: PreparedHerd, spans: dict[str, int]) -> Strategy:
     Args:
         spans: The spans in steps, from `plan_meetings` or as the run recorded them.
     """
-    return strategy_class(prepared.recipe).build(prepared, spans)
+    strategy = strategy_class(prepared.recipe).build(prepared, spans)
+    if wrong := [name for name in strategy.state if not name.startswith("meet.")]:
+        raise UserError(
+            f"the strategy {prepared.recipe.strategy.name} has a tensor {wrong[0]!r} in its state: let its name begin with meet."
+        )
+    return strategy

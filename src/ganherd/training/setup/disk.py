@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ganherd.herd.state import bytes_per_member
-from ganherd.runs.series.sprite_files import MOST_BYTES
 from ganherd.training.health.monitor import Monitor
+from ganherd.training.recording.sprite_format import SpriteFormat
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.text import size
@@ -61,8 +61,8 @@ def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
     generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}
     picture = min(prepared.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(prepared.dataset.shape)
     drawn = 1 + (steps // settings.sample_every if settings.sample_every else 0)
-    sheets = min(settings.sprites, 1 + steps // settings.record_every)
-    sprites = sheets * min(members * math.prod(prepared.dataset.shape), MOST_BYTES // max(1, settings.sprites))
+    sheets = min(settings.sprites, 2 + steps // settings.record_every)  # with the first step and the last one
+    sprites = sheets * SpriteFormat(prepared).sheet_bytes
     return DiskNeed(
         checkpoint,
         min(settings.keep + 1, written),

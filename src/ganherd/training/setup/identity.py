@@ -18,6 +18,7 @@ from ganherd.herd.engine.engines import Plan
 from ganherd.herd.state import take_
 from ganherd.herd.step.step import SUMS
 from ganherd.recipe import recipe_file
+from ganherd.recipe.plugins.recipe_plugins import code_digest, plugins_of, record_of
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import modules_of
 from ganherd.runs import checkpoint
@@ -27,6 +28,7 @@ from ganherd.training.budget import Budget
 from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.ranks.restarts import launcher
 from ganherd.training.setup.assemble import PreparedHerd
+from ganherd.training.setup.member_settings import schedule_spans
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
@@ -52,6 +54,7 @@ def facts_of(session: Session) -> JsonObject:
         "budget": session.budget.record(),
         "members": prepared.size,
         "data": prepared.dataset.digest,
+        **({"plugins": plugins} if (plugins := record_of(prepared.recipe)) else {}),
         **({"origins": prepared.ranks.all_gather_list(prepared.origins)} if prepared.origins else {}),
         **({"ranks": ranks} if (ranks := placed(prepared.ranks)) else {}),
         "meetings": session.meetings,
@@ -82,6 +85,23 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
     return plan, Budget(budget.steps, budget.deadline)
 
 
+def changed_plugins(info: RunInfo, recipe: Recipe) -> list[str]:
+    """Return a note for each plug-in whose code is not that with which the run was started."""
+    recorded = {(plugin.kind, plugin.name): plugin for plugin in info.plugins or []}
+    notes = []
+    for registry, name in plugins_of(recipe):
+        before = recorded.get((registry.kind, name))
+        if before is None or not before.sha256:
+            continue
+        if registry.is_known(name) and registry.may_load(name):
+            registry[name]  # imported now, so that its code can be compared
+        if (digest := code_digest(registry.module_of(name))) and digest != before.sha256:
+            version = registry.package_of(name)[1]
+            versions = f" (version {before.version} then, {version} now)" if before.version != version else ""
+            notes.append(f"the code of the {registry.kind} {name} has changed since the run was started{versions}.")
+    return notes
+
+
 def check_joined(info: RunInfo, folder: RunFolder) -> None:
     """Refuse a run in parts unless its parts are joined and ended at the same step."""
     if info.state == "parts":
@@ -110,7 +130,7 @@ def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
 def recorded_meetings(info: RunInfo, recipe: Recipe, folder: RunFolder) -> dict[str, int]:
     """Return the steps between meetings that run.json records, by name."""
     meetings = dict(info.meetings or {})
-    if missing := [name for name in recipe.strategy.settings.spans if name not in meetings]:
+    if missing := [name for name in (*recipe.strategy.settings.spans, *schedule_spans(recipe)) if name not in meetings]:
         raise UserError(
             f"{folder.info_path} does not say after how many steps members meet ({', '.join(missing)}); it cannot be resumed "
             "exactly."

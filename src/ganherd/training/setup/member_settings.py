@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from ganherd.herd.rng import PRIORS
 from ganherd.herd.step.rules import StepRules
+from ganherd.herd.step.schedules import SettingSchedule
 from ganherd.losses.adversarial import Game
+from ganherd.recipe.member_values import SCHEDULED
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 
@@ -28,7 +30,7 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
     mixed, own = prior_of(recipe) == "mixed", _own_settings(recipe)
     each = []
     for trial, names in zip(trials, chosen, strict=True):
-        settings = _numbers(trial, members, own)
+        settings = _numbers(trial, members, own, decays(recipe))
         if mutation.learning_rate != "off":
             # mutation is relative to the initial rates, as in the reference
             settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
@@ -41,14 +43,15 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
     return each, distinct
 
 
-def _numbers(recipe: Recipe, members: int, own: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the settings of each member that are numbers: those that every herd has, and those of `own`."""
+def _numbers(recipe: Recipe, members: int, own: Sequence[str], decays: bool) -> dict[str, list[Any]]:
+    """Return the settings of each member that are numbers: those that every herd has, those of `own`, and weight decay."""
     optim = recipe.optim
     numbers = {
         "lr_g": _each("optim.lr_g", optim.lr_g, members),
         "lr_d": _each("optim.lr_d", optim.lr_d, members),
         "beta1": _each("optim.beta1", optim.beta1, members),
         "beta2": _each("optim.beta2", optim.beta2, members),
+        **({"weight_decay": _each("optim.weight_decay", optim.weight_decay, members)} if decays else {}),
         "input_noise": _each("train.input_noise", recipe.train.input_noise, members),
     }
     for name in own:
@@ -86,6 +89,33 @@ def prior_of(recipe: Recipe) -> str:
     return given if isinstance(given, str) else given[0] if len(set(given)) == 1 else "mixed"
 
 
+def schedules_of(recipe: Recipe, spans: Mapping[str, int]) -> tuple[SettingSchedule, ...]:
+    """Return the schedules of a recipe, with their spans in steps as `schedule_spans` names them."""
+    return tuple(
+        SettingSchedule(
+            tuple(SCHEDULED[key] for key in one.keys),
+            one.shape,
+            spans[f"schedule-{number}-start"],
+            spans[f"schedule-{number}-over"],
+            one.first,
+            one.last,
+        )
+        for number, one in enumerate(recipe.train.schedules)
+    )
+
+
+def schedule_spans(recipe: Recipe) -> dict[str, str]:
+    """Return the spans of the recipe's schedules by name."""
+    each = enumerate(recipe.train.schedules)
+    return {f"schedule-{number}-{name}": getattr(one, name) for number, one in each for name in ("start", "over")}
+
+
+def decays(recipe: Recipe) -> bool:
+    """Return whether the weights of any member decay."""
+    each = [trial.optim.weight_decay for trial in recipe.each_trial]
+    return any(any(value) if isinstance(value, list) else value > 0 for value in each)
+
+
 def averages(recipe: Recipe) -> bool:
     """Return whether the weights of any member's generator are averaged."""
     return any(value is not None for value in _values(recipe, "ema_decay"))
@@ -108,7 +138,7 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
     most = {name: max(value or 0.0 for value in _values(recipe, name)) for name in _OWN}
     mutation = recipe.strategy.settings.mutation_rules
     return StepRules(
-        game=Game(losses, mutation.d_loss),
+        game=Game(losses, mutation.d_loss, recipe.loss.settings_by_name),
         batch=train.batch,
         latent=recipe.nets.latent,
         prior=prior_of(recipe),
@@ -133,6 +163,7 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
         flip=train.flip,
         augment=tuple(train.augment),
         augment_probability=most["augment_probability"],
+        weight_decay=decays(recipe),
         wander=mutation.learning_rate if mutation.each == "batch" else "off",
         wander_strength=mutation.strength,
         wander_probability=mutation.probability,

@@ -2,7 +2,7 @@
 
 1. `check_request`: the folder can take a run, and the packages that the recipe asks for are installed. Nothing is loaded yet.
 2. `check_herd`: the weights of the members and the needs of the strategy fit the data. Nothing is measured yet.
-3. `check_nets`: the device, and whether engines train the nets as plain PyTorch does.
+3. `check_nets`: the device, whether plug-ins keep members separate, and whether engines train the nets as plain PyTorch does.
 4. `check_length`: the run is long enough for what the recipe plans.
 5. `check_space`: the run fits on its disk.
 
@@ -16,7 +16,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ganherd.comm.ranks import run_on_all_ranks
+from ganherd.herd.checks import plugin_rows
 from ganherd.herd.engine.device import missing_gpu, set_precision
+from ganherd.recipe.plugins.recipe_plugins import plugins_of
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.training.budget import Budget, too_short
@@ -26,6 +28,7 @@ from ganherd.training.setup import net_guard
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import strategy_class
 from ganherd.training.setup.disk import check_disk, disk_need
+from ganherd.util.registry import AUGMENTATIONS, LOSSES
 
 
 def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
@@ -55,10 +58,22 @@ def check_nets(prepared: PreparedHerd, log: Callable[[str], None], engine: str |
     for note in notes:
         log(f"note: {note}")
     set_precision(prepared.recipe)
+    check_plugins(prepared.recipe)
     net_guard.examine(prepared, log)
     if engine:
         run_on_all_ranks(prepared.ranks.member_comm, lambda: net_guard.refuse(prepared, engine))
     return notes
+
+
+def check_plugins(recipe: Recipe) -> None:
+    """Refuse losses and augmentations of plug-ins that do not treat every member separately."""
+    for registry, name in plugins_of(recipe):
+        if registry is LOSSES:
+            plugin_rows.check_loss(name, LOSSES[name].build(recipe.loss.settings_by_name.get(name)))
+        elif registry is AUGMENTATIONS:
+            for augmentation in recipe.train.augment:
+                if name == (augmentation if isinstance(augmentation, str) else augmentation.name):
+                    plugin_rows.check_augmentation(name, augmentation)
 
 
 def check_length(recipe: Recipe, meetings: dict[str, int], budget: Budget) -> list[str]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Plan
-from ganherd.recipe import recipe_file
-from ganherd.recipe.absolute_paths import absolute_path
+from ganherd.recipe import recipe_file, trust
+from ganherd.recipe.absolute_paths import absolute_source
+from ganherd.recipe.plugins.recipe_plugins import plugins_of
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, next_path
@@ -31,7 +32,7 @@ from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import JsonObject, atomic_write
 from ganherd.util.paths import RUNS
-from ganherd.util.registry import DATA_SOURCES
+from ganherd.util.user_code import importable_from
 
 if TYPE_CHECKING:
     from ganherd.training.session import Session
@@ -101,6 +102,8 @@ class NewRun(RunSource):
         self.origin = {"recipe": name} if origin is None else origin
 
     def accept(self, session: Session) -> Recipe:
+        if any(plugins_of(self.recipe)):  # their settings may have been read before there was leave to import them
+            self.recipe = self.wanted = recipe_file.load(self.recipe, is_own=False)
         preflight.check_request(self.recipe, self.path)
         return self.recipe
 
@@ -157,9 +160,11 @@ class RecordedRun(RunSource):
 
     def accept(self, session: Session) -> Recipe:
         self.folder = RunFolder.open(self.path)
+        if session.options.trust_code:
+            trust.vouch(self.folder.recipe)
         recipe, wanted = self.folder.recipe, recipe_file.load(self.folder.recipe_path, self.overrides)
         if wanted.data.source != recipe.data.source:  # the data was moved
-            moved = wanted.data.model_copy(update={"source": absolute_path(wanted.data.source, DATA_SOURCES)})
+            moved = wanted.data.model_copy(update={"source": absolute_source(wanted.data.source)})
             wanted = wanted.model_copy(update={"data": moved})
         self.wanted = wanted
         identity.refuse_changes(recipe, self.wanted, self.folder, data_may_move=True)
@@ -168,6 +173,9 @@ class RecordedRun(RunSource):
         if session.job.rank == 0:
             session.lock(self.folder)
         self.info = self.folder.info
+        with importable_from(self.recipe.code):
+            for note in identity.changed_plugins(self.info, self.recipe):
+                session.log(f"note: {note}")
         self.plan, self.budget = identity.recorded(self.info, self.folder)
         self.is_training_only = self.info.budget is not None and self.info.budget.training_only
         self.looks = identity.recorded_looks(self.info, self.folder)

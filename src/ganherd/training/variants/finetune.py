@@ -21,7 +21,7 @@ from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import Herd
 from ganherd.herd.state import Blueprint, State, take_
 from ganherd.mixture import mixture_files
-from ganherd.nets.catalog import is_foreign
+from ganherd.nets.catalog import is_strange
 from ganherd.recipe import recipe_file
 from ganherd.recipe.net_config import BreedConfig, NetConfig, NetsConfig
 from ganherd.recipe.schema import OriginConfig, Recipe
@@ -150,7 +150,7 @@ def resolved(recipe: Recipe) -> Recipe:
             inherited = as_taken(recipe, inherited)
     else:
         return recipe
-    foreign = next((net.name for net in inherited.all if is_foreign(net.name)), None)
+    foreign = next((net.name for net in inherited.all if is_strange(net.name)), None)
     if recipe.nets != inherited and foreign:
         raise UserError(
             f"{' or '.join(sources)} names the net {foreign}, which is not ganherd's: if you trust it, write its nets "
@@ -158,7 +158,8 @@ def resolved(recipe: Recipe) -> Recipe:
         )
     if recipe.nets not in (inherited, NetsConfig()):
         raise UserError("nets are those of the runs that members start from: leave nets out of the recipe.")
-    return recipe_file.load({**recipe.model_dump(), "nets": inherited.model_dump(), "herd": herd.model_dump()})
+    whole = {**recipe.model_dump(), "nets": inherited.model_dump(), "herd": herd.model_dump()}
+    return recipe_file.load(whole, is_own=False)
 
 
 def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:

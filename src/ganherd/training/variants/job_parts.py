@@ -29,6 +29,7 @@ from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import recorded_streams, refuse_changes
 from ganherd.training.setup.member_data import cut
+from ganherd.training.variants.joined_sprites import join_sprites
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import atomic_write, lock
 
@@ -99,7 +100,7 @@ def wanted(members: str, size: int) -> range:
 
 
 def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Finisher] = ()) -> Run:
-    """Write the checkpoint, records, mixture, scores and report of the whole run from those of its parts."""
+    """Write the checkpoint, records, sprites, mixture, scores and report of the whole run from those of its parts."""
     each = [(part, RunFolder(part_path(whole, part))) for part in parts(whole)]
     prepared = assemble(whole.recipe, trust_code, begins=False)
     progress = Progress([], quiet)
@@ -119,6 +120,7 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Fi
         }
         if len({one.step for one in checkpoints}) == 1:  # Otherwise there is no checkpoint of the whole.
             _save(whole, prepared, checkpoints, lengths)
+        join_sprites(whole, prepared, [folder for _, folder in each])
         step = max(one.step for one in checkpoints)
         infos = [folder.info for _, folder in each]
         own = ("part", "members", "state", "seconds", "step", "origins")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ganherd.nets.catalog import is_foreign
+from ganherd.nets.catalog import is_packaged
 from ganherd.recipe import recipe_file
 from ganherd.recipe.base import portion
 from ganherd.recipe.net_config import NetsConfig
@@ -34,7 +34,7 @@ def before(recipe: Recipe) -> Recipe:
     Data, seeds, precision, engine and the size of the nets are those of the recipe; the first phase is not scored.
     """
     assert recipe.herd.first is not None
-    first, own = recipe.herd.first, recipe_file.load(recipe.herd.first.recipe)
+    first, own = recipe.herd.first, recipe_file.load(recipe.herd.first.recipe, is_own=False)
     if own.herd.first is not None:
         raise UserError(f"herd.first: {first.recipe} has a first phase itself; name a recipe that has none.")
     changes = {
@@ -60,8 +60,8 @@ def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
     budget = portion(recipe.train.budget, 1 - recipe.herd.first.share)
     start = None if start_from is None else str(start_from)
     changes: dict[str, Any] = {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}}
-    own = recipe_file.load(recipe.herd.first.recipe)
-    if recipe.nets == NetsConfig() and any(is_foreign(net.name) for net in own.nets.all):
+    own = recipe_file.load(recipe.herd.first.recipe, is_own=False)
+    if recipe.nets == NetsConfig() and not all(is_packaged(net.name) for net in own.nets.all):
         changes["nets"] = as_taken(recipe, own.nets).model_dump()
         recipe = recipe.model_copy(update={"code": list(dict.fromkeys([*recipe.code, *own.code]))})
     return _changed(recipe, changes)
@@ -79,7 +79,8 @@ def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
             f"this herd cannot start from what herd.first trains, whose nets are others ({one}) than its own ({other}): "
             "make them alike, or leave nets out of the recipe."
         )
-    prepared = assemble(recipe_file.load({**recipe.model_dump(), "nets": inherited.model_dump()}), trust_code=True)
+    inheriting = recipe_file.load({**recipe.model_dump(), "nets": inherited.model_dump()}, is_own=False)
+    prepared = assemble(inheriting, trust_code=True)
     if first.herd.count not in (None, 1, prepared.members):
         raise UserError(
             f"herd.first trains {first.herd.count} members and this herd has {prepared.members}: it must train as many, or one."
@@ -99,4 +100,5 @@ def _sized(nets: NetsConfig, like: NetsConfig) -> dict[str, Any]:
 
 def _changed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:
     whole = recipe.model_dump()
-    return recipe_file.load({**whole, **{section: {**whole[section], **own} for section, own in changes.items()}})
+    changed = {**whole, **{section: {**whole[section], **own} for section, own in changes.items()}}
+    return recipe_file.load(changed, is_own=False)

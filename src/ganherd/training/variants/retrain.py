@@ -14,6 +14,7 @@ from typing import Any
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import measure_rate
 from ganherd.herd.state import State, members_of, take_
+from ganherd.recipe import trust
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -37,6 +38,8 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
     check_joined(folder.info, folder)
     if folder.info.state != "finished":
         raise UserError(f"--retrain is for finished runs, and {path} is not: `{folder.again}` continues it.")
+    if trust_code:
+        trust.vouch(folder.recipe)
     recipe = folder.recipe
     if recipe.strategy.meets:
         raise UserError(

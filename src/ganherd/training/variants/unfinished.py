@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ganherd.herd import rng
 from ganherd.mixture.mixture import Mixture
+from ganherd.recipe import trust
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training import finish
@@ -27,6 +28,8 @@ def load_unfinished(run: str | Path, trust_code: bool = False) -> Mixture:
     check_joined(info, folder)
     if recorded_part(info, folder) is not None:
         raise UserError(f"{folder.path} is one of several parts of a run: sample the run when all parts are joined.")
+    if trust_code:
+        trust.vouch(folder.recipe)
     recipe = (
         folder.recipe if trust_code else folder.recipe.model_copy(update={"code": []})
     )  # nothing is imported from there

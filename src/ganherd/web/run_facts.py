@@ -12,14 +12,14 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.models import MetricsRecord, RunInfo
 from ganherd.runs.records import plain
-from ganherd.runs.run_list import summarise
+from ganherd.runs.run_list import RunSummary, summarise
 from ganherd.runs.run_status import PartsStatus, current_state, current_verdict, describe, seconds_left
 from ganherd.runs.series import sprite_files
 from ganherd.training.health.look_labels import LOOK_LABELS
-from ganherd.ui.run_catalog import ShownRun, mtime_ms
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import without_controls
+from ganherd.web.shown_run import ShownRun, mtime_ms
 
 _CHANGING = ("running", "restarting", "unknown", "")  # states that can change although no file does
 _MOST_SCORES = 16 << 20  # bytes of scores.json
@@ -35,7 +35,7 @@ _LOSSES = {
     "rate": ("rate", "member-steps per second"),
     "epoch": ("epoch", "passes through the data"),
 }
-_GOOD = {"spread": 1.0, "tells": 0.5, "differs": 0.5, "copies": 0.0}  # the value of perfect samples
+_PERFECT = {"spread": 1.0, "tells": 0.5, "differs": 0.5, "copies": 0.0}  # the value of perfect samples
 
 
 _MOST_NESTED = 40  # levels of JSON; what is deeper was not written by ganherd
@@ -46,18 +46,31 @@ def summary(run: ShownRun) -> JsonObject:
     version = run.version()
     if run.summary is not None and run.summary[0] == version and run.summary[1]["state"] not in _CHANGING:
         return {**run.summary[1], "age": time.time() - mtime_ms(run.folder.info_path) / 1000}
-    facts = summarise(run.path, run.path.name, time.time()).as_json()
-    facts.pop("path")
-    answer = {"id": run.id, **facts, "name": run.path.name}
+    facts = _listed(run).as_json()
+    for not_shown in ("path", "bytes", "checkpoint_bytes"):
+        facts.pop(not_shown)
+    answer = {"id": run.id, **facts}
     if not facts["problem"]:
         with suppress(UserError, OSError, ValueError, KeyError, TypeError, RecursionError):
             answer |= progress(run)
         sheets = sprite_files.saved_sheets(run.folder.sprites)
         answer["sprites"] = bool(sheets) and sprite_files.read_index(run.folder.sprites) is not None
-        answer["picture"] = any(run.folder.samples.glob("*.png"))
+        answer["picture"] = run.folder.newest_picture is not None
     answer = clean(answer)
     run.summary = version, answer
     return answer
+
+
+def _listed(run: ShownRun) -> RunSummary:
+    """Return what the list shows about a run. Sizes are left out: for them, every poll would search the whole folder."""
+    now = time.time()
+    try:
+        if not run.path.is_symlink():  # for which `summarise` has a sentence
+            run.check()
+    except UserError as error:
+        age = max(0.0, now - mtime_ms(run.folder.info_path) / 1000)
+        return RunSummary(run.path.name, "", age, problem=str(error))
+    return summarise(run.path, run.path.name, now, sizes=False)
 
 
 def safe_summary(run: ShownRun) -> JsonObject:
@@ -116,7 +129,6 @@ def details(run: ShownRun) -> JsonObject:
         recipe, problem = None, str(error)
     now = progress(run)
     verdict = current_verdict(folder, info.step) if now["state"] == "finished" else None
-    members = info.members or (index.members if index else 1)
     answer = {
         "id": run.id,
         "name": run.path.name,
@@ -124,7 +136,7 @@ def details(run: ShownRun) -> JsonObject:
         "about": recipe.about if recipe else "",
         "problem": problem,
         **now,
-        "members": members,
+        "members": number_of_members(run),
         "replicas": recipe.herd.replicas if recipe else 1,
         "names": index.names if index else [],
         "labels": index.labels if index else [],
@@ -149,7 +161,11 @@ def _origin(info: RunInfo) -> JsonObject:
 
 def number_of_members(run: ShownRun) -> int:
     """Return the number of members in all replicas."""
-    return run.folder.info.members or 1
+    members = run.folder.info.members
+    if members is None:  # it was written before the first step, or by an older version
+        index = sprite_files.read_index(run.folder.sprites)
+        members = index.members if index else 1
+    return members
 
 
 def layout(recipe: Recipe | None) -> JsonObject:
@@ -179,7 +195,7 @@ def figures(run: ShownRun) -> list[JsonObject]:
         look = LOOK_LABELS.get(name)
         label, about = (look.label, look.about) if look else _LOSSES.get(name, (name.replace("_", " "), ""))
         share = look.is_share if look else False
-        known.append({"name": name, "label": label, "about": about, "share": share, "best": _GOOD.get(name)})
+        known.append({"name": name, "label": label, "about": about, "share": share, "best": _PERFECT.get(name)})
     order = ("spread", "differs", "loss_g", "loss_d", "tells", "copies", "returns")
     return sorted(known, key=lambda one: order.index(one["name"]) if one["name"] in order else len(order))
 

@@ -12,8 +12,8 @@ export class Curves {
   constructor(source, runs, { figure = null, figures = null, members = null, height = 320, controls = true } = {}) {
     Object.assign(this, { source, runs, members });
     const known = new Map();
-    for (const run of runs) for (const one of run.figures) if (!known.has(one.name)) known.set(one.name, one);
-    this.figures = figures ?? [...known.values()];
+    for (const one of figures ?? runs.flatMap((run) => run.figures)) if (!known.has(one.name)) known.set(one.name, one);
+    this.figures = [...known.values()];
     this.figure = known.get(figure) ?? this.figures[0];
     this.over = "step";
     this.log = false;

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from ganherd.compare.entry import names_of
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.runs.score_entry import Scores
+from ganherd.scoring.result import measured
 from ganherd.util.errors import UserError
 from ganherd.util.files import atomic_write, read_json
 from ganherd.util.text import shortened
@@ -73,6 +75,54 @@ def compare_runs(
             log(f"scores of {name}")
         scores[name] = score_run(run.path, names, samples, 0, trust_code, log, network=network, store=False)
         rows[name] = {**_row(run), "scores": scores[name]}
+    facts = _comparison(runs, rows, scores, names)
+    facts["scoring"] = {"metrics": names, "samples": samples, "network": network}
+    facts["data"] = {"name": data[first].name, "rows": data[first].kind, "sha256": data[first].digest}
+    folder.mkdir(parents=True, exist_ok=True)
+    atomic_write(folder / RESULT, json.dumps(facts, indent=1, allow_nan=False) + "\n")
+    return facts, folder
+
+
+def compare_recorded(runs: Mapping[str, RunFolder]) -> Comparison | str:
+    """Compare finished runs by the scores that they have already; return the reason if these cannot be compared."""
+    for name, run in runs.items():
+        if not (run.mixture / "mixture.json").is_file():
+            return f"{name} has not finished, so the runs cannot be compared yet."
+    if len({run.info.data for run in runs.values()}) > 1:
+        return "The runs were not trained on the same data, so their scores cannot be compared."
+    each = {name: recorded_scores(run.scores_path) for name, run in runs.items()}
+    if bare := [name for name, own in each.items() if not own]:
+        path = shlex.quote(str(runs[bare[0]].path))
+        return f"{bare[0]} has no scores, so nothing is decided: `ganherd score {path}` measures them."
+    scores = {name: {metric: own[metric] for metric in _measured_alike(each)} for name, own in each.items()}
+    names = list(next(iter(scores.values())))
+    if not names:
+        return "The runs have no scores that were measured alike: `ganherd compare` with these runs does that."
+    return _comparison(runs, {name: {**_row(run), "scores": scores[name]} for name, run in runs.items()}, scores, names)
+
+
+def recorded_scores(path: Path) -> Scores:
+    """Return the scores of a scores.json; empty if there are none."""
+    try:
+        scores = read_json(path)["scores"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+    return (
+        {name: score for name, score in scores.items() if isinstance(score, dict)} if isinstance(scores, dict) else {}
+    )
+
+
+def _measured_alike(scores: Mapping[str, Scores]) -> list[str]:
+    """Return the metrics that all runs have, by the same network and with equally many samples."""
+    known = [measured(own) for own in scores.values()]
+    common = [metric for metric in METRICS if all(metric in own and own[metric].value is not None for own in known)]
+    return [metric for metric in common if len({(own[metric].network, own[metric].samples) for own in known}) == 1]
+
+
+def _comparison(
+    runs: Mapping[str, RunFolder], rows: Mapping[str, ComparisonRow], scores: Mapping[str, Scores], names: Sequence[str]
+) -> Comparison:
+    """Return the content of compare.json, with the answer."""
     seeds = min(run.recipe.herd.seeds for run in runs.values())
     recipes = {name: run.recipe.model_dump() for name, run in runs.items()}
     facts: Comparison = plain_json(
@@ -81,16 +131,12 @@ def compare_runs(
             "training": {"recipes": recipes, "budget": "", "seeds": seeds},
             "wall": {},
             "scores": {},
-            "scoring": {"metrics": names, "samples": samples, "network": network},
-            "data": {"name": data[first].name, "rows": data[first].kind, "sha256": data[first].digest},
             "primary": primary_of(names),
             "bases": {RUNS: {"entries": rows, **basis_differences(scores, names, over_samples=True)}},
         }
     )
     facts["answer"] = answer(facts)
-    folder.mkdir(parents=True, exist_ok=True)
-    atomic_write(folder / RESULT, json.dumps(facts, indent=1, allow_nan=False) + "\n")
-    return facts, folder
+    return facts
 
 
 def _common_network(runs: Sequence[RunFolder], data: Dataset) -> str:

@@ -1,4 +1,4 @@
-// One slider for the whole page: it moves through the saved steps, plays them, and follows a run that trains.
+// A slider that moves through the saved steps, plays them, and follows a run that trains.
 
 import { announce, count, h } from "./dom.js";
 
@@ -8,6 +8,7 @@ export class TimeBar {
   /** `onstep(step, isLast)` is called with a saved step, or with null if there are none. */
   constructor(steps, step, onstep) {
     this.steps = steps;
+    this.within = null; // the element in which its keys work; null: on the whole page
     this.onstep = onstep;
     this.follows = step === null;
     this.playing = false;
@@ -97,6 +98,7 @@ export class TimeBar {
   key(event) {
     const element = event.target;
     const types = element instanceof HTMLElement ? element.tagName : "";
+    if (this.within && !this.within.contains(element)) return;
     if (event.altKey || event.ctrlKey || event.metaKey || ["SELECT", "TEXTAREA"].includes(types)) return;
     if (types === "INPUT" && element !== this.range) return;
     if (element instanceof HTMLElement && element.closest(".chart")) return;

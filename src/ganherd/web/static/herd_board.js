@@ -1,19 +1,21 @@
-// The herd: every member a tile with its samples at the chosen step, coloured by a figure.
+// The board of a herd: every member a tile with its samples at the chosen step, coloured by a figure, with a slider over the steps.
 
-import { remember } from "../address.js";
-import { choice, count, duration, figureText, fill, h, num, resizeCanvas, statePill, verdictPill } from "../dom.js";
-import { Chart } from "../chart.js";
-import { drawLegend, nameColour, scaleOf } from "../colours.js";
-import { History } from "../history.js";
-import { Sprites, drawMember } from "../sprites.js";
-import { TimeBar } from "../timebar.js";
-import { Wall } from "../wall.js";
+import { choice, count, figureText, fill, h, resizeCanvas } from "./dom.js";
+import { Chart } from "./chart.js";
+import { drawLegend, nameColour, scaleOf } from "./colours.js";
+import { History } from "./history.js";
+import { Sprites, drawMember } from "./sprites.js";
+import { TimeBar } from "./timebar.js";
+import { Wall } from "./wall.js";
 
 const ALARM = "#c43d4d";
 const COURSE_EVERY = 10_000; // milliseconds between two readings of the course of a run that trains
 
-export async function mount(root, { source, run, query }) {
-  const id = encodeURIComponent(run.id);
+/**
+ * Return the parts of a board: `board`, `alarms` and `course` to be placed, `time`, `sprites`, `history`, and what moves them.
+ * `href(member)` is where a tile leads; `onchange` is called with the step or the colour that somebody chose.
+ */
+export function createBoard({ source, run, colour = null, step = null, href, onchange = () => {} }) {
   const sprites = new Sprites(source, run);
   const history = new History(run.members);
   const isTorus = run.layout.kind === "torus", isGap = run.layout.kind === "gap";
@@ -24,7 +26,7 @@ export async function mount(root, { source, run, query }) {
   if (isTorus) extra.unshift(["genes", { name: "genes", label: "genes", about: "the cell from which its generator descends" }]);
   if (isGap) extra.unshift(["partner", { name: "partner", label: "discriminator", about: "whose discriminator it has" }]);
   const byName = new Map([...figures.map((figure) => [figure.name, figure]), ...extra]);
-  let chosen = byName.has(query.get("colour")) ? query.get("colour") : isTorus ? "genes" : isGap ? "partner" : figures[0]?.name ?? "age";
+  let chosen = byName.has(colour) ? colour : isTorus ? "genes" : isGap ? "partner" : figures[0]?.name ?? "age";
   let values = [], then = history.at(0), scale = null, state = run, wanted = 0, courseRead = -Infinity;
 
   const label = (member) => run.labels[member] ?? (isTorus ? `cell ${Math.floor(member / run.layout.population) % (run.layout.rows * run.layout.columns)}` : `${member}`);
@@ -37,8 +39,7 @@ export async function mount(root, { source, run, query }) {
   const alarmsOf = (member) => [...(then.alarms[member]?.keys() ?? [])].map((what) => what.replaceAll("_", " "));
 
   const wall = new Wall({
-    run, sprites,
-    href: (member) => `#/run/${id}/member/${member}${time.follows || time.step === null ? "" : `?step=${time.step}`}`,
+    run, sprites, href,
     describe: (member) => {
       const alarms = alarmsOf(member);
       return { short: label(member), value: valueText(member), full: `${name(member)}, ${byName.get(chosen)?.label ?? ""} ${valueText(member)}${alarms.length ? `, alarm: ${alarms.join(", ")}` : ""}` };
@@ -63,25 +64,21 @@ export async function mount(root, { source, run, query }) {
     },
   });
 
-  // the frame
-  const head = h("section", { class: "card", "aria-label": "Run" });
-  const notes = h("section", { class: "card", "aria-label": "Verdict" });
   const legend = h("div", { class: "legend" });
   const about = h("p", { class: "small soft", style: { margin: "10px 0 0" } });
-  const picker = choice([...byName].map(([key, figure]) => [key, figure.label]), chosen, (key) => { chosen = key; remember({ colour: key }); recolour(); }, { id: "colour" });
+  const picker = choice([...byName].map(([key, figure]) => [key, figure.label]), chosen, (key) => { chosen = key; onchange({ colour: key }); recolour(); }, { id: "colour" });
   const alarms = h("section", { class: "card", "aria-label": "Alarms", hidden: true });
   const trend = new Chart({ height: 170, label: "The chosen figure over steps" });
   const course = h("section", { class: "card", "aria-label": "Course", hidden: true }, h("h3"), trend.element);
-  const time = new TimeBar(sprites.steps, query.has("step") ? Number(query.get("step")) : null, (step, isLast) => {
-    remember({ step: isLast ? null : step });
-    return goTo(step);
+  const time = new TimeBar(sprites.steps, step, (now, isLast) => {
+    onchange({ step: isLast ? null : now });
+    return goTo(now);
   });
   const board = h("section", { class: "card", "aria-label": "Herd" },
     h("div", { class: "row end", style: { "margin-bottom": "14px" } },
       h("h2", { style: { margin: 0 } }, isTorus ? `${run.layout.rows} × ${run.layout.columns} cells on a torus` : isGap ? `${count(run.members)} members that swap discriminators` : run.labels.some(Boolean) ? "One member for each class" : `${count(run.members)} ${run.members === 1 ? "member" : "members"}`),
       h("div", { class: "row" }, legend, h("label", { class: "row", for: "colour", style: { gap: "7px" } }, h("span", { class: "small soft" }, "Colour by"), picker))),
     wall.element, about);
-  root.append(head, h("div", { class: "split" }, board, h("aside", { "aria-label": "About the herd" }, notes, alarms, course)), time.element);
 
   async function recolour() {
     const own = ++wanted, figure = byName.get(chosen);
@@ -160,7 +157,7 @@ export async function mount(root, { source, run, query }) {
     alarms.hidden = !active.length;
     if (!active.length) return;
     fill(alarms, h("h2", null, active.length === 1 ? "One member is not well" : `${count(active.length)} members are not well`), h("ul", { class: "events" }, active.slice(0, 8).map(([member, map]) =>
-      h("li", null, h("span", { class: "at" }, `since ${count(Math.min(...[...map.values()].map((event) => event.step)))}`), h("span", null, h("a", { href: `#/run/${id}/member/${member}` }, name(member)), `: ${[...map.keys()].map((what) => what.replaceAll("_", " ")).join(", ")}`)))), active.length > 8 ? h("p", { class: "small soft", style: { margin: "8px 0 0" } }, `and ${active.length - 8} more`) : "");
+      h("li", null, h("span", { class: "at" }, `since ${count(Math.min(...[...map.values()].map((event) => event.step)))}`), h("span", null, h("a", { href: href(member) }, name(member)), `: ${[...map.keys()].map((what) => what.replaceAll("_", " ")).join(", ")}`)))), active.length > 8 ? h("p", { class: "small soft", style: { margin: "8px 0 0" } }, `and ${active.length - 8} more`) : "");
   }
 
   async function goTo(step) {
@@ -181,51 +178,10 @@ export async function mount(root, { source, run, query }) {
     await colouring;
   }
 
-  function showHead() {
-    const running = state.state === "running" || state.state === "restarting";
-    const part = state.steps ? Math.min(1, state.step / state.steps) : 0;
-    const facts = [["step", running && state.steps ? `${count(state.step)} of ${count(state.steps)}` : count(state.step)], ["members", count(run.members)]];
-    if (run.replicas > 1) facts.push(["replicas", count(run.replicas)]);
-    if (running && typeof state.seconds_left === "number") facts.push(["time left", duration(state.seconds_left)]);
-    if (typeof state.seconds === "number") facts.push(["trained for", duration(state.seconds)]);
-    if (state.rate) facts.push(["member-steps/s", num(Math.round(state.rate))]);
-    if (run.engine) facts.push(["engine", `${run.engine.name}, ${run.engine.device}`]);
-    fill(head,
-      h("div", { class: "head" },
-        h("div", null,
-          h("div", { class: "row" }, h("h1", null, run.title), statePill(state.state), state.state === "finished" ? verdictPill(run.verdict?.word) : null, h("span", { class: "soft small mono" }, run.name === run.title ? "" : run.name)),
-          run.about ? h("p", { class: "soft", style: { margin: "5px 0 0" } }, run.about) : null,
-          run.changes?.length ? h("div", { class: "chips", style: { margin: "8px 0 0" } }, h("span", { class: "small soft" }, "changed:"), run.changes.map((change) => h("span", { class: "chip", title: change }, change))) : null),
-        h("dl", { class: "facts" }, facts.map(([key, value]) => h("div", { class: ["engine", "member-steps/s"].includes(key) ? "extra" : null }, h("dt", null, key), h("dd", null, value))))),
-      running ? h("div", { class: "bar", style: { "margin-top": "12px" }, role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round(100 * part), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: { width: `${100 * part}%` } })) : null);
-    const verdict = run.verdict && state.state === "finished" ? h("p", { class: `note ${run.verdict.word === "good" ? "good" : "bad"}` }, h("b", null, run.verdict.word), `: ${run.verdict.reason}${run.verdict.try_next ? `; ${run.verdict.try_next}` : ""}.`) : null;
-    const ended = ["killed", "interrupted", "failed", "unknown"].includes(state.state) ? h("p", { class: "note bad" }, state.state === "unknown" ? "It is not known whether this run is still training. If it is not, resume it with " : "This run ended before its last step. Resume it with ", h("span", { class: "mono" }, run.resume)) : null;
-    const bare = !sprites.steps.length ? h("p", { class: "note" }, run.sprites ? "The first samples are being drawn." : "This run has no sprites: it was trained with run.sprites 0 or by an older version. Its numbers are all here.") : null;
-    notes.hidden = !(run.problem || ended || verdict || bare);
-    fill(notes, run.problem ? h("p", { class: "note bad" }, run.problem) : null, ended, verdict, bare);
-  }
-
-  showHead();
-  await history.update(source, run.id).catch(() => {});
-  goTo(time.step);
-  let sheets = sprites.steps.length, seen = null;
-  const stop = source.follow([run.id], async (changes) => {
-    const now = changes[run.id];
-    if (!now) return;
-    const ended = state.state === "running" && now.state !== "running";
-    state = { ...state, ...now };
-    if (ended || (seen !== null && now.scores !== seen.scores)) Object.assign(run, await source.run(run.id).catch(() => ({})));
-    showHead();
-    if (seen !== null && now.events !== seen.events) await history.update(source, run.id).catch(() => {});
-    if (now.sprites[0] !== sheets || now.sprites[1] !== sprites.last) {
-      sheets = now.sprites[0];
-      if (!sprites.facts) Object.assign(run, await source.run(run.id).catch(() => ({}))); // names and labels come with the first sheet
-      if (await sprites.refresh(now.sprites)) {
-        time.update(sprites.steps);
-        showHead();
-      }
-    } else if (seen !== null && now.metrics !== seen.metrics && time.follows) goTo(time.step);
-    seen = now;
-  });
-  return () => { stop(); time.close(); wall.close(); trend.close(); };
+  return {
+    board, alarms, course, time, sprites, history, goTo,
+    /** Take the live state of the run. */
+    setState(now) { state = now; },
+    close() { time.close(); wall.close(); trend.close(); },
+  };
 }

@@ -4,6 +4,8 @@ import { announce, h, resizeCanvas, themeColour } from "./dom.js";
 import { nameColour } from "./colours.js";
 
 const GAP = 10;
+const FLOW = 1400, FLOWS = 3; // milliseconds of a dot on its way along an arrow, and how often it goes
+const MOST_MOVING = 400; // members of a herd that is drawn for every frame
 
 export class Wall {
   /** `describe(member)` returns the name of a link, `tip(member)` what is shown next to it. */
@@ -20,6 +22,8 @@ export class Wall {
     this.watcher.observe(this.element);
     this.redraw = () => this.draw();
     addEventListener("themechange", this.redraw);
+    this.stillness = matchMedia("(prefers-reduced-motion: reduce)");
+    this.frame = 0;
     this.card = null;
     this.element.addEventListener("pointerleave", () => this.hideTip());
   }
@@ -27,6 +31,7 @@ export class Wall {
   close() {
     this.watcher.disconnect();
     removeEventListener("themechange", this.redraw);
+    cancelAnimationFrame(this.frame);
     this.hideTip();
   }
 
@@ -114,9 +119,26 @@ export class Wall {
 
   /** Show other numbers: a colour for each member, and what overlays say. */
   set({ colours = this.colours, badges = this.badges, overlay = this.overlay }) {
+    const isNew = JSON.stringify(overlay) !== JSON.stringify(this.overlay);
     Object.assign(this, { colours, badges, overlay });
     if (this.links.length) this.label();
     this.draw();
+    if (isNew) this.flow();
+  }
+
+  /** Let a dot move along each new arrow, a few times. */
+  flow() {
+    cancelAnimationFrame(this.frame);
+    this.arrived = null;
+    if (this.stillness.matches || !this.overlay?.length || this.run.members > MOST_MOVING) return;
+    const began = performance.now();
+    const move = (now) => {
+      const turns = Math.max(0, now - began) / FLOW;
+      this.arrived = turns < FLOWS ? turns % 1 : null;
+      this.draw();
+      if (this.arrived !== null) this.frame = requestAnimationFrame(move);
+    };
+    this.frame = requestAnimationFrame(move);
   }
 
   show(sheet) {
@@ -187,7 +209,7 @@ export class Wall {
         if (Math.abs(x2 - x1) > wide / 2) x2 += x2 < x1 ? wide : -wide;
         if (Math.abs(y2 - y1) > tall / 2) y2 += y2 < y1 ? tall : -tall;
       }
-      arrow(pen, x1, y1, x2, y2, colour ?? nameColour(from), both, this.size);
+      arrow(pen, x1, y1, x2, y2, colour ?? nameColour(from), both, this.size, this.arrived);
     }
   }
 
@@ -221,7 +243,7 @@ function rounded(pen, x, y, width, height, radius) {
   pen.roundRect(x, y, width, height, radius);
 }
 
-function arrow(pen, x1, y1, x2, y2, colour, both, size) {
+function arrow(pen, x1, y1, x2, y2, colour, both, size, arrived) {
   const long = Math.hypot(x2 - x1, y2 - y1) || 1;
   const [ux, uy] = [(x2 - x1) / long, (y2 - y1) / long];
   const inset = size * 0.3;
@@ -238,6 +260,16 @@ function arrow(pen, x1, y1, x2, y2, colour, both, size) {
   }
   head(pen, cx, cy, bx, by, colour);
   if (both) head(pen, cx, cy, ax, ay, colour);
+  for (const part of arrived == null ? [] : both ? [arrived, 1 - arrived] : [arrived]) {
+    const along = (a, c, b) => (1 - part) ** 2 * a + 2 * part * (1 - part) * c + part ** 2 * b;
+    pen.fillStyle = colour;
+    pen.strokeStyle = "#fff";
+    pen.lineWidth = 2;
+    pen.beginPath();
+    pen.arc(along(ax, cx, bx), along(ay, cy, by), 6, 0, 7);
+    pen.fill();
+    pen.stroke();
+  }
 }
 
 function head(pen, cx, cy, x, y, colour) {

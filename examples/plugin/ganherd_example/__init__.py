@@ -1,0 +1,1 @@
+"""Plug-ins for ganherd, one in each module."""

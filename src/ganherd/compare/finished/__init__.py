@@ -1,0 +1,1 @@
+"""Compare finished runs as they are: scored alike, or by the scores that they have, on one page."""

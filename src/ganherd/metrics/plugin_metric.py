@@ -1,0 +1,70 @@
+"""Measure a user's metric: call its function with what it compares, and check what it returns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, cast
+
+from ganherd.features.material import MetricSkipped, ScoringContext
+from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import with_type
+from ganherd.util.user_code import must_take
+
+On = Literal["images", "features", "context"]
+
+
+def measure_by(name: str, function: Any, on: On) -> Callable[[ScoringContext], ScoreEntry]:
+    """Return the function that measures a user's metric in a scoring context.
+
+    Args:
+        function: Takes (real, generated): arrays of images or points in the units of the data, or of features [n, d]; or only the
+            context, as ganherd's own metrics do. Returns a number, or a mapping with `value` and further numbers, of which
+            `interval` may be (low, high).
+        on: What the function takes.
+
+    Raises:
+        UserError: The function does not take that.
+    """
+    what = f"the metric {name}"
+    must_take(what, function, *(("context",) if on == "context" else ("real", "generated")))
+
+    def measure(context: ScoringContext) -> ScoreEntry:
+        arguments, facts = _compared(context, on)
+        try:
+            answer = function(*arguments)
+        except MetricSkipped:
+            raise
+        except Exception as error:  # whatever a user's function raises: other metrics are measured nevertheless
+            raise MetricSkipped(f"its function failed ({with_type(error)})") from error
+        return cast(ScoreEntry, {**facts, **_checked(answer)})
+
+    return measure
+
+
+def _compared(context: ScoringContext, on: On) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments of the function, and what is known about them."""
+    data = context.dataset
+    if on == "images":
+        facts = {"samples": len(context.drawn.x), "network": "pixels" if data.is_image else "coordinates"}
+        return (data.x, context.drawn.x), {**facts, "real_samples": len(data.x)}
+    if on == "features":
+        real, generated = context.reference.real, context.features
+        described = cast(dict[str, Any], context.reference.described(generated))
+        return (real.x.cpu().numpy(), generated.x.cpu().numpy()), described
+    return (context,), {"samples": context.samples, "network": ""}
+
+
+def _checked(answer: Any) -> dict[str, Any]:
+    """Return the entry of a score from the answer of a user's function."""
+    entry = dict(answer) if isinstance(answer, Mapping) else {"value": answer}
+    try:
+        entry["value"] = float(entry["value"])
+    except (KeyError, TypeError, ValueError):
+        raise MetricSkipped("its function must return a number, or a mapping in which `value` is a number") from None
+    if not math.isfinite(entry["value"]):
+        raise MetricSkipped(f"its function returned {entry['value']}, which is not finite")
+    if isinstance(interval := entry.get("interval"), tuple | list):
+        low, high = map(float, interval)
+        entry["interval"] = {"low": low, "high": high, "level": 0.95, "how": "given by the metric"}
+    return entry

@@ -1,0 +1,84 @@
+"""The key `train.augment` of a recipe: augmentations by name, with their settings. Importing this does not import PyTorch."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+
+from ganherd.recipe.base import Section, refuse
+from ganherd.recipe.net_config import named_with_settings
+from ganherd.recipe.plugins.plugin_settings import full_settings
+from ganherd.util.errors import UserError
+from ganherd.util.registry import AUGMENTATIONS
+from ganherd.util.user_code import must_take
+
+_KEY = "train.augment"
+
+
+@dataclass(frozen=True)
+class AugmentationSpec:
+    """An augmentation that a recipe can name."""
+
+    target: (
+        Any  # a function of images [..., B, C, H, W], uniform numbers [..., B, numbers] and the settings if it has any
+    )
+    numbers: int  # uniform numbers that each image needs
+    about: str = ""
+    settings: type[BaseModel] | None = None
+
+    @classmethod
+    def adopt(
+        cls, name: str, target: Any, *, numbers: int = 1, about: str = "", settings: type[BaseModel] | None = None
+    ) -> AugmentationSpec:
+        """Check an augmentation that a user registers, and return its entry (see `ganherd.register.augmentation`)."""
+        if type(numbers) is not int or numbers < 0:
+            raise UserError(f"the augmentation {name} needs {numbers!r} numbers for each image: give a whole number.")
+        must_take(f"the augmentation {name}", target, "x", "u", *(["settings"] if settings else []))
+        return cls(target, numbers, about or (inspect.getdoc(target) or "").partition("\n")[0], settings)
+
+
+for _name, _numbers, _about in (
+    ("colour", 3, "changes of brightness, saturation and contrast"),
+    ("translation", 2, "shifts of up to 1/8 of each side"),
+    ("cutout", 2, "a window of half of each side is set to zero"),
+    ("flip", 1, "half of the images are mirrored"),
+):
+    AUGMENTATIONS.add(_name, AugmentationSpec(f"ganherd.augment:{_name}", _numbers, _about))
+AUGMENTATIONS.seal()
+
+
+class AugmentConfig(Section):
+    """An augmentation by name with its settings; `package.module:function` names your own."""
+
+    name: str
+    settings: dict[str, Any] = Field({}, validate_default=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        """Accept `cutout` for {name: cutout}, and settings next to the name."""
+        return value if isinstance(value, AugmentConfig) else named_with_settings(value, "an augmentation", "cutout")
+
+    @field_validator("name")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if not AUGMENTATIONS.accepts(name):
+            raise refuse(_KEY, AUGMENTATIONS.unknown(name))
+        return name
+
+    @field_validator("settings")
+    @classmethod
+    def _full(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+        return full_settings(AUGMENTATIONS, info.data["name"], settings, _KEY) if "name" in info.data else settings
+
+
+def read_augmentation(value: Any) -> str | AugmentConfig:
+    """Return an entry of `train.augment`: the name of an augmentation, with its settings if it has any."""
+    entry = AugmentConfig.model_validate(value)
+    return entry if entry.settings else entry.name
+
+
+Augmentation = Annotated[str | AugmentConfig, BeforeValidator(read_augmentation)]

@@ -1,0 +1,77 @@
+"""Settings that are numbers of each member: those that the trials of a sweep may differ in, and those that schedules may move."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from ganherd.recipe.base import Section, Span, refuse
+from ganherd.util.text import did_you_mean
+
+# Settings that are numbers of each member, so that herds that differ in them train as one.
+TRIAL_KEYS = (
+    "loss.name",
+    "loss.gp_weight",
+    "loss.r1_weight",
+    "optim.lr_g",
+    "optim.lr_d",
+    "optim.beta1",
+    "optim.beta2",
+    "optim.weight_decay",
+    "train.input_noise",
+    "train.augment_probability",
+    "train.ema",
+)
+Value = float | int | str | bool | None | list[float] | list[int] | list[str]
+Trial = dict[str, Value]  # values of some of these settings
+
+
+def name_of_trial(trial: Trial) -> str:
+    """Return the settings of a trial in words.
+
+    >>> name_of_trial({"optim.lr_g": 0.001, "loss.name": "hinge", "train.ema": None})
+    'lr_g 0.001, loss hinge, ema none'
+    """
+    words = []
+    for key, value in trial.items():
+        *sections, last = key.split(".")
+        shown = f"{value:.4g}" if isinstance(value, float) else "none" if value is None else str(value)
+        words.append(f"{sections[-1] if last == 'name' and sections else last} {shown}")
+    return ", ".join(words)
+
+
+# Settings that a schedule can move, by their names in a member's state.
+SCHEDULED = {
+    "optim.lr_g": "lr_g",
+    "optim.lr_d": "lr_d",
+    "optim.beta1": "beta1",
+    "optim.beta2": "beta2",
+    "loss.gp_weight": "gp_weight",
+    "loss.r1_weight": "r1",
+    "train.augment_probability": "augment_probability",
+}
+
+
+class ScheduleConfig(Section):
+    """A factor of some settings that moves from one value to another; several schedules of a setting are multiplied."""
+
+    keys: Annotated[list[str], Field(min_length=1)]  # the settings, such as [optim.lr_g, optim.lr_d]
+    # how it moves: evenly, as half a wave of a cosine, or at once
+    shape: Literal["linear", "cosine", "step"] = "linear"
+    start: Span = "0"  # when it begins to move, in steps, epochs or a fraction of the run
+    over: Span = "1run"  # how long it moves (linear, cosine)
+    first: float = Field(1.0, ge=0)  # the factor before; for betas, of what is missing to 1
+    last: float = Field(ge=0)  # the factor afterwards
+
+    @field_validator("keys")
+    @classmethod
+    def _can_move(cls, value: list[str]) -> list[str]:
+        for key in value:
+            if key not in SCHEDULED:
+                known = f"it can move {', '.join(SCHEDULED)}"
+                raise refuse(
+                    "train.schedules",
+                    f"train.schedules cannot move {key}{did_you_mean(key, SCHEDULED)}; {known}",
+                )
+        return value

@@ -1,0 +1,157 @@
+"""Describe a run for a page without a server: its facts, figures over steps, events and sprites, within a bound of bytes.
+
+What does not fit is thinned evenly: sheets of sprites and records by steps. Of very many members only the band of each figure is
+embedded, and events with values of every member are left out.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from ganherd.metrics.metric_registry import title_of
+from ganherd.runs.models import EventRecord
+from ganherd.runs.series import event_pages, sprite_files
+from ganherd.runs.series.record_file import plain_number
+from ganherd.util.files import JsonObject
+from ganherd.web import run_facts
+from ganherd.web.shown_run import ShownRun
+
+MOST_BYTES = 4 << 20  # of one run: half of them sheets, the rest figures and events
+_MOST_SHEETS = 60
+_POINTS = 300  # records of a band
+_BYTES_PER_VALUE = 8  # of a number as text, about
+# what history.js reads to follow alarms and nets
+_FOLLOWED = (
+    "swap", "tournament", "replacement", "evaluation", "alarm", "calm", "nan", "diverged", "repair", "converged", "lost",
+)  # fmt: skip
+
+
+def embed(run: ShownRun, events: Sequence[EventRecord] = (), most_bytes: int = MOST_BYTES) -> JsonObject:
+    """Return what `EmbeddedSource` in the browser offers of a run, in at most about `most_bytes` bytes of JSON.
+
+    Args:
+        events: All events of the run, for the scores that they hold.
+    """
+    facts = run_facts.details(run)
+    names = [figure["name"] for figure in facts["figures"]]
+    bands = run.metrics.distributions.columns(names, None, points=_POINTS)
+    course = _course(events, bands)
+    facts["course"] = [about for about, _ in course.values()]
+    sheets = _sheets(run, facts, most_bytes // 2)
+    followed = _followed(run, most_bytes // 6)
+    if followed is None:
+        facts["layout"] = {"kind": "flat"}
+        followed = [
+            event
+            for event in event_pages.page(run.events_file, 0, 1000, None, _FOLLOWED)["events"]
+            if "member" in event
+        ]
+    return {
+        "facts": facts,
+        "bands": bands,
+        "lines": _lines(run, names, int(facts["members"]), most_bytes // 3 // _BYTES_PER_VALUE),
+        "course": {name: series for name, (_, series) in course.items()},
+        "events": run_facts.clean({"events": followed})["events"],
+        "sheets": sheets,
+    }
+
+
+def _lines(run: ShownRun, names: Sequence[str], members: int, most_values: int) -> JsonObject | None:
+    """Return the figures of every member at as many records as `most_values` allow; None if not even two fit."""
+    points = min(_POINTS, most_values // max(1, members * len(names)))
+    return run.metrics.distributions.columns(names, range(members), points=points) if points > 1 else None
+
+
+def _followed(run: ShownRun, most_bytes: int) -> list[JsonObject] | None:
+    """Return the events that change members; None if they have too many bytes."""
+    events: list[JsonObject] = []
+    size, offset, more = 0, 0, True
+    while more:
+        page = event_pages.page(run.events_file, offset, 1000, None, _FOLLOWED)
+        size += len(json.dumps(page["events"]))
+        if size > most_bytes:
+            return None
+        events += page["events"]
+        offset, more = page["offset"], page["more"]
+    return events
+
+
+def _sheets(run: ShownRun, facts: JsonObject, most_bytes: int) -> JsonObject:
+    """Return the sheets of some saved steps, the first and the last of them included; take the others from the facts."""
+    index = sprite_files.read_index(run.folder.sprites)
+    if index is None:
+        return {}
+    paths = sprite_files.saved_sheets(run.folder.sprites)
+    sizes = {step: path.stat().st_size * 4 / 3 for step, path in paths.items()}
+    sheets: JsonObject = {}
+    for step in thinned_steps(sizes, most_bytes):
+        with suppress(ValueError):  # a damaged sheet is left out
+            content = run.read(paths[step], sprite_files.MOST_SHEET)
+            sprite_files.check_sheet(content, index)
+            is_text = index.kind == "points"
+            sheets[str(step)] = json.loads(content) if is_text else base64.b64encode(content).decode()
+    facts["sprites"]["steps"] = [int(step) for step in sheets]
+    return sheets
+
+
+def thinned_steps(sizes: Mapping[int, float], most_bytes: float, most: int = _MOST_SHEETS) -> list[int]:
+    """Return steps whose sheets have at most `most_bytes` together: all, every second, every fourth, …, and the last.
+
+    >>> thinned_steps(dict.fromkeys(range(0, 100, 10), 5), 25), thinned_steps({0: 5, 10: 7}, 6)
+    ([0, 40, 80, 90], [])
+    """
+    steps, stride = sorted(sizes), 1
+    while stride <= 2 * len(steps):
+        chosen = sorted({*steps[::stride], *steps[-1:]}) if stride <= len(steps) else steps[-1:]
+        if len(chosen) <= most and sum(sizes[step] for step in chosen) <= most_bytes:
+            return chosen
+        stride *= 2
+    return []
+
+
+def _course(events: Sequence[EventRecord], records: JsonObject) -> dict[str, tuple[JsonObject, JsonObject]]:
+    """Return the scores that events hold, over steps: a description and the values of each."""
+    scores: dict[str, tuple[JsonObject, JsonObject]] = {}
+    mixtures = [e for e in events if e.kind == "mixture" and isinstance(e.get("after"), list)]
+    if mixtures:
+        title = title_of(str(mixtures[-1].get("score")))
+        about = _described(
+            "mixture_score", f"{title} of the mixtures", "of every neighbourhood, each time the weights evolve"
+        )
+        rows = [[plain_number(value) for value in e["after"]] for e in mixtures]
+        cells = range(max(map(len, rows)))
+        lines = [[row[cell] if cell < len(row) else None for row in rows] for cell in cells]
+        scores["mixture_score"] = (
+            about,
+            _series(mixtures, records, {"mixture_score": {"members": [*cells], "lines": lines}}),
+        )
+    saved = [e for e in events if e.kind == "checkpoint" and plain_number(e.get("score")) is not None]
+    if len(saved) > 2:
+        about = _described(
+            "distance",
+            "distance to the data",
+            "how far means and deviations of pixels or coordinates are from the data's, at each checkpoint; lower is better",
+        )
+        scores["distance"] = (
+            about,
+            _series(saved, records, {"distance": {"all": [plain_number(e["score"]) for e in saved]}}),
+        )
+    return scores
+
+
+def _described(name: str, label: str, about: str) -> JsonObject:
+    return {"name": name, "label": label, "about": about, "share": False, "best": None}
+
+
+def _series(events: Sequence[EventRecord], records: JsonObject, figures: JsonObject) -> JsonObject:
+    """Return values at the steps of events; their times are interpolated from the records."""
+    steps = [event.step for event in events]
+    known = [(step, at) for step, at in zip(records["step"], records["seconds"], strict=True) if at is not None]
+    xs, ys = np.array([(0, 0.0), *known], float).T
+    times = np.interp(np.array(steps, float), xs, ys).round(3).tolist()
+    return {"step": steps, "seconds": times, "figures": figures}

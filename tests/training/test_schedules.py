@@ -1,0 +1,83 @@
+"""Schedules of settings: exact after a stop, fixed when a run is extended, and mistakes in a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_runs
+import torch
+from recipes import noise_recipe
+
+import ganherd
+from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
+from ganherd.training import loop
+from ganherd.util.errors import Interrupted, UserError
+
+FALLING = [
+    {"keys": ["optim.lr_g", "optim.lr_d"], "shape": "cosine", "last": 0.0},
+    {"keys": ["loss.gp_weight"], "start": "0.5run", "over": "2epochs", "last": 0.1},
+]
+
+
+@pytest.fixture(autouse=True)
+def brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_runs.skip_products(monkeypatch)
+
+
+def settings(folder: Path, budget: str = "12steps") -> dict[str, Any]:
+    recipe = noise_recipe(folder, budget)
+    recipe["train"] |= {"schedules": FALLING, "precision": "float64"}
+    recipe["optim"] = {"weight_decay": 0.1}
+    return recipe
+
+
+def weights(run: Path) -> bytes:
+    return (run / "mixture" / "generators.safetensors").read_bytes()
+
+
+def test_a_stopped_run_ends_as_an_undisturbed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = ganherd.train(settings(tmp_path), run=tmp_path / "whole", quiet=True)
+    tick = loop.Trainer.tick
+
+    def stop_at_eight(self: loop.Trainer, step: int) -> None:
+        tick(self, step)
+        if step == 8:
+            raise Interrupted("stopped")
+
+    monkeypatch.setattr(loop.Trainer, "tick", stop_at_eight)
+    with pytest.raises(Interrupted):
+        ganherd.train(settings(tmp_path), run=tmp_path / "parts", quiet=True)
+    monkeypatch.setattr(loop.Trainer, "tick", tick)
+    assert weights(ganherd.resume(tmp_path / "parts", quiet=True).path) == weights(whole.path)
+
+
+def test_spans_of_the_run_stay_when_it_is_extended(tmp_path: Path) -> None:
+    """The learning rate has fallen to 0 by the end of the first budget, so a longer one changes no weight."""
+    run = ganherd.train(settings(tmp_path), run=tmp_path / "run", quiet=True)
+    # an epoch is three batches of eight, two of which make a step
+    planned, before = RunFolder(run.path).info.meetings, ganherd.load(run.path)
+    assert planned == {
+        "schedule-0-start": 0, "schedule-0-over": 12, "schedule-1-start": 6, "schedule-1-over": 3,
+    }  # fmt: skip
+    ganherd.resume(run.path, ["train.budget=20steps"], quiet=True)
+    after = ganherd.load(run.path)
+    assert RunFolder(run.path).info.meetings == planned and after.step == 20
+    for name, value in before.breeds[0].params.items():
+        assert torch.allclose(value, after.breeds[0].params[name], atol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "says"),
+    [
+        ({"keys": ["optim.lr"], "last": 0.1}, "cannot move optim.lr"),
+        ({"keys": ["optim.lr_g"]}, "last"),
+        ({"keys": ["optim.lr_g"], "last": 0.1, "over": "3m"}, "over"),
+        ({"keys": ["optim.lr_g"], "last": 0.1, "shape": "wave"}, "shape"),
+    ],
+)
+def test_mistakes_are_named(schedule: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        recipe_file.load({"train": {"schedules": [schedule]}})
