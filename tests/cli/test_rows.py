@@ -173,6 +173,20 @@ def test_a_table_of_your_own_gets_a_recipe(tmp_path: Path) -> None:
     assert any("data.label" in note for note in choice.notes)
 
 
+def test_train_takes_a_table(cli: Cli, tmp_path: Path) -> None:
+    rows = "".join(f"{i},{i * i},{i % 7},{'ab'[i % 2]}\n" for i in range(40))
+    (tmp_path / "t.csv").write_text(f"a,b,c,class\n{rows}")
+    answer = cli("train", tmp_path / "t.csv", "--dry-run")
+    assert (
+        answer.code == 0
+        and "wine-wcgan" in answer.out + answer.err
+        and "32 rows of shape [3]" in answer.out + answer.err
+    )
+    (tmp_path / "t.csv").write_text("a,b,c,class\n1,2,,a\n")
+    answer = cli("train", tmp_path / "t.csv", "--dry-run")
+    assert answer.code == 2 and "row 1 (line 2), column 'c': the value is missing" in answer.err
+
+
 def test_a_damaged_mixture_with_other_columns_is_refused(wine_run: Path, tmp_path: Path) -> None:
     import shutil
 

@@ -9,6 +9,8 @@ from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
 from ganherd.util.text import did_you_mean, nearest
 
+_FILES = (".npz", ".npy", ".csv", ".tsv", ".txt")
+
 
 def refuse_misspelt(word: str) -> None:
     """Raise a `UserError` if a word names neither a recipe nor a file, and looks like a folder that is here."""
@@ -20,7 +22,7 @@ def refuse_misspelt(word: str) -> None:
 
 
 def is_own_data(word: str) -> bool:
-    """Return whether a word is a folder without a recipe, an .npz or an .npy.
+    """Return whether a word is a folder without a recipe, a table, an .npz or an .npy.
 
     Raises:
         UserError: It is a folder and also the name of a packaged recipe, or a folder of runs, or it contains the current folder.
@@ -28,9 +30,7 @@ def is_own_data(word: str) -> bool:
     path = expanded(word)
     try:
         has_recipe = any((path / name).is_file() for name in ("recipe.yaml", "run.json"))
-        is_data = (
-            word != "" and not has_recipe and (path.is_dir() or (path.suffix in (".npz", ".npy") and path.is_file()))
-        )
+        is_data = word != "" and not has_recipe and (path.is_dir() or (path.suffix in _FILES and path.is_file()))
     except (OSError, ValueError):  # not a path
         return False
     if is_data and word in preset_names():

@@ -69,7 +69,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         shown = catalog.run(run_id)
         steps = None if first is None and last is None else (first or 0, _BIG if last is None else last)
         chosen = _members(members, run_facts.number_of_members(shown))
-        return shown.metrics.distributions.columns(_names(figures), chosen, offset, points, steps)
+        return shown.metrics.columns(_names(figures), chosen, offset, points, steps)
 
     @router.get("/runs/{run_id}/record", tags=["records"])
     def record(

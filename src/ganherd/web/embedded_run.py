@@ -39,7 +39,7 @@ def embed(run: ShownRun, events: Sequence[EventRecord] = (), most_bytes: int = M
     """
     facts = run_facts.details(run)
     names = [figure["name"] for figure in facts["figures"]]
-    bands = run.metrics.distributions.columns(names, None, points=_POINTS)
+    bands = run.metrics.columns(names, None, points=_POINTS)
     course = _course(events, bands)
     facts["course"] = [about for about, _ in course.values()]
     sheets = _sheets(run, facts, most_bytes // 2)
@@ -64,7 +64,7 @@ def embed(run: ShownRun, events: Sequence[EventRecord] = (), most_bytes: int = M
 def _lines(run: ShownRun, names: Sequence[str], members: int, most_values: int) -> JsonObject | None:
     """Return the figures of every member at as many records as `most_values` allow; None if not even two fit."""
     points = min(_POINTS, most_values // max(1, members * len(names)))
-    return run.metrics.distributions.columns(names, range(members), points=points) if points > 1 else None
+    return run.metrics.columns(names, range(members), points=points) if points > 1 else None
 
 
 def _followed(run: ShownRun, most_bytes: int) -> list[JsonObject] | None:
