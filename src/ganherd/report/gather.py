@@ -175,7 +175,8 @@ def gather(
         story.sample_name = last.stem
     if dataset is not None:
         story.real, story.real_y = _some_rows(dataset)
-        story.row_view = dataset.view_of(dataset.x[:0] if story.generated is None else story.generated)
+        if dataset.kind == "rows":
+            story.row_view = dataset.view_of(dataset.x[:0] if story.generated is None else story.generated)
         story.data_name, story.data_notes = dataset.name, tuple(dataset.notes)
     story.scores = _scores(story, folder)
     story.verdict = current_verdict(RunFolder(folder), story.mixture_step)
@@ -207,7 +208,8 @@ def _add_mixture(
     generated = story.attempt("samples of the mixture", lambda: _draw(mixture))
     if generated is not None:
         story.generated, story.generated_y, story.generated_member = generated
-        story.row_view = mixture.as_samples(*generated).view
+        if mixture.kind == "rows":
+            story.row_view = mixture.as_samples(*generated).view
     story.mixture_step, story.replicas = int(mixture.step), int(mixture.replicas)
     story.grid = getattr(mixture, "neighbourhoods", None)
     if drawn is not None:
