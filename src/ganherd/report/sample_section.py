@@ -32,7 +32,7 @@ def samples(story: RunStory) -> Markup:
         figures = [svg(pictures.draw_points(x, real), "points")]
         if real is not None:
             figures.append(svg(pictures.draw_points(np.empty((0, 2)), real), "data"))
-        return render("samples", caption=where, figures=figures, rows=[])
+        return render("samples", caption=where, whole=None, figures=figures, rows=[])
     rows = sheets.sample_rows(x, story.generated_y, story.labels, story.generated_member)
     rows = [(name, images[:PER_ROW]) for name, images in rows]
     real_rows = _real_rows(story, rows)
