@@ -162,6 +162,111 @@ def _parameter(parameter: Any, hint: Any) -> tuple[str, str, str, str]:
     return shown, value, words, " ".join((getattr(parameter, "help", None) or "").split())
 
 
+# -- the Python API ----------------------------------------------------------------------------------------------------
+
+API_ORDER = (
+    "train", "resume", "open", "runs", "load", "Run", "Mixture", "Samples", "Herd", "Callback", "TensorBoard", "WandB", "MLflow",
+    "Recipe", "UserError", "Interrupted",
+)  # fmt: skip
+HIDDEN = {  # what users of the API do not need
+    "Mixture": [
+        "save",
+        "images",
+        "routes",
+        "label_number",
+        "member_weights",
+        "generator",
+        "prior_of",
+        "weights_of",
+        "portable",
+    ],
+    "Callback": ["implements", "call", "fingerprint"],
+}
+
+
+def python_section() -> str:
+    """Return every name of the Python API with its signature, its documentation and its methods."""
+    import ganherd
+    from ganherd import api
+
+    assert set(API_ORDER) == set(ganherd.__all__)
+    blocks = []
+    for name in API_ORDER:
+        value = api.runs if name == "runs" else getattr(ganherd, name)
+        blocks.append(f"## `ganherd.{name}`")
+        if not inspect.isclass(value):
+            blocks += _documented(value, f"ganherd.{name}")
+        elif name in ("Recipe", "UserError", "Interrupted", "Samples", "Mixture"):
+            blocks += _text(value)
+        else:
+            own = vars(value).get("__init__")
+            blocks += [_signature(own, name)] if own else []
+            blocks += [*_text(value), *(_text(own) if own and own.__doc__ else [])]
+        if inspect.isclass(value) and name in ("Run", "Mixture", "Samples", "Herd", "Callback"):
+            rows = []
+            for member, own in vars(value).items():
+                is_call = inspect.isfunction(own)
+                is_hidden = member.startswith("_") or member in HIDDEN.get(name, ())
+                if is_hidden or not (is_call or isinstance(own, property)):
+                    continue
+                shown = f"{member}{_arguments(own)}" if is_call else member
+                rows.append((f"`{shown}`", _first(own)))
+            blocks.append(table(("attribute or method", "meaning"), rows))
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _documented(function: Any, name: str) -> list[str]:
+    return [_signature(function, name), *_text(function)]
+
+
+def _signature(function: Any, name: str) -> str:
+    lines = [f"    {argument}," for argument in _parameters(function)]
+    return "```text\n" + "\n".join([f"{name}(", *lines, ")"]) + "\n```"
+
+
+def _parameters(function: Any) -> list[str]:
+    """Return the parameters as they are written, without those that are private."""
+    out, keyword = [], False
+    for each in inspect.signature(function).parameters.values():
+        if each.name == "self" or each.name.startswith("_"):
+            continue
+        if each.kind is each.KEYWORD_ONLY and not keyword:
+            out.append("*")
+        keyword |= each.kind is each.KEYWORD_ONLY
+        stars = {each.VAR_KEYWORD: "**", each.VAR_POSITIONAL: "*"}.get(each.kind, "")
+        default = "" if each.default is each.empty else " = ..." if callable(each.default) else f" = {each.default!r}"
+        out.append(f"{stars}{each.name}: {each.annotation}{default}")
+    return out
+
+
+def _arguments(function: Any) -> str:
+    return f"({', '.join(one.partition(':')[0] for one in _parameters(function) if one != '*')})"
+
+
+def _first(value: Any) -> str:
+    """Return the first paragraph of a docstring."""
+    return " ".join((inspect.getdoc(value) or "").partition("\n\n")[0].split())
+
+
+def _text(value: Any) -> list[str]:
+    """Return a docstring as Markdown: paragraphs, a table of arguments, and examples."""
+    doc = inspect.getdoc(value) or ""
+    prose, _, examples = doc.partition("\n>>> ")
+    blocks = []
+    for part in re.split(r"\n\s*\n", prose):
+        head, _, rest = part.partition("\n")
+        if head in ("Args:", "Raises:", "Returns:"):
+            entries = re.split(r"\n(?=    \S)", f"\n{rest}")
+            rows = [" ".join(entry.split()).partition(": ") for entry in entries if entry.strip()]
+            if head == "Args:":
+                blocks.append(table(("argument", "meaning"), [(f"`{name}`", meaning) for name, _, meaning in rows]))
+            else:
+                blocks.append(f"{head[:-1]}: " + "; ".join("".join(row).rstrip(".") for row in rows) + ".")
+        else:
+            blocks.append(" ".join(part.split()))
+    return [*blocks, *([f"```pycon\n>>> {examples.strip()}\n```"] if examples else [])]
+
+
 # -- pages ------------------------------------------------------------------------------------------------------------
 
 PAGES = {
@@ -169,6 +274,7 @@ PAGES = {
     "recipe": {"keys": recipe_section, "nets": nets_section, "recipes": recipes_section},
     "metrics": {"metrics": metrics_section},
     "commands": {"commands": commands_section},
+    "python": {"python": python_section},
 }
 
 

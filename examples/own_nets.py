@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 import ganherd
-from ganherd.mixture import sampling
 
 
 class MyGenerator(nn.Module):
@@ -33,12 +32,10 @@ class MyDiscriminator(nn.Module):
 
 if __name__ == "__main__":
     steps = sys.argv[1] if len(sys.argv) > 1 else "400"
-    recipe = {
-        "data": {"source": "digits"},  # by class: ten digits, so ten members
-        "nets": {"generator": {"name": MyGenerator, "width": 128}, "discriminator": MyDiscriminator, "latent": 16},
-        "optim": {"lr_g": 1e-3, "lr_d": 1e-3, "beta2": 0.9},
-        "train": {"budget": f"{steps}steps", "batch": 32, "n_critic": 2, "ema": 0.99},
-    }
-    run = ganherd.train(recipe)
-    samples = sampling.draw(run.mixture, per_class=10)
-    print(sampling.write(samples, f"{run.path}/own_nets.png"))
+    run = ganherd.train(
+        data="digits",  # by class: ten digits, so ten members
+        nets={"generator": {"name": MyGenerator, "width": 128}, "discriminator": MyDiscriminator, "latent": 16},
+        optim={"lr_g": 1e-3, "lr_d": 1e-3, "beta2": 0.9},
+        train={"budget": f"{steps}steps", "batch": 32, "n_critic": 2, "ema": 0.99},
+    )
+    print(run.sample(100).save(f"{run.path}/own_nets.png"))

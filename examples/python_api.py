@@ -3,16 +3,15 @@
 import sys
 
 import ganherd
-from ganherd.scoring import score_run
 
 steps = sys.argv[1] if len(sys.argv) > 1 else "300"
 
-# A packaged recipe by its name, with changes; a file, a mapping or a ganherd.Recipe will do as well.
-run = ganherd.train("digits-wcgan", [f"train.budget={steps}steps", "train.batch=32"])
+# A packaged recipe by its name, with changes; a file, a mapping or a ganherd.Recipe will do as well, or your own data.
+run = ganherd.train("digits-wcgan", budget=f"{steps}steps", train={"batch": 32})
 print(f"trained in {run.path}")
 
 # The result is a mixture: a generator for each digit, and how probable each one is.
-mixture = ganherd.load(run.path)
+mixture = run.mixture
 print(f"{mixture.members} members, labels {', '.join(mixture.labels)}, step {mixture.step}")
 
 sevens = mixture.sample(16, label="7", seed=1)  # uint8 [16, 1, 8, 8]; image i of a seed is the same for every n
@@ -23,6 +22,8 @@ print(f"of 1,000 samples {int((anything.y == 7).sum())} are sevens")
 
 for name, score in run.scores.items():  # measured when training ended
     print(f"{name.replace('_', ' ')} {score['value']:.3f} of {score['samples']:,} samples")
-again = score_run(run.path, ["diversity"], samples=500, seed=1)  # with other samples
+again = run.score(["diversity"], samples=500, seed=1)  # with other samples
 print(f"diversity {again['diversity']['value']:.3f} of {again['diversity']['samples']:,} samples")
+losses = run.metrics()  # step, metric, member, seed and value: columns for pandas.DataFrame(run.metrics())
+print(f"{len(losses['value']):,} numbers recorded up to step {losses['step'].max()}")
 print(run.verdict.sentence)  # is it good, and if not, why, and what to try

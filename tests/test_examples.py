@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import runpy
 import subprocess
 import sys
@@ -31,26 +32,25 @@ def own_nets(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 def test_own_nets_train_and_draw_a_grid(own_nets) -> None:
     here, printed = own_nets
-    assert printed == str(here / "runs/00001-run/own_nets.png")
+    assert printed == str(here / "runs/00001-digits-wcgan/own_nets.png")
     assert Path(printed).read_bytes().startswith(b"\x89PNG")
-    assert "generator:\n    name: __main__:MyGenerator" in (here / "runs/00001-run/recipe.yaml").read_text()
+    assert "generator:\n    name: memory:MyGenerator_" in (here / "runs/00001-digits-wcgan/recipe.yaml").read_text()
 
 
 def test_nets_of_a_script_are_told_apart_when_the_run_is_loaded_elsewhere(own_nets) -> None:
-    path = own_nets[0] / "runs/00001-run"
-    with pytest.raises(UserError, match="__main__:MyGenerator is code that is not ganherd's: give --trust-code"):
-        ganherd.load(path)
-    with pytest.raises(
-        UserError, match="MyGenerator was defined in the script or notebook that trained it, and is not in"
-    ):
-        ganherd.load(path, trust_code=True)
+    path = own_nets[0] / "runs/00001-digits-wcgan"
+    for trust in (False, True):
+        with pytest.raises(
+            UserError, match="the generator MyGenerator is an object of the Python process that trained it"
+        ):
+            ganherd.load(path, trust_code=trust)
 
 
-def test_nets_of_a_script_are_found_where_they_are_defined_again(own_nets, monkeypatch) -> None:
-    path = own_nets[0] / "runs/00001-run"
+def test_nets_of_a_script_are_given_again(own_nets) -> None:
+    path = own_nets[0] / "runs/00001-digits-wcgan"
     names = runpy.run_path(str(EXAMPLES / "own_nets.py"), run_name="not_main")
-    monkeypatch.setattr(sys.modules["__main__"], "MyGenerator", names["MyGenerator"], raising=False)
-    assert ganherd.load(path, trust_code=True).sample(2, label="7").x.shape == (2, 1, 8, 8)
+    nets = (names["MyGenerator"], names["MyDiscriminator"])
+    assert ganherd.load(path, nets=nets).sample(2, label="7").x.shape == (2, 1, 8, 8)
 
 
 def test_own_nets_is_short() -> None:
@@ -69,14 +69,12 @@ def test_python_api(tmp_path, monkeypatch, capsys) -> None:
     assert "label accuracy" in out and "diversity" in out and "500" in out
 
 
-def test_classes_that_no_run_could_find_again_are_refused(tmp_path) -> None:
-    from torch import nn
-
-    class Local(nn.Module):
-        pass
-
-    with pytest.raises(UserError, match=r"nets.generator: Local is defined inside of a function"):
-        ganherd.train({"nets": {"generator": Local}}, run=tmp_path / "run")
-    with pytest.raises(UserError, match="nets.discriminator is a module: give its class, Linear"):
-        ganherd.train({"nets": {"discriminator": nn.Linear(2, 2)}}, run=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+def test_lightning_loop(tmp_path) -> None:
+    if not importlib.util.find_spec("lightning"):
+        pytest.skip("Lightning is not installed: pip install lightning")
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "lightning_loop.py"), "1"],
+        cwd=tmp_path, env=environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "<Herd of 10 members, step 28, fused on cpu> torch.Size([4, 1, 8, 8])"

@@ -13,7 +13,7 @@ PACKAGE = ROOT / "src" / "ganherd"
 # Bottom first. A layer imports itself and layers listed before it. `ganherd` is the package's own __init__.py.
 LAYERS = (
     "util", "register", "viz", "losses", "augment", "nets", "recipe", "data", "herd", "comm", "runs", "features", "metrics",
-    "mixture", "strategies", "training", "scoring", "web", "report", "export", "film", "ui", "api", "recommend", "slurm",
+    "mixture", "strategies", "training", "scoring", "web", "report", "export", "film", "ui", "recommend", "api", "slurm",
     "machine_check", "warm_up", "compare", "sweep", "bench", "ganherd",
     "cli", "__main__",
 )  # fmt: skip

@@ -22,7 +22,7 @@ from ganherd.comm.backends.detect import connect, detect
 from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.placement import place
 from ganherd.herd.engine.device import set_precision
-from ganherd.herd.engine.engines import Herd, Plan, make_engine
+from ganherd.herd.engine.engines import Plan, StackedHerd, make_engine
 from ganherd.herd.engine.engines import place_state as put
 from ganherd.strategies.cellular.topology import torus
 from ganherd.strategies.gap.gap import swapped_tensors
@@ -127,7 +127,7 @@ def near_square(number: int) -> tuple[int, int]:
 
 
 def _exchanges(
-    herd: Herd, comm: Communicator, order: Placement, blocks: Placement, grid: tuple[int, int]
+    herd: StackedHerd, comm: Communicator, order: Placement, blocks: Placement, grid: tuple[int, int]
 ) -> JsonObject:
     """Return by strategy the tensors to exchange, the placement of the members, and the members that each rank fetches."""
     cells, topology = blocks.ranks, torus(*grid)
@@ -176,7 +176,7 @@ def _messages(comm: Communicator) -> list[Row]:
     return rows
 
 
-def _herd(members: int, request: RankRequest) -> Herd:
+def _herd(members: int, request: RankRequest) -> StackedHerd:
     case = known(request.case)
     with as_file(case) as path:
         recipe = recipe_of(case, members, path, request.device, "float32")
@@ -186,7 +186,7 @@ def _herd(members: int, request: RankRequest) -> Herd:
     return herd
 
 
-def _plan(herd: Herd) -> Plan:
+def _plan(herd: StackedHerd) -> Plan:
     return Plan("fused", herd.num_members, 1, herd.device.type)
 
 

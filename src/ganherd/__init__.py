@@ -1,13 +1,15 @@
-"""ganherd trains many GANs as one: `train` a recipe, then `load` the trained mixture and sample it.
+"""ganherd trains many GANs as one: `train` a recipe or your own data and nets, then sample the trained mixture.
 
 >>> import ganherd
->>> run = ganherd.train("digits-wcgan", ["train.budget=2steps"], run="runs/two-steps", quiet=True)
->>> ganherd.load(run.path).sample(4, label="7").x.shape
+>>> run = ganherd.train("digits-wcgan", budget=2, run="runs/two-steps", quiet=True)
+>>> run.sample(4, label="7").x.shape
 (4, 1, 8, 8)
 """
 
 from __future__ import annotations
 
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ganherd import register as register
@@ -15,20 +17,54 @@ from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from ganherd.api import load, resume, train
+    from ganherd.api import load, open, resume, runs, train
+    from ganherd.api.own_loop import Herd
+    from ganherd.api.run import Run
+    from ganherd.mixture.mixture import Mixture, Samples
     from ganherd.recipe.schema import Recipe
+    from ganherd.training.callbacks import Callback
+    from ganherd.training.recording.trackers import MLflow, TensorBoard, WandB
 
-__all__ = ["Interrupted", "Recipe", "UserError", "load", "resume", "train"]
+# What is imported, and PyTorch with it, when it is first used.
+_HOMES = {
+    "train": "ganherd.api",
+    "resume": "ganherd.api",
+    "open": "ganherd.api",
+    "load": "ganherd.api",
+    "Run": "ganherd.api.run",
+    "Mixture": "ganherd.mixture.mixture",
+    "Samples": "ganherd.mixture.mixture",
+    "Herd": "ganherd.api.own_loop",
+    "Callback": "ganherd.training.callbacks",
+    "TensorBoard": "ganherd.training.recording.trackers",
+    "WandB": "ganherd.training.recording.trackers",
+    "MLflow": "ganherd.training.recording.trackers",
+    "Recipe": "ganherd.recipe.schema",  # without PyTorch
+}
+
+__all__ = [
+    "Callback", "Herd", "Interrupted", "MLflow", "Mixture", "Recipe", "Run", "Samples", "TensorBoard", "UserError", "WandB",
+    "load", "open", "resume", "runs", "train",
+]  # fmt: skip
+
+
+class _RunsPackage(ModuleType):
+    """The package `ganherd.runs`, which is also the function of that name: `ganherd.runs()` returns all runs."""
+
+    def __call__(self, folder: Any = None) -> Any:
+        return import_module("ganherd.api").runs(folder)
+
+
+import_module("ganherd.runs").__class__ = _RunsPackage
 
 
 def __getattr__(name: str) -> Any:
-    """Import the API, and PyTorch with it, when it is first used, and likewise the recipe, which does without PyTorch."""
-    if name == "Recipe":
-        from ganherd.recipe.schema import Recipe
-
-        return Recipe
-    if name not in ("load", "resume", "train"):
+    """Import a part of the API when it is first used."""
+    if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from ganherd import api
+    return getattr(import_module(_HOMES[name]), name)
 
-    return getattr(api, name)
+
+def __dir__() -> list[str]:
+    """List the API for completion in notebooks."""
+    return sorted({*globals(), *__all__})

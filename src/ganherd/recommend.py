@@ -124,15 +124,19 @@ class Choice:
         """The recipe with its settings."""
         return recipe_file.load(self.recipe, self.sets)
 
-    def text(self) -> str:
-        """Return what was chosen and why, for people."""
+    def text(self, in_python: bool = False) -> str:
+        """Return what was chosen and why, for people.
+
+        Args:
+            in_python: Leave out what is to be typed in a shell.
+        """
         pixels, length = self.loaded.data.size, self.loaded.train.budget
         resized = f"cropped to the centre square and resized to {pixels} × {pixels} pixels" if pixels else "as they are"
         rows = {
             "recipe": f"{self.recipe} ({self.why})",
             "images": resized,
-            "length": f"{length}; --budget sets another",
-            "same as": self.command,
+            "length": f"{length}; {'budget=' if in_python else '--budget'} sets another",
+            **({} if in_python else {"same as": self.command}),
         }
         shown = {name: row for name, row in rows.items() if name != "images" or self.look.kind == "images"}
         return "\n".join([*(f"{name:<9}{row}" for name, row in shown.items()), *(f"note: {one}" for one in self.notes)])

@@ -19,7 +19,7 @@ from ganherd.mixture import image_folder, label_weights, sampling
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
-    from ganherd.training.finish import Run
+    from ganherd.api import Run
 
 NAMES = ("../猫", "..:猫", "ΣΩ ü")  # two that look the same once they are safe
 

@@ -35,7 +35,8 @@ class SeparateGan:
         self.adam_g = torch.optim.AdamW(self.g.parameters(), lr=get["lr_g"], betas=betas, **decay)
         self.adam_d = torch.optim.AdamW(self.d.parameters(), lr=get["lr_d"], betas=betas, **decay)
         self.own = {"gp_weight": self.rules.gp_weight, "r1": self.rules.r1, **get}
-        self.own.setdefault("augment_probability", self.rules.augment_probability)
+        for name in ("augment_probability", "r2", "lecam", "consistency", "consistency_fake"):
+            self.own.setdefault(name, getattr(self.rules, name))
         self.base = np.array([rng.key(get["seed"], get["slot"], get["life"])])
         self.prior = ("normal", "uniform")[int(get["prior"])] if "prior" in get else self.rules.prior
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
@@ -99,6 +100,7 @@ class SeparateGan:
             "wasserstein": lambda: fake_logit.mean() - real_logit.mean(),
             "wasserstein-gp": lambda: fake_logit.mean() - real_logit.mean(),
             "hinge": lambda: torch.relu(1 - real_logit).mean() + torch.relu(1 + fake_logit).mean(),
+            "relativistic-pairing": lambda: -logsigmoid(real_logit - fake_logit).mean(),
             "relativistic": lambda: -logsigmoid(real_logit - fake_logit - 0.5).mean(),  # of the example of plug-ins
         }[self.loss]()
         if real_classes is not None:
@@ -113,17 +115,53 @@ class SeparateGan:
             penalty = ((slope.flatten(1).pow(2).sum(1) + 1e-12).sqrt() - 1).pow(2).mean()
             if self.loss == "wasserstein-gp":
                 loss = loss + self._at(step, "gp_weight") * penalty
-        if self.rules.r1:
+        if self.rules.r1 and not self.rules.slope_noise:
             at = x.detach().clone().requires_grad_()
             call = 8 * (update + 1) + 4
             slope = torch.autograd.grad(self._judge(at, draws, call)[0].sum(), at, create_graph=True)[0]
             loss = loss + self._at(step, "r1") / 2 * slope.pow(2).flatten(1).sum(1).mean()
+        if self.rules.r2 and not self.rules.slope_noise:
+            at = fake.detach().clone().requires_grad_()
+            slope = torch.autograd.grad(self._judge(at, draws, 8 * (update + 1) + 5)[0].sum(), at, create_graph=True)[0]
+            loss = loss + self._at(step, "r2") / 2 * slope.pow(2).flatten(1).sum(1).mean()
+        loss = loss + self._regularisers(draws, step, update, (x, fake), (real_logit, fake_logit))
         self.adam_d.zero_grad()
         loss.backward()
         self._limit(self.d)
         self.adam_d.step()
         if self.loss == "wasserstein":
             self._clip()
+        if self.rules.lecam:
+            for name, logit in (("real", real_logit), ("fake", fake_logit)):
+                self.own[f"lecam_{name}"] = 0.99 * self.own[f"lecam_{name}"] + 0.01 * logit.detach().mean().item()
+        if self.rules.augment_target is not None:
+            surer = np.sign(real_logit.detach().sign().mean().item() - self.rules.augment_target)
+            moved = self.own["augment_probability"] + surer * self.rules.batch / self.rules.augment_images
+            self.own["augment_probability"] = min(max(moved, 0.0), 1.0)
+
+    def _regularisers(self, draws: Streams, step: int, update: int, images, logits) -> Tensor | float:
+        """What is added to the discriminator's loss without second derivatives."""
+        term: Tensor | float = 0.0
+        call = 8 * (update + 1)
+        for fake, (x, logit) in enumerate(zip(images, logits, strict=True)):
+            gamma, sigma = self._at(step, ("r1", "r2")[fake]), self.rules.slope_noise
+            if (self.rules.r1, self.rules.r2)[fake] and sigma:
+                noise = draws.draw((rng.PENALTY, update, 1 + fake), x.shape, "normal", x.dtype)[0]
+                near = self._judge(x + sigma * noise, draws, call + 4 + fake)[0]
+                term = term + gamma / 2 * ((near - logit) ** 2).mean() / sigma**2
+            if (self.rules.consistency, self.rules.consistency_fake)[fake]:
+                policy = self.rules.consistency_augment
+                u = draws.draw(
+                    (rng.AUGMENT, update, 5 + fake), (self.rules.batch, numbers(policy)), "uniform", torch.float32
+                )
+                same = self._judge(augment(x, u[0], policy), draws, call + 6 + fake)[0]
+                weight = self._at(step, ("consistency", "consistency_fake")[fake])
+                term = term + weight * ((same - logit) ** 2).mean()
+        if self.rules.lecam and step >= self.rules.lecam_start:
+            beyond = torch.relu(logits[0] - self.own["lecam_fake"]).pow(2).mean()
+            below = torch.relu(self.own["lecam_real"] - logits[1]).pow(2).mean()
+            term = term + self._at(step, "lecam") * (beyond + below)
+        return term
 
     def _made(self, draws: Streams, step: int) -> Tensor:
         """The samples that the generator is judged by."""
@@ -134,9 +172,8 @@ class SeparateGan:
         fake = self._made(draws, step) if self.shared is None else self.shared
         logit, classes = self._judge(self._shown(fake, draws, step, self.rules.n_critic, 1), draws, 1)
         real_logit = logit
-        if (
-            "relativistic" in self.rules.game.names
-        ):  # also where another member has it: the pass moves batch-norm buffers
+        # also where another member has it: the pass moves batch-norm buffers
+        if any(name.startswith("relativistic") for name in self.rules.game.names):
             x = self._batch((step + 1) * self.rules.n_critic - 1)
             with torch.no_grad():
                 real_logit, _ = self._judge(self._shown(x, draws, step, self.rules.n_critic, 0), draws, 2)
@@ -148,6 +185,7 @@ class SeparateGan:
             "wasserstein": lambda: -logit.mean(),
             "wasserstein-gp": lambda: -logit.mean(),
             "hinge": lambda: -logit.mean(),
+            "relativistic-pairing": lambda: -logsigmoid(logit - real_logit).mean(),
             "relativistic": lambda: -logsigmoid(logit - real_logit - 0.5).mean(),
         }[self.loss]()
         if classes is not None:

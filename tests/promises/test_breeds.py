@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 
 import ganherd
 from ganherd.herd.breeds import Breeds
-from ganherd.herd.engine.engines import Engine, Herd, Plan
+from ganherd.herd.engine.engines import Engine, Plan, StackedHerd
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import base_keys
 from ganherd.recipe import recipe_file
@@ -74,7 +74,7 @@ class Alone(SeparateGan):
             self._generator_update(draws, step)
 
 
-def gaps(herd: Herd, alone: list[Alone]) -> dict[str, float]:
+def gaps(herd: StackedHerd, alone: list[Alone]) -> dict[str, float]:
     """The largest difference of each part of the state, relative to its size where that is above 1."""
     found: dict[str, float] = {}
     for member, gan in enumerate(alone):

@@ -155,11 +155,10 @@ def test_nets_of_a_run_are_not_imported(cli: Cli, hostile: Path, victim: Path, n
 
 
 def test_the_mixture_of_a_run_in_python_names_what_its_recipe_names(hostile: Path, victim: Path) -> None:
-    from ganherd.training.finish import Run
 
     change_json(hostile / "mixture" / "mixture.json", generator={"name": "evil:Net", "settings": {}})
     with pytest.raises(UserError, match="evil:Net is code that is not ganherd's"):
-        _ = Run(hostile, {}).mixture
+        _ = ganherd.Run(hostile).mixture
 
 
 # -- recipes that lie in run folders, or take members from them --------------------------------------------------------------

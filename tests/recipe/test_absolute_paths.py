@@ -22,7 +22,7 @@ from ganherd.cli.train_command import TrainCommand
 from ganherd.comm.backends.local import Local
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
-from ganherd.training.finish import Run
+from ganherd.training.finish import TrainedRun
 from ganherd.util.errors import UserError
 
 NETS = """
@@ -243,14 +243,14 @@ def test_a_module_in_a_run_folder_is_not_taken_for_one_beside_a_recipe(project: 
 # -- a launcher that starts the command again ---------------------------------------------------------------------------
 
 
-def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | None = None) -> Run:
+def started_again(monkeypatch: pytest.MonkeyPatch, recipe: Path, resume: Path | None = None) -> TrainedRun:
     """The same command as a rank that torchrun has started for the second time, in a process that has imported nothing."""
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     sys.modules.pop("nets_of_paths", None)
     return _train(None if resume else recipe, resume)
 
 
-def _train(recipe: Path | None, resume: Path | None = None) -> Run:
+def _train(recipe: Path | None, resume: Path | None = None) -> TrainedRun:
     """Train quietly in the folder `run`, as a rank of a job."""
     given = str(recipe) if recipe else None
     command = TrainCommand(given, Path("run"), resume, [], trust_code=False, as_json=False, verbose=False, quiet=True)

@@ -1,7 +1,8 @@
-"""Schedules of settings: exact after a stop, fixed when a run is extended, and mistakes in a sentence."""
+"""Schedules and regularisers: exact after a stop, fixed when a run is extended, and mistakes in a sentence."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 import tiny_runs
 import torch
 from recipes import noise_recipe
+from safetensors.torch import load_file
 
 import ganherd
 from ganherd.recipe import recipe_file
@@ -27,10 +29,18 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_runs.skip_products(monkeypatch)
 
 
-def settings(folder: Path, budget: str = "12steps") -> dict[str, Any]:
-    recipe = noise_recipe(folder, budget)
+def settings(folder: Path) -> dict[str, Any]:
+    recipe = noise_recipe(folder, "12steps")
     recipe["train"] |= {"schedules": FALLING, "precision": "float64"}
     recipe["optim"] = {"weight_decay": 0.1}
+    return recipe
+
+
+def steered(folder: Path) -> dict[str, Any]:
+    """Return a recipe whose members remember more than their weights: means of logits, and the strength of augmentation."""
+    recipe = noise_recipe(folder, "12steps")
+    recipe["loss"] = {"name": "hinge", "lecam_weight": 0.3, "lecam_start": 2, "consistency_weight": 1.0}
+    recipe["train"] |= {"augment": ["colour"], "augment_probability": 0.5, "augment_target": 0.2, "augment_images": 100}
     return recipe
 
 
@@ -38,8 +48,11 @@ def weights(run: Path) -> bytes:
     return (run / "mixture" / "generators.safetensors").read_bytes()
 
 
-def test_a_stopped_run_ends_as_an_undisturbed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = ganherd.train(settings(tmp_path), run=tmp_path / "whole", quiet=True)
+@pytest.mark.parametrize("recipe", [settings, steered])
+def test_a_stopped_run_ends_as_an_undisturbed_one(
+    recipe: Callable[[Path], dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = ganherd.train(recipe(tmp_path), run=tmp_path / "whole", quiet=True)
     tick = loop.Trainer.tick
 
     def stop_at_eight(self: loop.Trainer, step: int) -> None:
@@ -49,7 +62,7 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(tmp_path: Path, monkeypatch: p
 
     monkeypatch.setattr(loop.Trainer, "tick", stop_at_eight)
     with pytest.raises(Interrupted):
-        ganherd.train(settings(tmp_path), run=tmp_path / "parts", quiet=True)
+        ganherd.train(recipe(tmp_path), run=tmp_path / "parts", quiet=True)
     monkeypatch.setattr(loop.Trainer, "tick", tick)
     assert weights(ganherd.resume(tmp_path / "parts", quiet=True).path) == weights(whole.path)
 
@@ -81,3 +94,33 @@ def test_spans_of_the_run_stay_when_it_is_extended(tmp_path: Path) -> None:
 def test_mistakes_are_named(schedule: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         recipe_file.load({"train": {"schedules": [schedule]}})
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"train": {"augment_target": 0.6}}, "train.augment is empty"),
+        ({"train": {"augment_target": 0.6, "augment": ["flip"]}}, "no such sign"),  # the default is a critic
+    ],
+)
+def test_augmentation_that_cannot_be_steered_is_refused(sections: dict[str, Any], says: str) -> None:
+    with pytest.raises(UserError, match=says):
+        recipe_file.load(sections)
+
+
+def test_the_strength_of_augmentation_follows_the_discriminator(tmp_path: Path) -> None:
+    """Each member's own: it rises while its discriminator is surer of real images than the target."""
+    run = ganherd.train(steered(tmp_path), run=tmp_path / "run", quiet=True)
+    (file,) = (run.path / "checkpoints" / "step-00000012").glob("*.safetensors")
+    strength = load_file(file)["set.augment_probability"]
+    assert ((strength >= 0) & (strength <= 1)).all() and (strength != 0.5).any()
+    moved = (strength - 0.5) / (8 / 100)  # in whole moves of a batch in 100 images, unless it reached an end
+    inside = (strength > 0) & (strength < 1)
+    assert torch.allclose(moved[inside], moved[inside].round(), atol=1e-6)
+
+
+def test_frozen_layers_that_are_not_there_are_named(tmp_path: Path) -> None:
+    recipe = noise_recipe(tmp_path)
+    recipe["nets"]["frozen"] = ["layer.0"]
+    with pytest.raises(UserError, match=r"nets\.frozen names 'layer\.0'"):
+        ganherd.train(recipe, run=tmp_path / "run", quiet=True)

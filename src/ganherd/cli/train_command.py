@@ -23,7 +23,7 @@ from ganherd.util.text import say, show
 if TYPE_CHECKING:
     from ganherd.comm.communicator import Communicator
     from ganherd.recipe.schema import Recipe
-    from ganherd.training.finish import Run
+    from ganherd.training.finish import TrainedRun
 
 
 @dataclass
@@ -169,9 +169,11 @@ class TrainCommand:
         """Start this command on several ranks of this machine, and exit with their code; `budget` is the whole length."""
         from ganherd.cli.main import main
         from ganherd.training.ranks.spawn import spawn
+        from ganherd.training.setup.identity import refuse_objects
         from ganherd.training.variants import phases
 
         loaded = self.load()  # report mistakes once, before any rank starts
+        refuse_objects(loaded, (), ranks)
         if self.resume is None:
             phases.refuse(loaded)
         resolved = ["--budget", budget] if budget else []  # the last of equal options counts
@@ -190,7 +192,7 @@ class TrainCommand:
         if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
             self.show(done)
 
-    def train(self, comm: Communicator | None = None) -> Run:
+    def train(self, comm: Communicator | None = None) -> TrainedRun:
         """Train in this process, or as one of the ranks of `comm`, which all call this."""
         from ganherd.comm.ranks import run_on_all_ranks
         from ganherd.recipe import recipe_file
@@ -231,7 +233,7 @@ class TrainCommand:
                 self.trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
             self.resume, self.overrides = path, []
 
-    def show(self, run: Run) -> None:
+    def show(self, run: TrainedRun) -> None:
         """Show where the results of a run are, its scores and its verdict."""
         path, info = from_here(run.path), run.folder.info
         if self.as_json:

@@ -13,6 +13,7 @@ import numpy as np
 from ganherd.data import duplicates
 from ganherd.data.arrays import Array, RawData, TidyData, tidy
 from ganherd.data.keyed import shuffle
+from ganherd.data.readers import in_memory
 from ganherd.data.readers.class_folders import resized
 from ganherd.data.readers.named import read_named, read_path
 from ganherd.data.shards import shards
@@ -184,6 +185,8 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
 def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
     """Return the arrays of `data.source` before they are checked, and the name of the data set."""
     name = settings.source
+    if in_memory.is_in_memory(name):
+        return in_memory.read(name), in_memory.NAME
     if is_named_source(name):
         return read_named(settings), name
     path = expanded(name)

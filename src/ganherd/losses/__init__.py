@@ -82,6 +82,7 @@ for _name, _constant in {
     "wasserstein": "WASSERSTEIN",
     "wasserstein-gp": "WASSERSTEIN_GP",
     "hinge": "HINGE",
+    "relativistic-pairing": "RELATIVISTIC_PAIRING",
 }.items():
     LOSSES.add(_name, LossSpec(f"ganherd.losses.adversarial:{_constant}"))
 LOSSES.seal()

@@ -53,6 +53,10 @@ def _hinge(real: Tensor, fake: Tensor) -> Tensor:
     return relu(1.0 - real).mean(-1) + relu(1.0 + fake).mean(-1)
 
 
+def _paired(real: Tensor, fake: Tensor) -> Tensor:
+    return softplus(fake - real).mean(-1)
+
+
 def _raise_critic(fake: Tensor) -> Tensor:
     return -fake.mean(-1)
 
@@ -66,6 +70,8 @@ LEAST_SQUARES = Loss(_squares, lambda fake: 0.5 * (fake - 1.0).square().mean(-1)
 LEAST_SQUARES_SIGMOID = Loss(_squares_of_probabilities, lambda fake: (sigmoid(fake) - 1.0).square().mean(-1))
 WASSERSTEIN = Loss(_distance, _raise_critic, clip=True)
 HINGE = Loss(_hinge, _raise_critic)
+# Each real image is compared with a generated one (Jolicoeur-Martineau, 2018; R3GAN, 2024).
+RELATIVISTIC_PAIRING = Loss(_paired, lambda real, fake: _paired(fake, real), g_sees_real=True)
 
 
 def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Tensor, at: Tensor) -> Tensor:

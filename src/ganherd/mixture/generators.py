@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,6 +61,15 @@ class Generators:
         """Return the same generators on a device."""
         params, buffers = ({k: v.to(device) for k, v in each.items()} for each in (self.params, self.buffers))
         return Generators(self.net, self.members, copy_module(self.module).to(device), params, buffers)
+
+
+def with_weights(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
+    """Return a copy of a module that has these parameters and buffers, in evaluation mode."""
+    copy = copy_module(module)
+    with torch.no_grad():
+        for name, value in (*copy.named_parameters(), *copy.named_buffers()):
+            value.data = state[name].clone()
+    return copy.eval()
 
 
 def tensors_of(breeds: tuple[Generators, ...]) -> dict[str, Tensor]:

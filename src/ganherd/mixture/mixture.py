@@ -10,27 +10,32 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ganherd.data.units import Units, projected, to_data
 from ganherd.features.material import DrawnSamples
 from ganherd.herd import rng
 from ganherd.herd.state import takes_label
 from ganherd.mixture import mixture_files
-from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of
+from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of, with_weights
 from ganherd.mixture.mixture_files import BestMember, Neighbourhoods
 from ganherd.mixture.mixture_noise import draw_indices, draw_prior, path_between, portable_keys
 from ganherd.recipe import trust
 from ganherd.recipe.net_config import BreedConfig
 from ganherd.runs.folder import RunFolder, code_of, mixture_of
-from ganherd.util.errors import NotFinite, UserError
+from ganherd.util.errors import NotFinite, UserError, counted, few
 from ganherd.util.registry import GENERATORS
 from ganherd.util.user_code import importable_from
+from ganherd.viz import pictures
 from ganherd.viz.row_sheets import RowView
+from ganherd.viz.sheets import draw_samples
+
+if TYPE_CHECKING:
+    from ganherd.viz.pictures import Picture
 
 _BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
 _CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
@@ -40,7 +45,7 @@ _TUPLES = ("labels", "shape", "prior", "offset", "scale", "columns", "plane")
 _ARRAYS = {"label_of": np.int64, "weights": np.float64, "label_weights": np.float64}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Samples(DrawnSamples):
     """Generated samples with their labels, the members that generated them, and the names of all labels."""
 
@@ -56,8 +61,32 @@ class Samples(DrawnSamples):
         """Return what a picture of rows needs; None for images and points."""
         return None if self.points is None else RowView(self.columns, self.points)
 
+    def grid(self) -> Picture:
+        """Return a picture: images as a grid with their labels, points as a scatter plot, rows as histograms."""
+        return draw_samples(self.x, self.y, self.labels, member=self.member, view=self.view)
 
-@dataclass
+    def save(self, target: str | Path) -> Path:
+        """Write the samples to a .png or .svg picture, an .npz, a .csv, or a folder of images, and return its path.
+
+        Raises:
+            UserError: The target exists and is a folder, cannot be written, or has another ending.
+        """
+        from ganherd.mixture import sampling
+
+        return sampling.write(self, str(target))
+
+    def __repr__(self) -> str:
+        kind = "images" if self.x.ndim == 4 else "points" if self.points is None else "rows"
+        labels = [self.labels[k] for k in np.unique(self.y) if k >= 0]
+        of = f" of {few(labels, 10)}" if labels else ""
+        return f"<{counted(len(self), kind)} of shape {tuple(self.x.shape[1:])}{of}>"
+
+    def _repr_png_(self) -> bytes:
+        """Return the grid for a notebook."""
+        return pictures.png(self.grid())
+
+
+@dataclass(repr=False)
 class Mixture:
     """Generators with weights and labels. Most users only need `sample`."""
 
@@ -78,6 +107,15 @@ class Mixture:
     stream_version: int = rng.VERSIONS[-1]  # of the random streams of samples
     columns: tuple[str, ...] = ()  # names of the columns of rows
     plane: tuple[tuple[float, ...], ...] = ()  # [2, d] directions in which pictures show rows, see `units.main_plane`
+
+    def __repr__(self) -> str:
+        labels = f", labels {few(self.labels, 10)}" if self.labels else ""
+        seeds = f", {counted(self.replicas, 'seeds')}" if self.replicas > 1 else ""
+        return f"<Mixture of {counted(self.members, 'generators')}{seeds}, step {self.step:,}{labels}>"
+
+    def _repr_png_(self) -> bytes:
+        """Return a few samples for a notebook."""
+        return pictures.png(self.sample(64 if self.is_image else 1000).grid())
 
     @property
     def replicas(self) -> int:
@@ -159,6 +197,30 @@ class Mixture:
                 break
             first += breed.members
         return breed, breed.of(replica * breed.members + member - first)
+
+    def module(self, label: str | int | None = None, *, member: int | None = None, replica: int = 0) -> nn.Module:
+        """Return a generator as a plain module with its own weights, in evaluation mode.
+
+        It maps noise [B, latent] to samples in the units of the nets: a sample in those of the data is `x * scale + offset`.
+
+        Args:
+            label: The label that it generates, by name or number. Of several members with that label, the one of the largest
+                weight is returned. A generator that takes the label as an input is called with it: `module(z, y)`.
+            member: The number of the member, instead of a label.
+            replica: The replica.
+
+        Raises:
+            UserError: There is no such label, member or replica.
+        """
+        if member is None:
+            member = int(np.argmax(self.member_weights(self.label_number(label), replica)))
+        if not (0 <= member < self.members and 0 <= replica < self.replicas):
+            raise UserError(
+                f"there is no member {member} of replica {replica}; this mixture has {self.members} and {self.replicas}, counted "
+                "from 0."
+            )
+        breed, state = self.generator(member, replica)
+        return with_weights(breed.module, state)
 
     def prior_of(self, member: int) -> str:
         """Return the noise distribution of a member."""

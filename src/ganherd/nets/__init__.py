@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.nets import catalog
 from ganherd.util.errors import UserError
+from ganherd.util.objects import memory_objects
 from ganherd.util.registry import load_target
 from ganherd.util.user_code import load_own as load_own
 
@@ -70,10 +71,13 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
 def _build_foreign(
     role: catalog.Role, name: str, cls: Any, given: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> nn.Module:
-    """Build a user's class, which gets shape, latent and classes only if its constructor has arguments of these names."""
+    """Build a user's net. Its class, or the function that builds it, gets shape, latent and classes only if it takes these."""
     from torch import nn
 
-    if not (inspect.isclass(cls) and issubclass(cls, nn.Module)):
+    in_memory = memory_objects.is_in_memory(name)
+    name = memory_objects.label_of(name)
+    is_function = in_memory and not inspect.isclass(cls)
+    if not (is_function or (inspect.isclass(cls) and issubclass(cls, nn.Module))):
         raise UserError(f"the {role} {name} is not a class derived from torch.nn.Module")
     signature = inspect.signature(cls)
     arguments = {k: v for k, v in given.items() if k in signature.parameters} | dict(settings)
@@ -81,12 +85,16 @@ def _build_foreign(
         signature.bind(**arguments)
     except TypeError as error:
         raise UserError(
-            f"the {role} {name} does not take these settings ({error}): its constructor is {cls.__name__}{signature}"
+            f"the {role} {name} does not take these settings ({error}): its constructor is "
+            f"{getattr(cls, '__name__', name)}{signature}"
         ) from None
     try:
-        return _with_sizes(cls(**arguments), given)
+        module = cls(**arguments)
+        if isinstance(module, nn.Module):
+            return _with_sizes(module, given)
     except Exception as error:
         raise UserError(f"the {role} {name} could not be built: {_one_line(error)}") from error
+    raise UserError(f"the {role} {name} returns a {type(module).__name__}: it must return a torch.nn.Module")
 
 
 def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:

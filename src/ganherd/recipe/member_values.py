@@ -14,6 +14,10 @@ TRIAL_KEYS = (
     "loss.name",
     "loss.gp_weight",
     "loss.r1_weight",
+    "loss.r2_weight",
+    "loss.lecam_weight",
+    "loss.consistency_weight",
+    "loss.consistency_weight_fake",
     "optim.lr_g",
     "optim.lr_d",
     "optim.beta1",
@@ -49,6 +53,10 @@ SCHEDULED = {
     "optim.beta2": "beta2",
     "loss.gp_weight": "gp_weight",
     "loss.r1_weight": "r1",
+    "loss.r2_weight": "r2",
+    "loss.lecam_weight": "lecam",
+    "loss.consistency_weight": "consistency",
+    "loss.consistency_weight_fake": "consistency_fake",
     "train.augment_probability": "augment_probability",
 }
 

@@ -76,6 +76,8 @@ class NetsConfig(Section):
     discriminator: NetConfig = Field(NetConfig(name="small"), validate_default=True)
     # members with different generators, such as [{generator: dcgan, members: 2}, {generator: gran, members: 2}]
     breeds: list[BreedConfig] = []
+    # layers or parameters of the discriminator that are not trained, by how their names begin (FreezeD, with herd.start_from)
+    frozen: list[str] = []
     latent: int = Field(32, ge=1)  # random numbers from which a generator makes one sample
     # distribution of these numbers, one for all or one per member: N(0, 1), or uniform in [-1, 1]
     prior: Prior | Annotated[list[Prior], Field(min_length=1)] = "normal"

@@ -39,13 +39,16 @@ _MOST_BYTES = 2**20  # no recipe is this long; a wrong file must not fill the me
 RecipeSource = str | Path | RecipeData | Recipe
 
 
-def load(source: RecipeSource, overrides: Sequence[str] = (), *, is_own: bool = True) -> Recipe:
+def load(
+    source: RecipeSource, overrides: Sequence[str] = (), sections: RecipeData | None = None, *, is_own: bool = True
+) -> Recipe:
     """Return the recipe of a packaged name, a file or a mapping, with `key=value` overrides.
 
     A packaged name comes before a file of the same name: `./digits-wcgan` is the file. The user's own recipe gives leave to
     import the plug-ins that it names.
 
     Args:
+        sections: Sections of a recipe whose keys replace those of the source, before the overrides do.
         is_own: The recipe is the user's own, unless it is a file in a run folder. False: a recipe that comes from a run.
 
     Raises:
@@ -56,6 +59,11 @@ def load(source: RecipeSource, overrides: Sequence[str] = (), *, is_own: bool = 
     ganherd.util.errors.UserError: recipe: unknown key 'train.bacth'; did you mean 'train.batch'?
     """
     read = _read(source)
+    if sections:
+        own = _copy(sections)
+        _long_nets(own, {})
+        merge(read.data, own, read.lines)
+        read.lines.update(dict.fromkeys(_paths(own), "your settings"))
     for text in overrides:
         _override(read.data, read.lines, text)
     _drop_empty(read.data)
@@ -360,6 +368,19 @@ def _entry(here: list[Any], key: str, option: str) -> int:
     if not key.isdecimal() or int(key) >= len(here):
         raise UserError(f"{option}: the list has the entries 0 to {len(here) - 1}, and {key!r} is not one of them.")
     return int(key)
+
+
+def _paths(data: RecipeData, above: yaml_lines.Path = ()) -> Iterator[yaml_lines.Path]:
+    """Yield the path of every key that holds no section.
+
+    >>> list(_paths({"train": {"batch": 32}, "about": ""}))
+    [('train', 'batch'), ('about',)]
+    """
+    for key, value in data.items():
+        if isinstance(value, dict) and value:
+            yield from _paths(value, (*above, key))
+        else:
+            yield (*above, key)
 
 
 def _drop_empty(data: RecipeData) -> None:

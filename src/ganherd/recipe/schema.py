@@ -158,6 +158,15 @@ class LossConfig(Section):
         "all"  # parameters that are clipped; weights: not the gain and shift of batch norm
     )
     r1_weight: PerMember = 0.0  # gamma of the R1 penalty, half of which is added to the discriminator's loss
+    r2_weight: PerMember = 0.0  # gamma of the R2 penalty, the same at generated images
+    # standard deviation of noise on images by which R1 and R2 are estimated, without second derivatives; 0: exactly, with them
+    slope_noise: float = Field(0.0, ge=0)
+    lecam_weight: PerMember = 0.0  # weight of the LeCam regulariser, for few images
+    lecam_start: Steps = 1000  # steps after which it counts
+    # weight of the squared difference between logits of real images and of the same ones augmented (consistency regularisation)
+    consistency_weight: PerMember = 0.0
+    consistency_weight_fake: PerMember = 0.0  # the same for generated images (balanced consistency)
+    consistency_augment: list[Augmentation] = ["flip", "translation"]  # these augmentations
     class_weight: float = Field(1.0, ge=0)  # weight of the class loss, for discriminators that also classify (acgan)
     class_weight_g: float | None = Field(
         None, ge=0
@@ -234,12 +243,25 @@ class TrainConfig(Section):
     # DiffAugment: changes of real and generated images before the discriminator sees them
     augment: list[Augmentation] = []
     augment_probability: ChancePerMember = 1.0  # probability that an image is augmented
+    # adaptive augmentation: steer that probability of each member until its discriminator is this sure of real images (the mean
+    # sign of its logits; ADA has 0.6); null: the probability stays
+    augment_target: float | None = Field(None, gt=-1, lt=1)
+    augment_images: int = Field(500_000, ge=1)  # real images in which it moves from 0 to 1 at most
     # decay of the running average of the generator's weights, which the mixture uses; lower in the first steps
     ema: DecayPerMember | None = None
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"  # tf32, bf16: products on a GPU only
     # factors of settings that move while training, such as [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last: 0}]
     schedules: list[ScheduleConfig] = []
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
+
+    @model_validator(mode="after")
+    def _something_to_steer(self) -> TrainConfig:
+        if self.augment_target is not None and not self.augment:
+            raise refuse(
+                "train.augment_target train.augment",
+                "train.augment_target steers the probability of augmentation, and train.augment is empty: list some",
+            )
+        return self
 
     @model_validator(mode="after")
     def _updates_fit(self) -> TrainConfig:
@@ -337,6 +359,7 @@ class RunConfig(Section):
     watch: WatchConfig = WatchConfig()
     tensorboard: bool = False  # write metrics for TensorBoard
     wandb: Literal["off", "offline", "online"] = "off"  # log to Weights & Biases
+    mlflow: bool = False  # log to MLflow: to its server at MLFLOW_TRACKING_URI, or into the folder mlruns of the run
 
     @field_validator("sprites")
     @classmethod
@@ -386,6 +409,18 @@ class Recipe(Section):
                     f"{key} herd.members",
                     f"{key} cannot be neighbour in a herd of one member: set it to rollback or reseed",
                 )
+        return self
+
+    @model_validator(mode="after")
+    def _has_signs(self) -> Recipe:
+        """Refuse adaptive augmentation for critics, whose values have no zero."""
+        critics = [name for name in self.loss.names if name.startswith(("wasserstein", "relativistic"))]
+        if self.train.augment_target is not None and critics:
+            raise refuse(
+                "train.augment_target loss.name",
+                f"train.augment_target needs logits whose sign says real or generated, and those of loss.name {critics[0]} "
+                "have no such sign: take hinge or non-saturating, or leave it out",
+            )
         return self
 
     @model_validator(mode="after")

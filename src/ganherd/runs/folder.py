@@ -21,7 +21,7 @@ from ganherd.util.text import did_you_mean, printable
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
 _CHECKPOINT, _PART = re.compile(r"step-(\d{8,18})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
-NOT_OURS = ("tensorboard", "wandb")  # folders in which other programs write; W&B links to its last run
+NOT_OURS = ("tensorboard", "wandb", "mlruns")  # folders in which other programs write; W&B links to its last run
 
 
 class RunFolder:

@@ -147,6 +147,14 @@ def _stream_version(value: Any) -> int:
     return value
 
 
+class CallbackRecord(Record):
+    """A callback of the user, with which the run was started."""
+
+    name: Text
+    sha256: Text  # of its code and settings
+    changes_result: bool = False  # a resumed run needs the same one
+
+
 Tile = Annotated[list[Annotated[int, Field(ge=1, le=1 << 16)]], Field(min_length=5, max_length=5)]
 
 
@@ -168,6 +176,8 @@ class RunInfo(Record):
     budget: BudgetRecord | None = None
     members: Members | None = None
     data: Text | None = None
+    objects: dict[Text, Text] | None = None  # the sha256 of each object in memory that the recipe names
+    callbacks: list[CallbackRecord] | None = None
     plugins: list[PluginRecord] | None = None
     origins: list[OriginRecord] | None = None
     ranks: RanksRecord | None = None

@@ -26,6 +26,8 @@ PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
 # Digits of a number in an event. Those beyond depend on the number of ranks: products of several members at once are rounded
 # in another way than products of fewer.
 DIGITS = 9
+# Scores of a look at the members; a record has those of the last look, and its step as `looked`.
+LOOK_SCORES = ("spread", "returns", "tells", "differs", "copies")
 COSTS = ("cost_train", "cost_held_out")  # of the discriminators, if a recipe sets run.validation
 
 

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from ganherd.herd.breeds import Breeds
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import ROWS, Blueprint, finite_members
 from ganherd.recipe.strategy.share_config import ShareConfig
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
@@ -105,7 +105,7 @@ class Share(Strategy):
         assert isinstance(settings, ShareConfig)
         return cls(prepared.herd, settings, spans, MemberRanks.of(prepared)) if settings.layers else Strategy()
 
-    def __init__(self, herd: Herd, settings: ShareConfig, spans: Mapping[str, int], ranks: MemberRanks) -> None:
+    def __init__(self, herd: StackedHerd, settings: ShareConfig, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__()
         self.herd, self.ranks, self.every = herd, ranks, spans["every"]
         self.layers = shared_layers(settings, herd.breeds, herd.d, ranks.members)

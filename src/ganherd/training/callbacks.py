@@ -5,21 +5,36 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from ganherd.util.objects.memory_objects import fingerprint
+
 if TYPE_CHECKING:
+    from ganherd.training.finish import TrainedRun
     from ganherd.training.loop import Trainer
 
 
 class Callback:
-    """Take part in a training by overriding hooks.
+    """Take part in a training by overriding hooks. ganherd's own components are callbacks, too.
 
     The loop trains from stop to stop. At a stop it calls `on_arrival`, `on_stop` and `on_stop_end`, each on all callbacks in
     their order. A callback may read the trainer and call its methods, but never sets its attributes. On several ranks each rank
     has its own callbacks, and all ranks call the same hooks at the same step.
+
+    A class may set `every`, the number of steps between the stops that it needs, and `changes_result = True` if it changes the
+    members: without that it is refused when it does.
+
+    >>> class Losses(Callback):
+    ...     def on_record(self, trainer, record):
+    ...         print(record["step"], len(record["loss_g"]))
+    >>> import ganherd
+    >>> run = ganherd.train(budget=50, callbacks=[Losses()], run="runs/watched", quiet=True)
+    50 10
     """
 
     every = 0  # steps between the stops that this callback needs; 0: it needs no stops
+    changes_result = False  # whether it may change the members; then a resumed run needs the same callback
+    _fingerprint: str | None = None
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         """Act before the first step of this process."""
 
     def on_departure(self, trainer: Trainer) -> None:
@@ -47,6 +62,17 @@ class Callback:
     def on_event(self, trainer: Trainer, event: str, facts: Mapping[str, Any]) -> None:
         """Receive an event of events.jsonl. Called on the first rank only."""
 
+    def on_alarm(self, trainer: Trainer, alarm: str, member: int, facts: Mapping[str, Any]) -> None:
+        """Receive an alarm about a member when it begins, before the member is repaired.
+
+        Args:
+            alarm: `nan`, `diverged`, `collapse`, `cycling`, `dead_critic` or `memorising`.
+            facts: The name of the member, and the scores that raised the alarm.
+        """
+
+    def on_meeting(self, trainer: Trainer) -> None:
+        """Act after members have met at the current step, before a checkpoint may be saved."""
+
     def on_checkpoint(self, trainer: Trainer, step: int) -> None:
         """Act after the checkpoint of a step was saved, or was handed to the thread that writes it."""
 
@@ -59,11 +85,31 @@ class Callback:
     def on_train_end(self, trainer: Trainer) -> None:
         """Act after the last step: what happens here is not part of the state that a longer run continues from."""
 
+    def on_finish(self, trainer: Trainer, run: TrainedRun) -> None:
+        """Act when the run is finished: its mixture, scores and report are made. Called on the first rank only."""
+
+    def close(self) -> None:
+        """Release what the callback holds. Called once in each training, however it ends."""
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of its code and settings, as they were when this was first called: a training may change it."""
+        if self._fingerprint is None:
+            self._fingerprint = fingerprint(self)
+        return self._fingerprint
+
+    def implements(self, hook: str) -> bool:
+        """Return whether a hook does anything."""
+        return getattr(type(self), hook) is not getattr(Callback, hook)
+
+    def call(self, hook: str, trainer: Trainer, *values: Any) -> None:
+        """Call a hook by its name."""
+        getattr(self, hook)(trainer, *values)
+
 
 class Looks(Callback):
     """Check the health of members when it is due: before the first step, at regular intervals, and after the last step."""
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None and trainer.schedule.looks.every:
             self._look(trainer)  # a collapse is measured against the variety of fresh weights
 
@@ -103,6 +149,7 @@ class Meetings(Callback):
         step, strategy = trainer.step, trainer.strategy
         if strategy.meets_at(step):
             trainer.record_events(strategy.close(step, continues=step < trainer.schedule.last))
+            trainer.notify("on_meeting")
         if strategy.max_unsynced_steps and trainer.sync.at(step):
             trainer.record_events(strategy.end_unsynced(step))
 

@@ -63,7 +63,7 @@ class Checkpointer(Callback):
     def __init__(self, prepared: PreparedHerd) -> None:
         self._writer = AsyncCheckpointWriter.of(prepared.herd.device, prepared.ranks.is_single_process)
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None:  # so that the run can be resumed, and a member rolled back, from step 0 on
             self.save(trainer)
 

@@ -17,15 +17,12 @@ from ganherd.herd.breeds import Breed
 from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.rng import PRIORS
 from ganherd.herd.state import State, base_keys, buffers_of, members_of
-from ganherd.mixture import mixture as mixtures
-from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators
 from ganherd.mixture.mixture import Mixture
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.mixture.recalibration import recalibrate_batch_norm
 from ganherd.recipe.schema import NetConfig, Recipe
-from ganherd.recipe.trust import covers
-from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.folder import RunFolder
 from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
 from ganherd.runs.score_entry import Scores
 from ganherd.training.setup.assemble import PreparedHerd
@@ -37,17 +34,11 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run: its folder and its scores."""
+class TrainedRun:
+    """What a training returns: the folder of the finished run, and its scores."""
 
     path: Path  # absolute
     scores: Scores
-
-    @property
-    def mixture(self) -> Mixture:
-        """Load the mixture. Nets that are not ganherd's own are built if the recipe that was trained names them."""
-        facts = mixture_files.read_facts(mixture_of(self.path))
-        return mixtures.load(self.path, trust_code=covers(self.folder.recipe, facts))
 
     @property
     def folder(self) -> RunFolder:
@@ -97,7 +88,7 @@ class TimeReport(Finisher):
         product.log(f"Mixture saved after {used:.1f} s of the {self._whole:g} s budget, with {steps}{then}.")
 
 
-def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
+def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> TrainedRun:
     """Make the mixture on the first rank from the generators that all ranks export. The other ranks return at once."""
     prepared, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
     ranks, near = prepared.ranks, trainer.strategy.neighbourhoods(trainer.step)
@@ -105,7 +96,7 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
     exported = own if ranks.is_single_process else ranks.fetch_to_first(own, range(ranks.num_members))
     if not ranks.is_first:
         trainer.strategy.metrics()
-        return Run(folder.path.absolute(), {})
+        return TrainedRun(folder.path.absolute(), {})
 
     def mark_finished() -> None:
         left = trainer.strategy.metrics().get("profile")  # seconds per routine since the last record
@@ -130,7 +121,7 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> Run:
     return publish(product, finishers, mark_finished)
 
 
-def publish(product: Product, finishers: Sequence[Finisher], mark_finished: Callable[[], None]) -> Run:
+def publish(product: Product, finishers: Sequence[Finisher], mark_finished: Callable[[], None]) -> TrainedRun:
     """Save the mixture and let the finishers work on it, before and after `mark_finished` writes run.json."""
     product.mixture.save(product.folder.mixture)
     for finisher in finishers:
@@ -138,16 +129,16 @@ def publish(product: Product, finishers: Sequence[Finisher], mark_finished: Call
     mark_finished()
     for finisher in finishers:
         finisher.on_finished(product)
-    return Run(product.folder.path.absolute(), product.scores)
+    return TrainedRun(product.folder.path.absolute(), product.scores)
 
 
-def finish_part(trainer: Trainer) -> Run:
+def finish_part(trainer: Trainer) -> TrainedRun:
     """Mark the members of this job as finished; other jobs train the other members of the herd."""
     seconds, folder = round(trainer.seconds, 3), trainer.folder
     trainer.event("finish", seconds=seconds)
     if trainer.ranks.is_first:
         folder.write_info(state="finished", seconds=seconds, step=trainer.step, budget=trainer.budget.record())
-    return Run(folder.path.absolute(), {})
+    return TrainedRun(folder.path.absolute(), {})
 
 
 def make_mixture(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from ganherd.comm.ranks import Ranks
-from ganherd.herd.engine.engines import CompileReport, Engine, Herd, Plan, make_engine, never, no_report
+from ganherd.herd.engine.engines import CompileReport, Engine, Plan, StackedHerd, make_engine, never, no_report
 from ganherd.herd.engine.subset import SubsetEngine
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
@@ -115,18 +115,18 @@ class Trainer:
         """Add a callback, which is called after those that are there."""
         self.callbacks.append(callback)
         # the only hook that is called after every step
-        self._each_step = [c for c in self.callbacks if type(c).on_step_end is not Callback.on_step_end]
+        self._each_step = [callback for callback in self.callbacks if callback.implements("on_step_end")]
 
     def notify(self, hook: str, *values: Any) -> None:
         """Call a hook on all callbacks, in their order."""
         for callback in self.callbacks:
-            getattr(callback, hook)(self, *values)
+            callback.call(hook, self, *values)
 
     # -- the page -------------------------------------------------------------------------------------------------
 
     def train(self, stop: StopRequest) -> None:
         """Train to the last step. Raises `Interrupted` if a stop is requested before."""
-        self.notify("on_train_start")
+        self.notify("on_start")
         if self.state.arrived:  # at a stop whose work was not done when a rank was lost
             self._stop_here(stop, self.step, 0.0)
         while self.step < self.schedule.last:
@@ -166,7 +166,7 @@ class Trainer:
         self.strategy.poll()
         self.progress.at(step, self.seconds, self.state.tally.per_step)
         for callback in self._each_step:
-            callback.on_step_end(self, step)
+            callback.call("on_step_end", self, step)
 
     def next_stop(self) -> int:
         """Return the next step at which anything but training happens."""
@@ -180,7 +180,7 @@ class Trainer:
         return self.state.step
 
     @property
-    def herd(self) -> Herd:
+    def herd(self) -> StackedHerd:
         """The members of this rank."""
         return self.prepared.herd
 

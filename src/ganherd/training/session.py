@@ -20,16 +20,17 @@ from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.checkpoint import Checkpoint
 from ganherd.runs.folder import RunFolder, next_path
 from ganherd.training.budget import SecondPhase
+from ganherd.training.callbacks import Callback
 from ganherd.training.closing_time import estimate_closing
 from ganherd.training.endings import reported_end
-from ganherd.training.finish import Finisher, Run, TimeReport, finish_part, finish_run
+from ganherd.training.finish import Finisher, TimeReport, TrainedRun, finish_part, finish_run
 from ganherd.training.health import look_interval
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.recording.progress import Progress
 from ganherd.training.recording.tile_record import TileRecord
-from ganherd.training.recording.trackers import Trackers
+from ganherd.training.recording.trackers import trackers_of
 from ganherd.training.setup import preflight, start_times
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import make_strategy
@@ -39,6 +40,7 @@ from ganherd.training.setup.member_settings import schedules_of
 from ganherd.training.setup.rank_herd import build_herd
 from ganherd.training.setup.run_source import NewRun, RecordedRun, RunSource
 from ganherd.training.stop_request import StopRequest
+from ganherd.training.user_callbacks import UserCallback, check_callbacks
 from ganherd.training.variants import phases
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
@@ -57,6 +59,7 @@ class SessionOptions:
     quiet: bool = False
     trust_code: bool = False
     finishers: tuple[Finisher, ...] = ()
+    callbacks: tuple[Callback, ...] = ()  # of the user
     began: float = field(default_factory=time.monotonic)  # when the command was started: a time budget counts from then
     before: float = 0.0  # seconds of the command's budget that belong to its first phase, before `began`
     second_phase: SecondPhase | None = None  # what follows in the same command, within its time budget
@@ -84,16 +87,19 @@ class Session:
         self._held = ExitStack()  # locks and settings of the session
         self._training = ExitStack()  # what is open while it trains
 
-    def run(self) -> Run:
+    def run(self) -> TrainedRun:
         """Prepare, open, train and finish. A rank without members waits until the others have ended."""
         with self._held:
             if not self.prepare():
                 assert self.recovery is not None
                 return self.recovery.stand_by(self.ranks)
             self.open()
-            with ExitStack() as closing, reported_end(self), self._training:
-                self.train(closing)
-                return self.finish()
+            with ExitStack() as closing:
+                with reported_end(self), self._training:
+                    self.train(closing)
+                    done = self.finish()
+                self._notify_finished(done)  # the run stays finished if a callback fails now
+                return done
 
     def prepare(self) -> bool:
         """Check the request, load the data, build the herd, and plan its engine, its looks and its length.
@@ -137,8 +143,9 @@ class Session:
         board = None if settings.torus is None else (*settings.torus, settings.group_size)
         self.progress = Progress(names, self.options.quiet or not ranks.is_first, board)
         closing.callback(self.progress.close)
-        trackers = Trackers(folder, herd.recipe, ranks.is_first)
-        closing.callback(trackers.close)
+        users = [UserCallback(each, self.log) for each in (*trackers_of(herd.recipe), *self.options.callbacks)]
+        for callback in users:
+            closing.callback(callback.close)
         tile_record = [TileRecord(folder)] if has_kernels(herd.herd) else []
         trainer = self.trainer = Trainer(
             herd,
@@ -149,7 +156,7 @@ class Session:
             self.resumed,
             looks=self.looks,
             strategy=make_strategy(herd, self.meetings),
-            callbacks=[trackers, *tile_record],
+            callbacks=[*tile_record, *users],
             began=self._planned_at,
         )
         closing.callback(trainer.close)
@@ -174,7 +181,7 @@ class Session:
             )
         trainer.train(self.stop)
 
-    def finish(self) -> Run:
+    def finish(self) -> TrainedRun:
         """Make the mixture and let the finishers work on it."""
         trainer = self.trainer
         assert trainer is not None
@@ -191,6 +198,10 @@ class Session:
             self.recovery.done = done if self.ranks.is_first else None
         self.ranks.finish()
         return done
+
+    def _notify_finished(self, done: TrainedRun) -> None:
+        if self.trainer is not None and self.ranks.is_first:
+            self.trainer.notify("on_finish", done)
 
     @contextmanager
     def compile_bar(self) -> Iterator[CompileReport]:
@@ -242,9 +253,10 @@ def train(
     job: Communicator | None = None,
     part: range | None = None,
     finishers: Sequence[Finisher] = (),
+    callbacks: Sequence[Callback] = (),
     began: float | None = None,
     origin: Mapping[str, Any] | None = None,
-) -> Run:
+) -> TrainedRun:
     """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
 
     Args:
@@ -253,10 +265,11 @@ def train(
         job: The ranks, which all call this; None: run in this process only.
         part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
         finishers: Work on the mixture, for example score it.
+        callbacks: The user's callbacks, which are called after ganherd's own; for one process.
         began: When the command was started, on the clock of `time.monotonic`: a time budget counts from then. Default: now.
         origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
     """
-    options = _options(quiet, trust_code, finishers, began)
+    options = _options(quiet, trust_code, finishers, callbacks, began)
     if phases.pending(recipe) is not None:
         if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
@@ -281,36 +294,42 @@ def resume(
     job: Communicator | None = None,
     *,
     finishers: Sequence[Finisher] = (),
+    callbacks: Sequence[Callback] = (),
     began: float | None = None,
     stopping: Sequence[int] = (),
-) -> Run:
+) -> TrainedRun:
     """Continue a run exactly from its last checkpoint.
 
     Args:
         overrides: Settings of the recipe to change; only train.budget and run.scores may differ.
         job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
         finishers: Work on the mixture, for example score it.
+        callbacks: The user's callbacks, which are called after ganherd's own; for one process.
         began: When the command was started, on the clock of `time.monotonic`; a new time budget counts from then. Default: now.
         stopping: Replicas that are not trained any more from here on: the worst trials of a sweep.
     """
-    options = replace(_options(quiet, trust_code, finishers, began), stopping=tuple(stopping))
+    options = replace(_options(quiet, trust_code, finishers, callbacks, began), stopping=tuple(stopping))
     if job is None:
         return _resumed(RecordedRun(Path(path), overrides), options)
     recovery = Recovery(job.latest)
     recovery.path = Path(path)
 
-    def again(where: Path) -> Run:
+    def again(where: Path) -> TrainedRun:
         return _resumed(RecordedRun(where, overrides), options, recovery)
 
     return recovery.through(lambda: again(Path(path)), again)
 
 
-def _options(quiet: bool, trust_code: bool, finishers: Sequence[Finisher], began: float | None) -> SessionOptions:
-    return SessionOptions(quiet, trust_code, tuple(finishers), time.monotonic() if began is None else began)
+def _options(
+    quiet: bool, trust_code: bool, finishers: Sequence[Finisher], callbacks: Sequence[Callback], began: float | None
+) -> SessionOptions:
+    check_callbacks(tuple(callbacks))
+    now = time.monotonic() if began is None else began
+    return SessionOptions(quiet, trust_code, tuple(finishers), tuple(callbacks), now)
 
 
 @refused_if_too_large(is_resumed=True)
-def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | None = None) -> Run:
+def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | None = None) -> TrainedRun:
     return Session(source, options, recovery).run()
 
 
@@ -322,7 +341,7 @@ def _second_phase(recipe: Recipe, herd: PreparedHerd, began: float) -> SecondPha
     return SecondPhase(recipe.herd.first.share, closing, starts[-1] if starts else None, time.monotonic() - began)
 
 
-def _train_two_phases(whole: NewRun, options: SessionOptions) -> Run:
+def _train_two_phases(whole: NewRun, options: SessionOptions) -> TrainedRun:
     """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
     Both phases together have the budget. If the call is interrupted, the same call continues where it stopped.

@@ -19,6 +19,7 @@ from typing import Any
 from ganherd.util.errors import UserError
 from ganherd.util.version import PACKAGE
 
+_NO_FILES = ("", "__main__", "memory")  # modules that lie in no folder: see also `memory_objects`
 _FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # searched before the current one
 
 
@@ -44,7 +45,7 @@ def folders_with(names: Iterable[str], places: Sequence[str]) -> list[str]:
             the error about it can list them.
     """
     result: list[str] = []
-    for top in {_top(name): None for name in names if _top(name) not in ("", "__main__")}:
+    for top in {_top(name): None for name in names if _top(name) not in _NO_FILES}:
         holding = [place for place in places if PathFinder.find_spec(top, [place])]
         result += holding[:1] if holding or PathFinder.find_spec(top) else places
     return list(dict.fromkeys(result))
@@ -77,11 +78,15 @@ def import_name(name: str) -> Any:
 
 
 def load_own(name: str, what: str, trust_code: bool) -> Any:
-    """Import a user's `package.module:name` if it is trusted.
+    """Import a user's `package.module:name` if it is trusted, or return the object in memory that has the name.
 
     Args:
         what: What messages call it.
     """
+    if _top(name) == "memory":
+        from ganherd.util.objects import memory_objects
+
+        return memory_objects.find_trusted(name, what, trust_code)
     if not trust_code:
         raise UserError(
             f"the {what} {name} is code that is not ganherd's: give --trust-code (trust_code=True in Python) if you trust it."

@@ -12,7 +12,7 @@ from recipes import tiny_data, tiny_recipe
 from torch import nn
 
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Herd, Plan
+from ganherd.herd.engine.engines import Plan, StackedHerd
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble
 
@@ -24,12 +24,12 @@ class OwnNet(nn.Module):
 
 
 @pytest.fixture
-def herd(tmp_path: Path) -> Herd:
+def herd(tmp_path: Path) -> StackedHerd:
     return assemble(recipe_file.load(tiny_recipe(tiny_data(tmp_path / "data.npz")))).herd
 
 
 @pytest.fixture
-def tried(herd: Herd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], tuple]:
+def tried(herd: StackedHerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[dict[str, str]], tuple]:
     """Choose an engine for own nets on a GPU whose trials fail for these reasons, by the name of the engine."""
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(autotune, "_candidates", lambda herd, settings: [GRAPH])
@@ -39,7 +39,7 @@ def tried(herd: Herd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
         trials: list[str] = []
         notes: list[str] = []
 
-        def failure(herd: Herd, plan: Plan, report: object) -> str:
+        def failure(herd: StackedHerd, plan: Plan, report: object) -> str:
             trials.append(plan.name)
             return failures.get(plan.name, "")
 
@@ -50,7 +50,7 @@ def tried(herd: Herd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callab
     return choose
 
 
-def test_packaged_nets_need_no_trial(herd: Herd, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packaged_nets_need_no_trial(herd: StackedHerd, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not herd.has_own_nets
     monkeypatch.setattr(herd.d, "module", OwnNet())
     assert herd.has_own_nets
@@ -89,7 +89,7 @@ def test_changed_code_of_a_net_is_tried_again(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize(("chunk", "resident", "name"), [(3, True, "graph"), (2, True, "fused"), (3, False, "fused")])
 def test_the_rule_takes_a_graph_if_state_and_data_fit(
-    herd: Herd, chunk: int, resident: bool, name: str, monkeypatch: pytest.MonkeyPatch
+    herd: StackedHerd, chunk: int, resident: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(herd, "device", torch.device("cuda"))
     monkeypatch.setattr(type(herd.feed), "resident", resident)

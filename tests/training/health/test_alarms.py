@@ -18,9 +18,10 @@ from ganherd.herd.state import members_of
 from ganherd.recipe import recipe_file
 from ganherd.runs import run_status, status_text
 from ganherd.runs.folder import RunFolder
+from ganherd.runs.records import LOOK_SCORES
 from ganherd.training import loop
 from ganherd.training.health.alarms import ALARMS, LIMITS, Alarms
-from ganherd.training.health.monitor import SCORES, Monitor, _called, below
+from ganherd.training.health.monitor import Monitor, _called, below
 from ganherd.training.health.repair import repair
 from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import assemble
@@ -158,7 +159,7 @@ def test_scores_of_the_looks_stand_in_the_metrics(tmp_path: Path) -> None:
     lines = RunFolder(tmp_path / "run").metrics()
     assert [(line["step"], line.get("looked")) for line in lines] == [(3, None), (6, 4), (9, 8), (12, 12)]
     for line in lines[1:]:
-        assert all(len(line[name]) == 3 for name in SCORES)
+        assert all(len(line[name]) == 3 for name in LOOK_SCORES)
 
 
 # -- what follows -----------------------------------------------------------------------------------------------------

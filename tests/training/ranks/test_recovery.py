@@ -11,7 +11,7 @@ import pytest
 
 from ganherd.comm.backends.local import Local
 from ganherd.comm.communicator import RankLost, Survivors
-from ganherd.training.finish import Run
+from ganherd.training.finish import TrainedRun
 from ganherd.training.ranks.recovery import Recovery
 from ganherd.util.errors import Interrupted
 
@@ -34,7 +34,7 @@ class Two(One):
         return Survivors(One(), (0,), (1,))
 
 
-def lost() -> Run:
+def lost() -> TrainedRun:
     raise RankLost("rank 1 is gone")
 
 
@@ -48,18 +48,18 @@ def handlers_are_as_before() -> Iterator[None]:
 def test_ranks_that_look_for_each_other_stop(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(Interrupted, match="stopped by SIGUSR1, and a rank was lost; the last checkpoint is whole"):
-        Recovery(Two(asked=True)).through(lost, lambda path: Run(path, {}), tmp_path)
+        Recovery(Two(asked=True)).through(lost, lambda path: TrainedRun(path, {}), tmp_path)
 
 
 def test_ranks_that_get_ready_again_know_of_it_when_the_loop_begins(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
     rescue, asked = Recovery(Two(asked=False)), []
 
-    def resume(path: Path) -> Run:
+    def resume(path: Path) -> TrainedRun:
         asked.append(rescue.signals.name)
         os.kill(os.getpid(), signal.SIGUSR1)
         asked.append(rescue.signals.name)
-        return Run(path, {})
+        return TrainedRun(path, {})
 
     rescue.through(lost, resume, tmp_path)
     assert asked == ["", "SIGUSR1"]

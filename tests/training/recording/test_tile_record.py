@@ -34,14 +34,14 @@ def trainer(*others: dict[str, list[int]], is_first: bool = True) -> Any:
 def test_shapes_of_all_ranks_are_recorded_before_the_first_step(folder: RunFolder) -> None:
     record = TileRecord(folder)
     tiles._used["product a"] = TileShape(*ONE)
-    record.on_train_start(trainer({"product b": TWO}))
+    record.on_start(trainer({"product b": TWO}))
     assert folder.info.tiles == {"product a": ONE, "product b": TWO} and folder.info.seed == 3
 
 
 def test_shapes_that_are_used_later_are_added_at_a_checkpoint(folder: RunFolder) -> None:
     record = TileRecord(folder)
     tiles._used["product a"] = TileShape(*ONE)
-    record.on_train_start(trainer())
+    record.on_start(trainer())
     tiles._used["product b"] = TileShape(*TWO)
     record.on_checkpoint(trainer(), 10)
     assert folder.info.tiles == {"product a": ONE, "product b": TWO}
@@ -56,7 +56,7 @@ def test_a_resumed_run_starts_with_the_recorded_shapes(folder: RunFolder) -> Non
 def test_only_the_first_rank_writes(folder: RunFolder) -> None:
     record = TileRecord(folder)
     tiles._used["product a"] = TileShape(*ONE)
-    record.on_train_start(trainer(is_first=False))
+    record.on_start(trainer(is_first=False))
     assert folder.info.tiles is None
 
 

@@ -1,4 +1,4 @@
-"""TensorBoard and W&B get what metrics.jsonl says, scores of the looks included; extras that are missing are missed first."""
+"""TensorBoard, W&B and MLflow get what metrics.jsonl holds, a resumed run included; packages that are missing are named first."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import recipes
 import run_files
 import tiny_runs
 
+import ganherd
+from ganherd import UserError
+from ganherd.runs.records import LOOK_SCORES
 from ganherd.training import loop
-from ganherd.training.health.monitor import SCORES
 from ganherd.training.recording import trackers
 
 Curves = dict[str, dict[int, float]]  # by name, then by step
@@ -42,8 +44,8 @@ def recorded(run: Path) -> Curves:
         wanted.setdefault("rate", {})[line["step"]] = line["rate"]
         for name, values in line.items():
             for m, value in enumerate(values if isinstance(values, list) else []):
-                if name not in SCORES or not math.isnan(float(value)):
-                    step = line["looked"] if name in SCORES else line["step"]
+                if name not in LOOK_SCORES or not math.isnan(float(value)):
+                    step = line["looked"] if name in LOOK_SCORES else line["step"]
                     wanted.setdefault(f"{name}/{m}", {})[step] = float(value)
     return wanted
 
@@ -65,25 +67,17 @@ def test_a_resume_leaves_no_point_twice_in_tensorboard(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
 ) -> None:
     pytest.importorskip("tensorboard")
-    settings = recipes.noise_recipe(tmp_path, "12steps", tensorboard=True)
-    tick = loop.Trainer.tick
-
-    def dying(self: loop.Trainer, step: int) -> None:
-        tick(self, step)
-        if step == killed_at:
-            raise processes.Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(loop.Trainer, "tick", dying)
-        with pytest.raises(processes.Killed):
-            tiny_runs.train(tmp_path / "run", settings)
-    tiny_runs.resume(tmp_path / "run", "14steps")
+    killed_and_resumed(tmp_path, monkeypatch, killed_at, tensorboard=True)
     same(tensorboard_curves(tmp_path / "run"), recorded(tmp_path / "run"))
 
 
 def tensorboard_curves(run: Path) -> Curves:
+    return board_curves(run / "tensorboard")
+
+
+def board_curves(folder: Path) -> Curves:
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = reading.EventAccumulator(str(run / "tensorboard"))
+    events = reading.EventAccumulator(str(folder))
     events.Reload()
     points = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
     assert all(len(dict(each)) == len(each) for each in points.values())
@@ -128,26 +122,142 @@ def wandb_records(raw: bytes) -> Iterator[bytes]:
             whole = b""
 
 
-def test_a_score_that_is_not_known_has_no_point_and_a_loss_that_is_nan_has_one() -> None:
-    written: list[tuple[int, dict[str, float]]] = []
-    tracking = trackers.Trackers.__new__(trackers.Trackers)
-    tracking._writers = [lambda step, values: written.append((step, values))]
-    losses = {"loss_g": [math.nan, 1.0], "loss_d": None}
-    tracking.record({"step": 6, "rate": 9.5, **losses, "looked": 4, "spread": [0.5, math.nan], "tells": [1.0, 0.5]})
-    tracking.record({"step": 9, "rate": 9.0, **losses})
-    (at, seen), (step, values), (last, _) = written
-    assert (at, step, last) == (4, 6, 9)
-    assert seen == {"spread/0": 0.5, "tells/0": 1.0, "tells/1": 0.5}
-    assert math.isnan(values["loss_g/0"]) and (values["loss_g/1"], values["rate"]) == (1.0, 9.5)
+def test_wandb_continues_a_resumed_run_and_writes_no_step_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb = pytest.importorskip("wandb")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    killed_and_resumed(tmp_path, monkeypatch, 11, wandb="offline")
+    wandb.teardown()
+    files = sorted((tmp_path / "run" / "wandb").glob("offline-run-*/run-*.wandb"))
+    assert len(files) == 2 and len({file.name for file in files}) == 1  # one run of W&B, in two parts
+    parts = [wandb_curves(file) for file in files]
+    joined: Curves = {}
+    for part in parts:
+        for name, curve in part.items():
+            assert not set(joined.get(name, {})) & set(curve), name
+            joined.setdefault(name, {}).update(curve)
+    compare_resumed(joined, recorded(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("killed_at", [2, 8, 11])
+def test_mlflow_continues_a_resumed_run_and_writes_no_step_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, killed_at: int
+) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    killed_and_resumed(tmp_path, monkeypatch, killed_at, mlflow=True)
+    compare_resumed(mlflow_curves(tmp_path / "run" / "mlruns"), recorded(tmp_path / "run"))
+
+
+def test_mlflow_has_every_curve_and_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    run, wanted = trained(tmp_path, mlflow=True)
+    same(mlflow_curves(run / "mlruns"), wanted)
+    (only,) = mlflow_runs(run / "mlruns")
+    assert only.info.status == "FINISHED" and only.info.run_name == "run"
+    assert only.data.params["train.batch"] == "8" and only.data.params["nets.generator.name"] == "small"
+
+
+def test_trackers_are_callbacks_with_settings_of_their_own(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    pytest.importorskip("mlflow")
+    each = [ganherd.TensorBoard(tmp_path / "board"), ganherd.MLflow(tmp_path / "store", experiment="mine")]
+    settings = recipes.noise_recipe(tmp_path, "6steps")
+    run = ganherd.train(settings, run=tmp_path / "run", quiet=True, finishers=(), callbacks=each)
+    run.resume("12steps", quiet=True, finishers=())
+    wanted = recorded(run.path)
+    same(board_curves(tmp_path / "board"), wanted)
+    same(mlflow_curves(tmp_path / "store", "mine"), wanted)
+    assert not (run.path / "tensorboard").exists() and not (run.path / "mlruns").exists()
+
+
+def test_a_tracker_that_fails_is_named_and_the_run_stays_resumable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("tensorboard")
+
+    def fail(*_: object) -> None:
+        raise OSError("no route to the server")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trackers.TensorBoard, "write", fail)
+        with pytest.raises(
+            UserError, match=r"the callback TensorBoard failed in on_record at step 3 \(OSError: no route"
+        ):
+            tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "12steps", tensorboard=True))
+    tiny_runs.resume(tmp_path / "run")
+    same(tensorboard_curves(tmp_path / "run"), recorded(tmp_path / "run"))
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"mlflow": 3}', '{"mlflow": {"id": [], "step": "x"}}'])
+def test_a_damaged_memory_of_trackers_is_no_memory(tmp_path: Path, content: str) -> None:
+    pytest.importorskip("mlflow")
+    (tmp_path / trackers.MEMORY).write_text(content)
+    tracker = trackers.MLflow()
+    assert tracker.recall(tmp_path) == {}
+    tracker.remember(tmp_path, id="a", step=4)
+    assert tracker.recall(tmp_path) == {"id": "a", "step": 4}
+
+
+def killed_and_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, **settings: Any) -> None:
+    """Train to step 12, killed at a step, and resume it to step 14."""
+    tick = loop.Trainer.tick
+
+    def dying(self: loop.Trainer, step: int) -> None:
+        tick(self, step)
+        if step == at:
+            raise processes.Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(loop.Trainer, "tick", dying)
+        with pytest.raises(processes.Killed):
+            tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "12steps", **settings))
+    tiny_runs.resume(tmp_path / "run", "14steps")
+
+
+def compare_resumed(result: Curves, wanted: Curves) -> None:
+    """Compare all curves; a rate is wall-clock time, and that of a repeated step is the one of the first time."""
+    assert set(result["rate"]) == set(wanted["rate"])
+    same({k: v for k, v in result.items() if k != "rate"}, {k: v for k, v in wanted.items() if k != "rate"})
+
+
+def mlflow_client(store: Path) -> Any:
+    with trackers._file_store():
+        client = pytest.importorskip("mlflow").MlflowClient(store.as_uri())
+        client.search_experiments()
+    return client
+
+
+def mlflow_runs(store: Path, experiment: str = "ganherd") -> list[Any]:
+    client = mlflow_client(store)
+    return list(client.search_runs([client.get_experiment_by_name(experiment).experiment_id]))
+
+
+def mlflow_curves(store: Path, experiment: str = "ganherd") -> Curves:
+    client = mlflow_client(store)
+    (run,) = mlflow_runs(store, experiment)
+    points = {
+        name: [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, name)]
+        for name in run.data.metrics
+    }
+    assert all(len(dict(each)) == len(each) for each in points.values())
+    return {name: dict(each) for name, each in points.items()}
 
 
 def test_a_run_without_trackers_writes_for_none(tmp_path: Path) -> None:
     run, _ = trained(tmp_path)
-    assert not (run / "tensorboard").exists() and not (run / "wandb").exists()
+    assert not (run / "tensorboard").exists() and not (run / "wandb").exists() and not (run / "mlruns").exists()
 
 
 @pytest.mark.parametrize(
-    ("setting", "extra"), [("run.tensorboard=true", "ganherd[tensorboard]"), ("run.wandb=offline", "ganherd[wandb]")]
+    ("setting", "extra"),
+    [
+        ("run.tensorboard=true", "ganherd[tensorboard]"),
+        ("run.wandb=offline", "ganherd[wandb]"),
+        ("run.mlflow=true", "ganherd[mlflow]"),
+    ],
 )
 def test_an_extra_that_is_not_installed_is_missed_before_anything_is_made(
     tmp_path: Path, setting: str, extra: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

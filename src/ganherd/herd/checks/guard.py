@@ -26,7 +26,7 @@ from ganherd.herd.checks.flops import count_operations
 from ganherd.herd.checks.module_copies import short_message
 from ganherd.herd.checks.plain_pytorch import ADAM, PlainGan, Snapshot
 from ganherd.herd.checks.trial import SEATS, SMALL_EXTENT, ComparisonTask, Extent, batch_sizes, feed_of, rules_of
-from ganherd.herd.engine.engines import Engine, Herd, Plan
+from ganherd.herd.engine.engines import Engine, Plan, StackedHerd
 from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.lowering.vmap import slow_operations
 from ganherd.herd.state import State, buffers_of, build_seeded, new_state
@@ -177,7 +177,7 @@ def _severity(agreement: Agreement) -> tuple[bool, float]:
     return bool(agreement.why), agreement.difference
 
 
-def _snapshot(herd: Herd, sums: Tensor | None, row: int) -> Snapshot:
+def _snapshot(herd: StackedHerd, sums: Tensor | None, row: int) -> Snapshot:
     """Copy one member of an engine's herd, like `PlainGan.snapshot`.
 
     Args:
@@ -195,7 +195,7 @@ def _snapshot(herd: Herd, sums: Tensor | None, row: int) -> Snapshot:
     return out
 
 
-def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Herd:
+def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> StackedHerd:
     """Return the herd that engines train."""
     sources = {"lr_g": "lr", "lr_d": "lr", "beta1": "beta1", "beta2": "beta2"}
     settings = {name: [ADAM[source]] * len(SEATS) for name, source in sources.items()}
@@ -203,4 +203,4 @@ def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Herd:
     if task.traits is not None:
         (g if task.kind == "g" else d).adopt(task.traits)
     feed = feed_of(task, extent, dtype)
-    return Herd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))
+    return StackedHerd(Breeds([("net", g, len(SEATS))]), d, state, rules_of(task, extent), feed, torch.device("cpu"))

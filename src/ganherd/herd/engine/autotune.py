@@ -20,8 +20,8 @@ from torch import nn
 from ganherd.herd.checks.module_copies import short_message
 from ganherd.herd.engine.engines import (
     CompileReport,
-    Herd,
     Plan,
+    StackedHerd,
     measure_rate,
     memory_per_member,
     no_report,
@@ -43,7 +43,9 @@ _IMMEDIATELY = 1e-9  # seconds; ends a measurement that only has to succeed afte
 _GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
 
 
-def choose(herd: Herd, settings: Settings, log: Callable[[str], None], report: CompileReport = no_report) -> Plan:
+def choose(
+    herd: StackedHerd, settings: Settings, log: Callable[[str], None], report: CompileReport = no_report
+) -> Plan:
     """Return the fastest plan that the settings allow: by a rule on a GPU, from the cache or by measurement on a CPU.
 
     Raises:
@@ -72,7 +74,7 @@ def choose(herd: Herd, settings: Settings, log: Callable[[str], None], report: C
     return _fastest(herd, plans, log)
 
 
-def _fastest(herd: Herd, plans: list[Plan], log: Callable[[str], None]) -> Plan:
+def _fastest(herd: StackedHerd, plans: list[Plan], log: Callable[[str], None]) -> Plan:
     """Return the fastest of several plans, from the cache or by measurement."""
     cache = cache_home() / "engines.json"
     identity = _identity(herd, plans)
@@ -91,7 +93,7 @@ def _fastest(herd: Herd, plans: list[Plan], log: Callable[[str], None]) -> Plan:
     return best
 
 
-def _candidates(herd: Herd, settings: Settings) -> list[Plan]:
+def _candidates(herd: StackedHerd, settings: Settings) -> list[Plan]:
     """Return the plans that the settings and the device allow; only one on a GPU, because the fastest one is known there."""
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
@@ -106,7 +108,7 @@ def _candidates(herd: Herd, settings: Settings) -> list[Plan]:
     return [Plan(name, chunk, count, str(herd.device)) for name in names for count in threads]
 
 
-def _tried(herd: Herd, settings: Settings, log: Callable[[str], None], report: CompileReport) -> Plan | None:
+def _tried(herd: StackedHerd, settings: Settings, log: Callable[[str], None], report: CompileReport) -> Plan | None:
     """Return the plan for nets of the user on a GPU, if a trial on a copy of the state succeeds; otherwise None.
 
     A user's net may do what a graph cannot capture, or what cannot be fused.
@@ -130,7 +132,7 @@ def _tried(herd: Herd, settings: Settings, log: Callable[[str], None], report: C
     return None
 
 
-def _failure(herd: Herd, plan: Plan, report: CompileReport) -> str:
+def _failure(herd: StackedHerd, plan: Plan, report: CompileReport) -> str:
     """Return why a plan cannot train a copy of the herd; empty if it can."""
     try:
         trial_engine(herd, plan).prepare(report)
@@ -141,7 +143,7 @@ def _failure(herd: Herd, plan: Plan, report: CompileReport) -> str:
     return ""
 
 
-def _measure(herd: Herd, plans: list[Plan]) -> dict[Plan, float]:
+def _measure(herd: StackedHerd, plans: list[Plan]) -> dict[Plan, float]:
     """Return the member-steps per second of each plan. On a CPU, slow plans are left out if the measurement takes too long."""
     rates: dict[Plan, float] = {}
     began = time.perf_counter()
@@ -162,7 +164,7 @@ def _best(rates: dict[Plan, float]) -> Plan:
     return max((plan for plan in rates if plan.threads == fewest), key=lambda plan: rates[plan])
 
 
-def cannot_be_fused(herd: Herd) -> str:
+def cannot_be_fused(herd: StackedHerd) -> str:
     """Return why the nets cannot run for all members at once, e.g. control flow that depends on inputs; empty if they can."""
     try:
         _try_step(herd, fused=True)
@@ -173,7 +175,7 @@ def cannot_be_fused(herd: Herd) -> str:
     return ""
 
 
-def _try_step(herd: Herd, fused: bool) -> None:
+def _try_step(herd: StackedHerd, fused: bool) -> None:
     """Train a copy of one member of each breed for one step; raise `UserError` if it does not fit into memory."""
     smaller = advice("Lower train.batch, use smaller nets, or free memory there")
     with _refuse_if_too_large("one member", herd.device, f"{smaller}."):
@@ -181,7 +183,7 @@ def _try_step(herd: Herd, fused: bool) -> None:
             train_copy(herd, block, breed, fused)
 
 
-def _refuse_chunk(herd: Herd, plan: Plan) -> None:
+def _refuse_chunk(herd: StackedHerd, plan: Plan) -> None:
     """Raise if the chunk that the recipe sets does not fit into the memory of the device; tried on a copy of the state."""
     smaller = "Lower it, or leave it out: ganherd then takes as many members as fit."
     with _refuse_if_too_large(f"engine.chunk {plan.chunk}", herd.device, smaller):
@@ -200,7 +202,7 @@ def _refuse_if_too_large(subject: str, device: torch.device, smaller: str) -> It
         raise UserError(f"{problem}. {smaller}") from error
 
 
-def _chunk(herd: Herd, settings: Settings) -> int:
+def _chunk(herd: StackedHerd, settings: Settings) -> int:
     """Return how many members train on the device at once; 1 if only its measurement runs out of memory."""
     try:
         return max(1, min(herd.num_members, _limit(herd, settings) // _bytes_per_member(herd)))
@@ -213,7 +215,7 @@ def _chunk(herd: Herd, settings: Settings) -> int:
     return 1
 
 
-def _bytes_per_member(herd: Herd) -> int:
+def _bytes_per_member(herd: StackedHerd) -> int:
     """Return the memory that a member takes while it trains; on a GPU from the cache if it was measured before."""
     if herd.device.type != "cuda":
         return memory_per_member(herd)
@@ -226,7 +228,7 @@ def _bytes_per_member(herd: Herd) -> int:
     return measured
 
 
-def _limit(herd: Herd, settings: Settings) -> int:
+def _limit(herd: StackedHerd, settings: Settings) -> int:
     """Return the bytes that members may take on the device."""
     if settings.memory is not None:
         return parse_bytes(settings.memory)
@@ -236,7 +238,7 @@ def _limit(herd: Herd, settings: Settings) -> int:
     return available_memory() // 2
 
 
-def _identity(herd: Herd, plans: list[Plan]) -> str:
+def _identity(herd: StackedHerd, plans: list[Plan]) -> str:
     """Return a hash of all that the choice depends on: the machine, the nets, the rules and the sizes."""
     gpu = torch.cuda.get_device_name(herd.device) if herd.device.type == "cuda" else ""
     rules = {name: value for name, value in vars(herd.rules).items() if name != "game"} | {

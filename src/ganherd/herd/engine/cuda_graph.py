@@ -11,8 +11,8 @@ from torch import Tensor
 from ganherd.herd.engine.engines import (
     CompileReport,
     Engine,
-    Herd,
     Plan,
+    StackedHerd,
     StopCheck,
     Tick,
     collecting,
@@ -36,7 +36,7 @@ class GraphEngine(Engine):
     Graphs hold whole periods. A period is the shortest sequence of steps that repeats: skip_d + 1 of them.
     """
 
-    def __init__(self, herd: Herd, plan: Plan) -> None:
+    def __init__(self, herd: StackedHerd, plan: Plan) -> None:
         super().__init__(herd, plan)
         device, n = herd.device, herd.num_members
         self._period = herd.rules.skip_d + 1

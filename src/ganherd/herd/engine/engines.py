@@ -37,7 +37,7 @@ _VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, first steps of t
 
 
 @dataclass
-class Herd:
+class StackedHerd:
     """Everything that a training step needs: blueprints of the nets, the stacked state, the rules of a step and the feed."""
 
     breeds: Breeds
@@ -136,7 +136,7 @@ def no_report(done: int, total: int) -> None:
 class Engine:
     """Train a herd from one step to another. `loop` and `fused` differ only in the number of members in one call."""
 
-    def __init__(self, herd: Herd, plan: Plan, rows: Collection[int] | None = None) -> None:
+    def __init__(self, herd: StackedHerd, plan: Plan, rows: Collection[int] | None = None) -> None:
         """Prepare the steps of each breed.
 
         Args:
@@ -221,7 +221,7 @@ def _to_device(state: State, sums: Tensor, device: torch.device) -> tuple[State,
     return {name: value.to(device) for name, value in state.items()}, sums.to(device)
 
 
-def has_kernels(herd: Herd) -> bool:
+def has_kernels(herd: StackedHerd) -> bool:
     """Return whether Triton kernels run this herd: on a GPU, in every precision but float64."""
     return herd.device.type == "cuda" and herd.rules.precision != "float64" and rng.HAS_TRITON
 
@@ -244,7 +244,7 @@ def collecting(report: CompileReport = no_report) -> Iterator[None]:
 
 
 @contextmanager
-def compiling_meanwhile(herd: Herd) -> Iterator[None]:
+def compiling_meanwhile(herd: StackedHerd) -> Iterator[None]:
     """Compile the kernels of a herd's step in the background while the context runs, for an engine that is made later."""
     if not has_kernels(herd):
         del herd  # the caller needs its memory
@@ -261,7 +261,7 @@ def compiling_meanwhile(herd: Herd) -> Iterator[None]:
         yield
 
 
-def _kernels_of(herd: Herd) -> Sequence[KernelSource]:
+def _kernels_of(herd: StackedHerd) -> Sequence[KernelSource]:
     """Return the kernels of a herd's step that this process has not loaded. The trial engine is freed on return."""
     from ganherd.herd.lowering.kernels import compile_ahead
 
@@ -271,7 +271,7 @@ def _kernels_of(herd: Herd) -> Sequence[KernelSource]:
     return sources
 
 
-def place_state(herd: Herd, plan: Plan) -> None:
+def place_state(herd: StackedHerd, plan: Plan) -> None:
     """Move the state to the device, unless the plan trains the herd in several blocks."""
     if plan.chunk >= herd.num_members or plan.one_by_one:
         herd.state = {name: _placed(value, herd.device) for name, value in herd.state.items()}
@@ -290,7 +290,7 @@ def _placed(value: Tensor, device: torch.device) -> Tensor:
     return padded[:, :width]
 
 
-def make_engine(herd: Herd, plan: Plan) -> Engine:
+def make_engine(herd: StackedHerd, plan: Plan) -> Engine:
     """Return the engine of a plan.
 
     An engine that needs the whole herd is replaced by `fused` if state or data are not on a GPU, or if members skip steps.
@@ -308,7 +308,7 @@ def keys_on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tenso
     return torch.from_numpy(base).to(device) if device.type == "cuda" else base
 
 
-def memory_per_member(herd: Herd) -> int:
+def memory_per_member(herd: StackedHerd) -> int:
     """Measure the bytes that one member takes on the device while it trains: state, gradients and saved activations.
 
     The measurement trains one member of each breed for one step, on a copy, and takes the largest result.
@@ -316,7 +316,7 @@ def memory_per_member(herd: Herd) -> int:
     return max(_memory_of(herd, block, breed) for block, breed in one_member_per_breed(herd))
 
 
-def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
+def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
     """Measure the bytes that the only member of a block takes; see `memory_per_member`."""
     saved: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
 
@@ -333,13 +333,13 @@ def _memory_of(herd: Herd, block: slice, breed: Breed) -> int:
     return bytes_per_member(state) + activations + gradients
 
 
-def one_member_per_breed(herd: Herd) -> list[tuple[slice, Breed]]:
+def one_member_per_breed(herd: StackedHerd) -> list[tuple[slice, Breed]]:
     """Return a block of one member for each breed that has members."""
     first = {breed: slice(block.start, block.start + 1) for block, breed in reversed(herd.blocks(herd.num_members))}
     return [(first[breed], breed) for breed in herd.breeds.all if breed in first]
 
 
-def train_copy(herd: Herd, block: slice, breed: Breed, fused: bool) -> State:
+def train_copy(herd: StackedHerd, block: slice, breed: Breed, fused: bool) -> State:
     """Train a copy of a block of one member for one step on the device, and return its state."""
     state = {k: v.clone().to(herd.device) for k, v in breed.view(members_of(herd.state, block)).items()}
     base = base_keys(state)
@@ -349,7 +349,7 @@ def train_copy(herd: Herd, block: slice, breed: Breed, fused: bool) -> State:
     return state
 
 
-def trial_engine(herd: Herd, plan: Plan) -> Engine:
+def trial_engine(herd: StackedHerd, plan: Plan) -> Engine:
     """Return an engine that trains a copy of the herd's state."""
     trial = replace(herd)
     place_state(trial, plan)  # tensors that move to the device are copies already
@@ -357,7 +357,9 @@ def trial_engine(herd: Herd, plan: Plan) -> Engine:
     return make_engine(trial, plan)
 
 
-def measure_rate(herd: Herd, plan: Plan, seconds: float, beat: float = 0.0, report: CompileReport = no_report) -> float:
+def measure_rate(
+    herd: StackedHerd, plan: Plan, seconds: float, beat: float = 0.0, report: CompileReport = no_report
+) -> float:
     """Measure the member-steps per second of a plan, on a copy of the state.
 
     Args:

@@ -10,7 +10,7 @@ from torch import nn
 
 from ganherd.herd import rng
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.lowering.lower import VMAP, LoweredOperation, lower
 from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.lowering.vmap import mute_slow_operations
@@ -19,14 +19,15 @@ from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
 
 
-def explain(herd: Herd, guards: Sequence[JsonObject] = ()) -> JsonObject:
+def explain(herd: StackedHerd, guards: Sequence[JsonObject] = ()) -> JsonObject:
     """Return facts about each net without training it: for each layer `here` and `gpu`, each {"how", "why"}.
 
     Args:
         guards: For each net, the comparison of its engines with plain PyTorch; see `herd.checks.guard`.
     """
     mute_slow_operations()  # `guards` lists these operations
-    penalised = herd.rules.game.penalty or herd.rules.r1 > 0  # penalties differentiate the discriminator twice
+    slopes = not herd.rules.slope_noise and (herd.rules.r1 > 0 or herd.rules.r2 > 0)
+    penalised = herd.rules.game.penalty or slopes  # penalties differentiate the discriminator twice
     facts = [_net(herd, "generator", breed.g.module, False) for breed in herd.breeds.all]
     facts.append(_net(herd, "discriminator", herd.d.module, penalised))
     if guards:
@@ -40,7 +41,7 @@ def explain(herd: Herd, guards: Sequence[JsonObject] = ()) -> JsonObject:
     }
 
 
-def _net(herd: Herd, role: str, module: nn.Module, double_backward: bool) -> JsonObject:
+def _net(herd: StackedHerd, role: str, module: nn.Module, double_backward: bool) -> JsonObject:
     """Return the facts about one net; `double_backward` if a penalty differentiates it twice."""
     gpu = _why_no_kernels(herd)
     here = gpu if herd.device.type == "cuda" else "they need a GPU"
@@ -60,7 +61,7 @@ def _penalty(module: nn.Module, rules: StepRules) -> str:
     return f"the pass of the penalty is differentiated twice: there {_count_methods(op.method for op in operations)}"
 
 
-def _why_no_kernels(herd: Herd) -> str:
+def _why_no_kernels(herd: StackedHerd) -> str:
     """Return why no kernels would be used on a GPU; empty if they would."""
     if herd.rules.precision == "float64":
         return "they do not support float64"

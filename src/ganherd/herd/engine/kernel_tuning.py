@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ganherd.herd.engine.engines import CompileReport, Herd, Plan, collecting, no_report, trial_engine
+from ganherd.herd.engine.engines import CompileReport, Plan, StackedHerd, collecting, no_report, trial_engine
 from ganherd.herd.lowering.kernels import tiles
 
 
-def tune(herd: Herd, plan: Plan, report: CompileReport = no_report) -> int:
+def tune(herd: StackedHerd, plan: Plan, report: CompileReport = no_report) -> int:
     """Measure the kernels of a step that no table has, on a copy of the state, and return their number.
 
     The results go to the user's table in the cache (`tiles`). Runs that are being trained keep their shapes.

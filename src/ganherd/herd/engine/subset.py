@@ -11,8 +11,8 @@ from torch import Tensor
 from ganherd.herd.engine.engines import (
     CompileReport,
     Engine,
-    Herd,
     Plan,
+    StackedHerd,
     StopCheck,
     Tick,
     make_engine,
@@ -27,7 +27,7 @@ from ganherd.herd.state import members_of
 class SubsetEngine:
     """An engine for some members of a herd. Each call reads their state from the herd, and writes the result back to it."""
 
-    def __init__(self, herd: Herd, plan: Plan, rows: Sequence[int]) -> None:
+    def __init__(self, herd: StackedHerd, plan: Plan, rows: Sequence[int]) -> None:
         """Prepare the training of some members. The herd must have neither frozen opponents nor paces.
 
         Args:
@@ -36,7 +36,7 @@ class SubsetEngine:
         assert herd.opponents is None and not herd.pace
         members = list(rows)
         self._herd, self._rows = herd, torch.tensor(members, device=herd.state["set.seed"].device)
-        self._subset: Herd | None = None
+        self._subset: StackedHerd | None = None
         if plan.one_by_one or not members:  # members train one by one, so no copy is needed
             self._engine = Engine(herd, plan, members)
             return

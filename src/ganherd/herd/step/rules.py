@@ -37,11 +37,23 @@ class StepRules:
     input_noise_on: str = "both"  # or real: only real images get noise
     precision: str = "float32"
     r1: float = 0.0  # gamma of the R1 penalty
+    r2: float = 0.0  # gamma of the R2 penalty
+    slope_noise: float = 0.0  # standard deviation of noise by which R1 and R2 are estimated; 0: by second derivatives
+    lecam: float = 0.0  # weight of the LeCam regulariser
+    lecam_decay: float = 0.99  # of its running means
+    lecam_start: int = 0  # the first step at which it counts
+    consistency: float = 0.0  # weight of the difference between logits of real images and of the same ones augmented
+    consistency_fake: float = 0.0  # … of generated images
+    consistency_augment: tuple[str | NamedAugmentation, ...] = ()
     class_d: float = 1.0  # weight of the class loss in the discriminator's loss, if it also predicts classes
     class_g: float = 1.0  # weight of the class loss in the generator's loss
     flip: bool = False  # mirror real images at random
     augment: tuple[str | NamedAugmentation, ...] = ()  # augmentations of all images that the discriminator sees
     augment_probability: float = 1.0  # … each of which is augmented with this probability
+    augment_target: float | None = (
+        None  # sureness of real images towards which that probability is steered; None: it is not
+    )
+    augment_images: int = 500_000  # images in which it moves from 0 to 1 at most
     smoothing: int = 0  # steps after a swap during which the learning rates are smoothed
     wander: str = "off"  # mutation of learning rates before each update: off, reference or lognormal
     wander_strength: float = 1e-4

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd.augment import augment, numbers
 from ganherd.herd import rng
 from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
@@ -20,6 +21,7 @@ from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_
 from ganherd.herd.step.opponents import FrozenOpponents, choose_members
 from ganherd.herd.step.optimizer import clip_, update_, update_ema_
+from ganherd.herd.step.regularisers import lecam, slope_by_noise, track_logits_
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.schedules import scheduled
 from ganherd.herd.step.weights import Weights
@@ -52,6 +54,14 @@ class _Samples:
     weights: Weights
     y: Tensor | None  # [N, B]
     fake: Tensor  # [N, B, …]
+
+
+@dataclass(frozen=True)
+class _Logits:
+    """The images of a discriminator's update, real and generated, and its logits of them."""
+
+    images: tuple[Tensor, Tensor]  # [N, B, …]
+    logits: tuple[Tensor, Tensor]  # [N, B]
 
 
 class CannotBeFused(RuntimeError):
@@ -97,7 +107,8 @@ class Step:
         # If nothing changes samples between the two nets, they stay in the precision in which the generator computes.
         self._keeps_precision = not (rules.input_noise or rules.augment or rules.game.penalty)
         # A penalty differentiates the discriminator twice; kernels that are fused with their neighbours allow it only once.
-        double = (rules.game.penalty or rules.r1 > 0) and kernels and fused
+        slopes = not rules.slope_noise and (rules.r1 > 0 or rules.r2 > 0)
+        double = (rules.game.penalty or slopes) and kernels and fused
         self._critic = self._networks["d"]
         if double:
             self._critic = StackedNetwork(d, fused, kernels, rules.precision, double_backward=True)
@@ -180,11 +191,13 @@ class Step:
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
         loss = loss + self._penalty(ctx, weights, x, fake, y, update)
+        loss = loss + self._regularisers(ctx, weights, _Logits((x, fake), (real_logits, fake_logits)), y, update)
         update_(
             "d", state, self._gradients(weights, loss), rules, draws, update + 1, ctx.step, self._trained_of("d", state)
         )
         if rules.game.clip:
             self._clip_weights(state)
+        track_logits_(rules, state, real_logits, fake_logits)
         ctx.sums[0].add_(loss.detach())
         ctx.sums[2].add_(real_logits.detach().mean(1))
         ctx.sums[3].add_(fake_logits.detach().mean(1))
@@ -193,7 +206,7 @@ class Step:
     def _penalty(
         self, ctx: _StepContext, weights: Weights, x: Tensor, fake: Tensor, y: Tensor | None, update: int
     ) -> Tensor | float:
-        """Return the gradient penalties of the discriminators, [N]: between real and fake images, and R1 at real images."""
+        """Return the gradient penalties of the discriminators, [N]: between real and fake images, R1 at real, R2 at fake ones."""
         rules, call = self.rules, 8 * (update + 1)
 
         def critic(number: int) -> Callable[[Tensor], Tensor]:
@@ -208,10 +221,44 @@ class Step:
                 weighted = weight * own(critic(call + 3), x, fake, mix)
                 applies = rules.game.has_penalty(own, ctx.state["set.loss"])
                 penalty = penalty + torch.where(applies, weighted, torch.zeros_like(weighted))
-        if rules.r1 > 0:
-            weight = scheduled(ctx.state, rules.schedules, "r1", rules.r1, ctx.step)
-            penalty = penalty + 0.5 * weight * r1_penalty(critic(call + 4), x)
+        for name, gamma, at, number in (("r1", rules.r1, x, call + 4), ("r2", rules.r2, fake, call + 5)):
+            if gamma > 0 and not rules.slope_noise:
+                weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step)
+                penalty = penalty + 0.5 * weight * r1_penalty(critic(number), at)
         return penalty
+
+    def _regularisers(
+        self, ctx: _StepContext, weights: Weights, both: _Logits, y: Tensor | None, update: int
+    ) -> Tensor | float:
+        """Return the terms of the discriminators' loss, [N], that need no second derivative."""
+        rules, call = self.rules, 8 * (update + 1)
+        kinds = (
+            ("r1", rules.r1, "consistency", rules.consistency),
+            ("r2", rules.r2, "consistency_fake", rules.consistency_fake),
+        )
+        term: Tensor | float = 0.0
+        for fake, (name, gamma, other, strength) in enumerate(kinds):
+            x, logits = both.images[fake], both.logits[fake]
+            if gamma > 0 and rules.slope_noise:
+                noise = ctx.draws.draw((rng.PENALTY, update, 1 + fake), x.shape[1:], "normal", x.dtype)
+                near, _ = self._forward("d", ctx, weights.views(), x + rules.slope_noise * noise, y, call + 4 + fake)
+                weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step)
+                term = term + 0.5 * weight * slope_by_noise(logits, near, rules.slope_noise)
+            if strength > 0:
+                policy = rules.consistency_augment
+                u = ctx.draws.draw(
+                    (rng.AUGMENT, update, 5 + fake), (rules.batch, numbers(policy)), "uniform", torch.float32
+                )
+                with torch.no_grad():
+                    changed = augment(x, u, policy)
+                same, _ = self._forward("d", ctx, weights.views(), changed, y, call + 6 + fake)
+                weight = scheduled(ctx.state, rules.schedules, other, strength, ctx.step)
+                term = term + weight * (same - logits).square().mean(1)
+        if rules.lecam > 0:
+            weight = scheduled(ctx.state, rules.schedules, "lecam", rules.lecam, ctx.step)
+            counts = torch.as_tensor(ctx.step, device=both.logits[0].device) >= rules.lecam_start
+            term = term + counts.to(both.logits[0].dtype) * weight * lecam(ctx.state, *both.logits)
+        return term
 
     def _samples(self, ctx: _StepContext) -> _Samples:
         """Generate the samples of the generator's update, with the graph back to its weights."""

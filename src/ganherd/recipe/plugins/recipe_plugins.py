@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.util.files import JsonObject
+from ganherd.util.objects.memory_objects import is_in_memory
 from ganherd.util.paths import expanded
 from ganherd.util.registry import (
     AUGMENTATIONS,
@@ -30,6 +31,8 @@ _MOST_FILES = 1000  # of a package that are read for its fingerprint
 
 def is_named_source(source: str) -> bool:
     """Return whether `data.source` is a name, not a path. A file whose path looks like `package.module:name` is a path."""
+    if is_in_memory(source):
+        return False
     return DATA_SOURCES.is_known(source) and not (is_target(source) and expanded(source).exists())
 
 
@@ -58,6 +61,8 @@ def record_of(recipe: Recipe) -> list[JsonObject]:
     """Return what run.json records about each plug-in: its package and version, its module, and a hash of its code."""
     records = []
     for registry, name in plugins_of(recipe):
+        if is_in_memory(name):  # its fingerprint is part of its name
+            continue
         package, version = registry.package_of(name)
         module = registry.module_of(name)
         facts = {"package": package, "version": version, "module": module, "sha256": code_digest(module)}

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import State
 
 _BEST = "meet.best."
@@ -16,7 +16,7 @@ _BUFFERS = "g.buffers."
 class BestGenerators:
     """Copies of the best generators so far. State: one row for each member, saved, resumed and distributed with the herd."""
 
-    def __init__(self, herd: Herd, replica: np.ndarray, widest: int) -> None:
+    def __init__(self, herd: StackedHerd, replica: np.ndarray, widest: int) -> None:
         """Allocate the state.
 
         Args:

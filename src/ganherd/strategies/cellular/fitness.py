@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import Herd, has_kernels, keys_on_device
+from ganherd.herd.engine.engines import StackedHerd, has_kernels, keys_on_device
 from ganherd.herd.feed import Feed
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
@@ -94,7 +94,7 @@ def overall(losses: np.ndarray, opponents: np.ndarray, over: str) -> np.ndarray:
 class FitnessEvaluator:
     """Evaluate all pairs of all cells in a few fused calls, each with as many nets as memory allows."""
 
-    def __init__(self, herd: Herd, loss: str) -> None:
+    def __init__(self, herd: StackedHerd, loss: str) -> None:
         self._herd, self._loss, self._feed = herd, herd.rules.game.loss(loss), herd.feed
         kernels, precision = has_kernels(herd), herd.rules.precision
         self._play = {kind: NetworkCall(net, kernels, precision) for kind, net in (("g", herd.g), ("d", herd.d))}

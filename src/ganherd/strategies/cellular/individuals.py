@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from ganherd.comm.row_messages import Fetch
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import State, finite_members
 from ganherd.herd.step.opponents import opponent_tensors
 from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
@@ -41,7 +41,7 @@ def finite_nets(state: State, kind: str) -> np.ndarray:
 class GatheredIndividuals:
     """Individuals as they were when an iteration began: those of this rank, and all that its cells meet."""
 
-    def __init__(self, herd: Herd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
+    def __init__(self, herd: StackedHerd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
         """Allocate the snapshot.
 
         Args:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ganherd.comm.version_board import VersionBoard
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.recipe.strategy.cellular_config import CellularConfig as Settings
 from ganherd.strategies.cellular.cells import Wiring
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals
@@ -13,7 +13,7 @@ from ganherd.strategies.member_ranks import MemberRanks, Traffic
 class LatestNeighbours(GatheredIndividuals):
     """Exchange individuals by versions; a version is the number of iterations that an individual has completed."""
 
-    def __init__(self, herd: Herd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
+    def __init__(self, herd: StackedHerd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
         super().__init__(herd, settings, ranks, traffic)
         self._board: VersionBoard | None = None
         self._counted = 0  # bytes of the board that `Traffic` has counted

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.step.opponents import FrozenOpponents, opponent_tensors
 from ganherd.strategies.cellular.cells import Cells, Wiring, valid_first
 from ganherd.strategies.cellular.individuals import KINDS, GatheredIndividuals, finite_nets
@@ -22,7 +22,7 @@ class Matchups:
 
     def __init__(
         self,
-        herd: Herd,
+        herd: StackedHerd,
         gathered: GatheredIndividuals,
         cells: Cells,
         ranks: MemberRanks,

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from ganherd.herd.engine.engines import Herd, keys_on_device
+from ganherd.herd.engine.engines import StackedHerd, keys_on_device
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, base_keys
 from ganherd.herd.step.mutation import draw_losses_, mutate_learning_rates_, replay_loss_draws
@@ -22,7 +22,7 @@ _AT_ONCE = 1 << 18  # draws that are recomputed at a time
 class Mutations:
     """Change the settings of this rank's members. Mutations before every batch are part of the training step instead."""
 
-    def __init__(self, herd: Herd, settings: MutationConfig, ranks: MemberRanks) -> None:
+    def __init__(self, herd: StackedHerd, settings: MutationConfig, ranks: MemberRanks) -> None:
         self._herd, self._settings, self._ranks = herd, settings, ranks
         by_batch = len(settings.losses) if settings.loss_each == "batch" else 0
         # How often each loss was drawn since the last event [n, losses], and the step up to which draws are counted.

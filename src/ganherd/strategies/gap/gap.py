@@ -11,7 +11,7 @@ import torch
 
 from ganherd.comm.row_messages import Fetch, index
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import finite_members
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.member_ranks import MemberRanks
@@ -82,7 +82,7 @@ class Gap(Strategy):
         gap: Gap = kind(prepared.herd, settings, spans, MemberRanks.of(prepared))
         return gap
 
-    def __init__(self, herd: Herd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
+    def __init__(self, herd: StackedHerd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__()
         self.herd, self.settings, self.ranks = herd, settings, ranks
         self.placement, self.members = ranks.placement, ranks.members

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import torch
 
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.gap.gap import Gap, pairs
@@ -23,7 +23,7 @@ from ganherd.strategies.strategy import Event
 class PacedGap(Gap):
     """Swap nets of members that are ready. State: each member's steps at its last swap, and the swaps of its replica."""
 
-    def __init__(self, herd: Herd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
+    def __init__(self, herd: StackedHerd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__(herd, settings, spans, ranks)
         self.pace = paces(settings.pace) * (self.placement.num_members // self.members)  # [N]
         self._last = np.full(self.placement.num_members, self.warmup)

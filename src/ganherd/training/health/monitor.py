@@ -30,12 +30,12 @@ from ganherd.herd.breeds import Breed
 from ganherd.herd.lowering.network import logits_of, member_call
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.metrics.memorisation import BY_CHANCE, NEXT
+from ganherd.runs.records import LOOK_SCORES
 from ganherd.training.recording.fixed_inputs import at_once, evenly, fixed_noise, held_out_rows
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import is_out_of_memory
 
-SCORES = ("spread", "returns", "tells", "differs", "copies")
 IMAGES = 64  # samples, and real images, of each member
 SNAPSHOTS = 32  # sketches that are remembered of each member
 _FEATURES = 64  # dimensions that images are projected to; smaller images are used as they are
@@ -57,7 +57,7 @@ class Monitor:
         self.state: State = {
             "watch.born": torch.zeros(n, dtype=torch.int64),  # 0, or the step of its last repair
             "watch.at": torch.full((n,), -1, dtype=torch.int64),  # the step of the last look
-            "watch.scores": torch.full((n, len(SCORES)), torch.inf, dtype=torch.float64),  # inf: not known
+            "watch.scores": torch.full((n, len(LOOK_SCORES)), torch.inf, dtype=torch.float64),  # inf: not known
             "watch.peak": torch.zeros(n, dtype=torch.float64),  # the widest spread so far
             "watch.sketch": torch.full((n, SNAPSHOTS, _SKETCH), torch.inf, dtype=torch.float64),  # the newest first
         }
@@ -80,7 +80,7 @@ class Monitor:
         """Return the scores of the last look for each member of the herd; NaN if a score could not be measured."""
         everyones = self._prepared.ranks.all_gather(self.state["watch.scores"])
         known = torch.where(torch.isfinite(everyones), everyones, torch.nan)
-        return {name: known[:, i].tolist() for i, name in enumerate(SCORES)}
+        return {name: known[:, i].tolist() for i, name in enumerate(LOOK_SCORES)}
 
     def forget(self, member: int, step: int) -> None:
         """Forget the looks at a member, for example after a repair. `step`: the member's new life starts here."""
@@ -95,7 +95,7 @@ class Monitor:
         snapshots[:, 1:] = snapshots[:, :-1].clone()
         snapshots[:, 0] = _or_inf(sketch)
         seen["returns"] = returns(snapshots)
-        self.state["watch.scores"].copy_(_or_inf(torch.stack([seen[name] for name in SCORES], 1)))
+        self.state["watch.scores"].copy_(_or_inf(torch.stack([seen[name] for name in LOOK_SCORES], 1)))
         self.state["watch.at"].fill_(step)
         peak, spread = self.state["watch.peak"], seen["spread"]
         peak.copy_(torch.where(torch.isfinite(spread), torch.maximum(peak, spread), peak))

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from ganherd.herd.state import finite_members
+from ganherd.runs.records import LOOK_SCORES
 from ganherd.training.callbacks import Callback
 from ganherd.training.health.alarms import ALARMS, judge
-from ganherd.training.health.monitor import SCORES
 from ganherd.training.health.repair import repair
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Health(Callback):
     """Check the members when a record, a checkpoint or a meeting is due, and act as the recipe says."""
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None:
             for member in trainer.state.convergence.frozen_members:
                 trainer.event("kept", member=member, name=trainer.prepared.name_of(member))
@@ -61,7 +61,7 @@ class Health(Callback):
         """Raise alarms from the last look. A member that was repaired since has no scores."""
         state, ranks = trainer.state, trainer.ranks
         monitor = state.monitor.state
-        seen = {name: monitor["watch.scores"][:, i] for i, name in enumerate(SCORES)}
+        seen = {name: monitor["watch.scores"][:, i] for i, name in enumerate(LOOK_SCORES)}
         first = ALARMS.index("collapse")
         age = trainer.step - monitor["watch.born"]
         falling = state.alarms.state["watch.bad"][list(ranks.local_members), first] > 0
@@ -100,12 +100,14 @@ class Health(Callback):
             trainer.progress.calm(member, what)
         scores = trainer.state.monitor.scores() if begun else {}
         for member, what in begun:
+            seen: dict[str, float] = {}
             if what in ("nan", "diverged"):
                 trainer.event(what, member=member, name=name_of(member))
             else:
                 seen = {key: round(values[member], 4) for key, values in scores.items()}
                 trainer.event("alarm", what=what, member=member, name=name_of(member), **seen)
             trainer.progress.alarm(member, what)
+            trainer.notify("on_alarm", what, member, {"name": name_of(member), **seen})
         trainer.progress.say_alarms(trainer.step, begun)
         # each member once, for the first of its alarms that asks for a repair
         settings = trainer.schedule.settings

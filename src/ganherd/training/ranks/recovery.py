@@ -25,7 +25,7 @@ from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import TrainerState
 from ganherd.training.callbacks import Callback
-from ganherd.training.finish import Run
+from ganherd.training.finish import TrainedRun
 from ganherd.training.ranks import spares
 from ganherd.training.ranks.catch_up import catch_up
 from ganherd.training.ranks.restarts import reached, restarts
@@ -52,7 +52,7 @@ class Recovery:
         self.path: Path | None = None  # of the run, once its folder exists
         self.named = ""  # the path as the user of the first rank wrote it
         self.reached: int | None = None  # the step of the ranks before torchrun restarted them
-        self.done: Run | None = None  # the result of the first rank, when everything is finished
+        self.done: TrainedRun | None = None  # the result of the first rank, when everything is finished
         self.signals = StopRequest()  # signals that came between a loss and the first step after it
         self.trainer: Trainer | None = None  # the trainer that the last loss ended
         self.solo = SoloRecovery()
@@ -63,7 +63,9 @@ class Recovery:
         self._was_lost = False  # whether any rank was ever lost
         self._buddies = Buddies()
 
-    def through(self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: str | Path | None = None) -> Run:
+    def through(
+        self, begin: Callable[[], TrainedRun], resume: Callable[[Path], TrainedRun], path: str | Path | None = None
+    ) -> TrainedRun:
         """Call `begin`, and after every loss `resume`, until the run ends on all remaining ranks.
 
         Args:
@@ -167,12 +169,12 @@ class Recovery:
 
         return run_on_all_ranks(ranks.member_comm, seen)
 
-    def stand_by(self, ranks: Ranks) -> Run:
+    def stand_by(self, ranks: Ranks) -> TrainedRun:
         """Wait, as a spare, until the other ranks have ended."""
         path = self._announced_path(ranks.job.broadcast(None))
         with StopRequest(), spares.passing_on(path), heartbeat_of(ranks, path):
             ranks.wait()
-        return Run(path.absolute(), {})
+        return TrainedRun(path.absolute(), {})
 
     def attach(self, session: Session, closing: ExitStack) -> None:
         """Add callbacks to the trainer of a session: signs of life, and copies of members if the job survives a loss."""
@@ -216,8 +218,8 @@ class Recovery:
         return Interrupted(f"{error}{more}. {self.job.describe_loss(self.again())}")
 
     def _regrouped(
-        self, begin: Callable[[], Run], resume: Callable[[Path], Run], path: Path | None
-    ) -> Callable[[], Run]:
+        self, begin: Callable[[], TrainedRun], resume: Callable[[Path], TrainedRun], path: Path | None
+    ) -> Callable[[], TrainedRun]:
         """Connect the remaining ranks, agree on what happened, and return what they do next: start, resume or stop."""
         left = self.job.shrink()
         homeless = [member for rank in left.lost if self._homes for member in self._homes[rank]]
@@ -244,7 +246,7 @@ class Recovery:
         if run_path is None and path is not None and (path / "run.json").is_file():
             run_path = path  # created by the first rank, which could not announce it
         if any(over):
-            return lambda: self.done or Run(run_path or Path(), {})
+            return lambda: self.done or TrainedRun(run_path or Path(), {})
         if any(asked):
             return lambda: self._stop(next(filter(None, asked)), run_path)
         self.done = None
@@ -346,7 +348,7 @@ class MemberCopies(Callback):
     def __init__(self, recovery: Recovery, every: int) -> None:
         self._recovery, self.every = recovery, every
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         self._recovery.copy_members(trainer)
 
     def on_stop_end(self, trainer: Trainer, step_seconds: float) -> None:
@@ -362,7 +364,7 @@ class ArrivalMarks(Callback):
         self._first = 0  # the step at which the training began
         self.mark: ArrivalMark | None = None
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         self._first = trainer.step
         self.mark = self._recovery.start_over(trainer)
 

@@ -8,20 +8,20 @@ import numpy as np
 from torch import Tensor
 
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.rng import Streams
 from ganherd.training.setup.assemble import PreparedHerd
 
 _MEMBERS_AT_ONCE = 16
 
 
-def at_once(herd: Herd) -> int:
+def at_once(herd: StackedHerd) -> int:
     """Return how many members are measured together: fewer on a CPU if images are large, because that only takes memory."""
     pixels = math.prod(herd.feed.x.shape[1:])
     return max(1, min(_MEMBERS_AT_ONCE, (1 << 14) // pixels)) if herd.device.type == "cpu" else _MEMBERS_AT_ONCE
 
 
-def fixed_noise(herd: Herd, members: slice, images: int) -> tuple[np.ndarray, Tensor]:
+def fixed_noise(herd: StackedHerd, members: slice, images: int) -> tuple[np.ndarray, Tensor]:
     """Return the random keys [n] of some members, and the noise [n, images, Z] for their generators.
 
     The keys leave out a member's life, so that a repaired member gets the same noise.

@@ -29,7 +29,7 @@ class SpriteRecorder(Callback):
         self._folder, self._prepared = trainer.folder.sprites, prepared
         self._format = SpriteFormat(prepared)
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         step, folder = trainer.step, self._folder
         if trainer.ranks.is_first:
             files.sweep(folder, seconds=-1.0)  # no other process writes here

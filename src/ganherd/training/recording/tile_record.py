@@ -21,7 +21,7 @@ class TileRecord(Callback):
         self._used = tiles.used
         tiles.start_run(self._recorded)
 
-    def on_train_start(self, trainer: Trainer) -> None:
+    def on_start(self, trainer: Trainer) -> None:
         """Record the shapes before the first step. They are known, because the engine is prepared."""
         self._record(trainer)
 

@@ -1,108 +1,257 @@
-"""Pass records on to TensorBoard and Weights & Biases, which are optional dependencies."""
+"""Pass records on to TensorBoard, Weights & Biases and MLflow, which are optional dependencies: a callback for each."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+import json
+import os
+import secrets
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ganherd.recipe.schema import Recipe
-from ganherd.runs.folder import RunFolder
 from ganherd.runs.json_lines import read_last
 from ganherd.runs.models import MetricsRecord
+from ganherd.runs.series.long_form import WHOLE, points
 from ganherd.training.callbacks import Callback
-from ganherd.training.health.monitor import SCORES
+from ganherd.util import files
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
+    from mlflow import MlflowClient
     from torch.utils.tensorboard import SummaryWriter
 
     from ganherd.training.loop import Trainer
 
-
-def check(recipe: Recipe) -> None:
-    """Raise `UserError` if a tracker that the recipe asks for is not installed."""
-    if recipe.run.tensorboard and not find_spec("tensorboard"):
-        raise UserError("run.tensorboard needs TensorBoard: pip install 'ganherd[tensorboard]', or set it to false.")
-    if recipe.run.wandb != "off" and not find_spec("wandb"):
-        raise UserError("run.wandb needs Weights & Biases: pip install 'ganherd[wandb]', or set it to off.")
+MEMORY = "trackers.json"  # in the run folder: what a resumed run needs to continue its curves
+_MOST_BYTES = 1 << 16  # of that file
+_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"
+_BATCH = 500  # numbers that are sent to MLflow at once
 
 
-class Trackers(Callback):
-    """Pass every record on to the trackers that the recipe asks for. Of several ranks only the first one does."""
+def trackers_of(recipe: Recipe) -> list[Tracker]:
+    """Return the trackers that a recipe asks for.
 
-    def __init__(self, folder: RunFolder, recipe: Recipe, is_first: bool = True) -> None:
-        self._folder = folder
-        self._writers: list[Callable[[int, dict[str, float]], None]] = []
-        self._open_board: Callable[..., SummaryWriter] | None = None
-        self._board: SummaryWriter | None = None
-        self._run: Any = None
-        if recipe.run.tensorboard and is_first:
-            from torch.utils.tensorboard import (
-                SummaryWriter,  # now, so that a broken installation fails before the first step
+    Raises:
+        UserError: The package of one of them is not installed.
+    """
+    run = recipe.run
+    each: list[Tracker] = [TensorBoard()] if run.tensorboard else []
+    each += [WandB(mode=run.wandb)] if run.wandb != "off" else []
+    return each + ([MLflow()] if run.mlflow else [])
+
+
+class Tracker(Callback):
+    """Write a curve for each number of each member. A resumed run continues its curves, and no step is written twice."""
+
+    package: ClassVar[str]  # that it imports
+    key: ClassVar[str]  # of the recipe's section `run`, and of its extra
+
+    def __init__(self) -> None:
+        if not find_spec(self.package):
+            raise UserError(
+                f"{type(self).__name__} (run.{self.key}) is not installed: pip install 'ganherd[{self.key}]', or leave it out."
             )
+        self._written = -1  # the last step that an earlier process of this run has written
 
-            self._open_board = SummaryWriter
-            self._writers.append(self._write_to_tensorboard)
-        if recipe.run.wandb != "off" and is_first:
-            import wandb
+    @abstractmethod
+    def open(self, trainer: Trainer) -> None:
+        """Connect to the tracker, and continue the curves of a resumed run."""
 
-            self._run = wandb.init(
-                project="ganherd",
-                name=folder.path.name,
-                dir=str(folder.path),
-                mode="online" if recipe.run.wandb == "online" else "offline",
-                config=recipe.model_dump(),
-            )
-            self._writers.append(lambda step, values: self._run.log(values, step=step))
+    @abstractmethod
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        """Write the points of one step by the name of their curve."""
+
+    def on_start(self, trainer: Trainer) -> None:
+        if trainer.ranks.is_first:
+            self.open(trainer)
 
     def on_record(self, trainer: Trainer, record: Mapping[str, Any]) -> None:
-        if self._writers:
-            self.record(record)
+        curves: dict[int, dict[str, float]] = {}
+        for step, metric, member, value in points(record):
+            name = metric if member == WHOLE else f"{metric}/{member}"
+            curves.setdefault(step, {})[name] = value
+        for step, values in curves.items():
+            if step > self._written:  # a resumed run repeats the steps since its checkpoint, with the same numbers
+                self.write(step, values)
 
-    def record(self, line: Mapping[str, Any]) -> None:
-        """Write a curve for each member, and the scores of a look at the step of that look."""
-        if "looked" in line:  # first, because steps must not decrease
-            seen = curves({name: line[name] for name in SCORES if name in line})
-            self._write(line["looked"], {name: value for name, value in seen.items() if not math.isnan(value)})
-        others = curves({name: values for name, values in line.items() if name not in SCORES})
-        self._write(line["step"], {**others, "rate": line["rate"]})
+    def recall(self, folder: Path) -> dict[str, Any]:
+        """Return what `remember` has written in an earlier process of this run; empty if there was none."""
+        try:
+            own = files.read_json(folder / MEMORY, _MOST_BYTES)[self.key]
+            return {"id": str(own["id"]), "step": int(own["step"])}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+
+    def remember(self, folder: Path, **facts: Any) -> None:
+        """Write what a resumed run needs to trackers.json."""
+        try:
+            others = files.read_json(folder / MEMORY, _MOST_BYTES)
+        except (OSError, ValueError):
+            others = {}
+        content = {**(others if isinstance(others, dict) else {}), self.key: facts}
+        files.atomic_write(folder / MEMORY, json.dumps(content) + "\n", sync=False)
+
+
+class TensorBoard(Tracker):
+    """Write curves for TensorBoard, in the folder `tensorboard` of the run.
+
+    Args:
+        folder: Another folder, of which each run needs its own.
+    """
+
+    package = key = "tensorboard"
+
+    def __init__(self, folder: str | Path | None = None) -> None:
+        super().__init__()
+        self._folder = folder
+        self._board: SummaryWriter | None = None
+
+    def open(self, trainer: Trainer) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        last = read_last(trainer.folder.metrics_path, MetricsRecord, 1)  # what a resume repeats is cut off already
+        last_step = max((line.step for line in last), default=0)
+        place = Path(self._folder or trainer.folder.path / "tensorboard")
+        _wait_for_next_second(place)
+        self._board = SummaryWriter(str(place), purge_step=last_step + 1)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        assert self._board is not None
+        for name, value in values.items():
+            self._board.add_scalar(name, value, step)
 
     def close(self) -> None:
         if self._board:
             self._board.close()
+
+
+def _wait_for_next_second(folder: Path) -> None:
+    """Wait until a new file of TensorBoard sorts after the others: their names have whole seconds, then the process."""
+    names = [path.name.split(".") for path in folder.glob("events.out.tfevents.*")]
+    latest = max((int(name[3]) for name in names if name[3:] and name[3].isdecimal()), default=0)
+    while latest <= time.time() < latest + 1:
+        time.sleep(0.02)
+
+
+class WandB(Tracker):
+    """Log to Weights & Biases. Its files are in the folder `wandb` of the run.
+
+    Args:
+        mode: online, or offline: `wandb sync` sends the curves later.
+        project: The project of W&B.
+        settings: More arguments of `wandb.init`.
+    """
+
+    package = key = "wandb"
+
+    def __init__(self, mode: str = "online", project: str = "ganherd", **settings: Any) -> None:
+        super().__init__()
+        self._settings = {"mode": mode, "project": project, **settings}
+        self._run: Any = None
+
+    def open(self, trainer: Trainer) -> None:
+        import wandb
+
+        self._folder = trainer.folder.path
+        before = self.recall(self._folder)
+        self._id, self._written = before.get("id") or secrets.token_hex(4), before.get("step", -1)
+        place = {"name": self._folder.name, "dir": str(self._folder), "config": trainer.prepared.recipe.model_dump()}
+        self._run = wandb.init(**{**place, "id": self._id, "resume": "allow", **self._settings})
+        self.remember(self._folder, id=self._id, step=self._written)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        self._run.log(dict(values), step=step)
+        self.remember(self._folder, id=self._id, step=step)
+
+    def close(self) -> None:
         if self._run:
             self._run.finish()
 
-    def _write(self, step: int, values: dict[str, float]) -> None:
-        for write in self._writers:
-            write(step, values)
 
-    def _write_to_tensorboard(self, step: int, values: dict[str, float]) -> None:
-        # opened with the first record: a resume has cut off the records that it repeats by then
-        if self._board is None:
-            assert self._open_board is not None
-            place = self._folder.path / "tensorboard"
-            self._board = self._open_board(str(place), purge_step=_last_kept_step(self._folder) + 1)
-        for name, value in values.items():
-            self._board.add_scalar(name, value, step)
+class MLflow(Tracker):
+    """Log to MLflow: to its server at MLFLOW_TRACKING_URI, or in the folder `mlruns` of the run.
 
-
-def _last_kept_step(folder: RunFolder) -> int:
-    """Return the step of the last record but one. The last one is the first of this process, which is being written."""
-    return max((line.step for line in read_last(folder.metrics_path, MetricsRecord, 2)[:-1]), default=0)
-
-
-def curves(line: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of a record by the name of their curve: each member has a curve for each of its numbers.
-
-    >>> curves({"step": 50, "loss_g": [0.5, 0.25], "loss_d": None})
-    {'loss_g/0': 0.5, 'loss_g/1': 0.25}
+    Args:
+        uri: Another address or folder, such as http://localhost:5000.
+        experiment: The experiment of MLflow.
     """
-    lists = {name: values for name, values in line.items() if isinstance(values, list)}
-    return {f"{name}/{m}": float(v) for name, values in lists.items() for m, v in enumerate(values) if _is_number(v)}
+
+    package = key = "mlflow"
+
+    def __init__(self, uri: str | Path | None = None, experiment: str = "ganherd") -> None:
+        super().__init__()
+        self._uri, self._experiment = uri, experiment
+        self._client: MlflowClient | None = None
+
+    def open(self, trainer: Trainer) -> None:
+        from mlflow import MlflowClient
+
+        self._folder = trainer.folder.path
+        place = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or self._folder / "mlruns"
+        address = str(place) if "://" in str(place) or str(place) == "databricks" else Path(place).absolute().as_uri()
+        with _file_store():
+            self._client = client = MlflowClient(address)
+            client.search_experiments(max_results=1)  # opens the store
+        before = self.recall(self._folder)
+        self._written = before.get("step", -1)
+        if before:
+            self._id = before["id"]
+            client.update_run(self._id, status="RUNNING")
+            return
+        known = client.get_experiment_by_name(self._experiment)
+        experiment = known.experiment_id if known else client.create_experiment(self._experiment)
+        self._id = client.create_run(experiment, run_name=self._folder.name).info.run_id
+        for key, value in _settings(trainer.prepared.recipe.model_dump()).items():
+            client.log_param(self._id, key, value)
+        self.remember(self._folder, id=self._id, step=self._written)
+
+    def write(self, step: int, values: Mapping[str, float]) -> None:
+        from mlflow.entities import Metric
+
+        assert self._client is not None
+        now = int(time.time() * 1000)
+        metrics = [Metric(name, value, now, step) for name, value in values.items()]
+        for first in range(0, len(metrics), _BATCH):
+            self._client.log_batch(self._id, metrics[first : first + _BATCH])
+        self.remember(self._folder, id=self._id, step=step)
+
+    def on_finish(self, trainer: Trainer, run: object) -> None:
+        if self._client:
+            self._client.set_terminated(self._id, "FINISHED")
+            self._client = None
+
+    def close(self) -> None:
+        if self._client:
+            self._client.set_terminated(self._id, "KILLED")
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+@contextmanager
+def _file_store() -> Iterator[None]:
+    """Let MLflow write into a folder: since version 3 it does so only if this variable says that it is meant."""
+    before = os.environ.get(_ALLOWED)
+    os.environ[_ALLOWED] = "true"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_ALLOWED]
+        else:
+            os.environ[_ALLOWED] = before
+
+
+def _settings(section: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Return the settings of a recipe by their whole key.
+
+    >>> _settings({"train": {"batch": 32}})
+    {'train.batch': '32'}
+    """
+    out: dict[str, str] = {}
+    for key, value in section.items():
+        is_section = isinstance(value, Mapping) and value
+        out |= _settings(value, f"{prefix}{key}.") if is_section else {f"{prefix}{key}": str(value)[:500]}
+    return out

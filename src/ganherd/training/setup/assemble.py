@@ -22,7 +22,7 @@ from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.feed import BatchPlan
 from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
@@ -36,7 +36,9 @@ from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import averages, rules_of, settings_of
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow
-from ganherd.util.errors import UserError, with_type
+from ganherd.util.errors import UserError, few, with_type
+from ganherd.util.objects.memory_objects import label_of
+from ganherd.util.text import did_you_mean
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
@@ -46,7 +48,7 @@ Shape = tuple[int, ...]
 class PreparedHerd(MemberData):
     """The data of all members, and the herd that was built from it, which has the members of this rank."""
 
-    herd: Herd
+    herd: StackedHerd
     ranks: Ranks
     origins: list[dict[str, Any]] = field(default_factory=list)  # [n] the run and member that each member started from
     trusted: bool = False  # whether code of the user's own may be imported
@@ -154,7 +156,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     if len(seated) > len(own):
         state = {name: value[: len(own)].clone() for name, value in state.items()}
     for name, make_g, _ in each:
-        _try_once(name, make_g, make_d, recipe, dataset)
+        _try_once(label_of(name), make_g, make_d, recipe, dataset)
     for blueprint, make, named, is_g in (
         *((breed.g, make_g, name, True) for breed, (name, make_g, _) in zip(breeds.all, each, strict=True)),
         (d, make_d, recipe.nets.discriminator.name, False),
@@ -171,7 +173,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     batch, offset, scale = recipe.train.batch, dataset.offset, dataset.scale
     batches = BatchPlan(data.rows(own), data.count[list(own)], batch, offset, scale, dtype)
     feed = make_feed(dataset.x, dataset.y, batches, device)
-    herd = Herd(breeds, d, state, rules_of(recipe, losses), feed, device)
+    herd = StackedHerd(breeds, d, state, rules_of(recipe, losses), feed, device)
     started = origins.start(herd, data, own, trust_code) if begins else []
     if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, data.steps_per_epoch))
@@ -236,9 +238,24 @@ def makers(
 
     def make_d() -> nn.Module:
         with importable_from(recipe.code):
-            return nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
+            module = nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
+        return _freeze(module, recipe.nets.frozen)
 
     return make_g, make_d
+
+
+def _freeze(module: nn.Module, layers: Sequence[str]) -> nn.Module:
+    """Freeze the parameters of these layers, and return the module."""
+    names = [name for name, _ in module.named_parameters()]
+    for layer in layers:
+        own = [name for name in names if name == layer or name.startswith(f"{layer}.")]
+        if not own:
+            known = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
+            hint = did_you_mean(layer, known) or f"; it has {few(known, 10)}"
+            raise UserError(f"nets.frozen names {layer!r}, and the discriminator has no such layer{hint}")
+        for name in own:
+            module.get_parameter(name).requires_grad_(False)
+    return module
 
 
 def _refuse_misplaced_label(net: nn.Module) -> None:
@@ -258,7 +275,7 @@ def _try_once(
     dataset: source.Dataset,
 ) -> None:
     """Call one generator and one discriminator in plain PyTorch, and refuse nets that do not fit the data or each other."""
-    own, classes = recipe.nets.discriminator.name, len(dataset.labels)
+    own, classes = label_of(recipe.nets.discriminator.name), len(dataset.labels)
 
     def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:
         """Return (rows, shape of the samples, shapes of the discriminator's outputs, whether the nets drew random numbers)."""

@@ -7,6 +7,7 @@ import platform
 import shlex
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import RunInfo
 from ganherd.training.budget import Budget
+from ganherd.training.callbacks import Callback
 from ganherd.training.health.look_interval import LookInterval
 from ganherd.training.ranks.restarts import launcher
 from ganherd.training.setup.assemble import PreparedHerd
@@ -32,6 +34,7 @@ from ganherd.training.setup.member_settings import schedule_spans
 from ganherd.training.variants.finetune import as_resolved
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.objects import memory_objects
 
 if TYPE_CHECKING:
     from ganherd.training.session import Session
@@ -54,6 +57,8 @@ def facts_of(session: Session) -> JsonObject:
         "budget": session.budget.record(),
         "members": prepared.size,
         "data": prepared.dataset.digest,
+        **({"objects": objects} if (objects := memory_digests(prepared.recipe)) else {}),
+        **({"callbacks": [callback_record(each) for each in users]} if (users := session.options.callbacks) else {}),
         **({"plugins": plugins} if (plugins := record_of(prepared.recipe)) else {}),
         **({"origins": prepared.ranks.all_gather_list(prepared.origins)} if prepared.origins else {}),
         **({"ranks": ranks} if (ranks := placed(prepared.ranks)) else {}),
@@ -62,6 +67,47 @@ def facts_of(session: Session) -> JsonObject:
         "state": "running",
         **({"part": [part.start, part.stop]} if part else {}),
     }
+
+
+def memory_digests(recipe: Recipe) -> dict[str, str]:
+    """Return the sha256 of each object in memory that a recipe names."""
+    names = [name for name in (*recipe.own_names, recipe.data.source) if memory_objects.is_in_memory(name)]
+    return {name: memory_objects.find(name).digest for name in names}
+
+
+def callback_record(callback: Callback) -> JsonObject:
+    """Return what run.json records of a user's callback."""
+    name, changes = type(callback).__name__, callback.changes_result
+    return {"name": name, "sha256": callback.fingerprint(), "changes_result": changes}
+
+
+def check_callbacks(info: RunInfo, callbacks: Sequence[Callback], folder: RunFolder) -> None:
+    """Refuse to resume a run without a callback that changes its result, or with another one."""
+    before = {each.sha256: each.name for each in info.callbacks or [] if each.changes_result}
+    now = {each.fingerprint(): type(each).__name__ for each in callbacks if each.changes_result}
+    if missing := [name for digest, name in before.items() if digest not in now]:
+        how = "is another one now" if missing[0] in now.values() else "is missing"
+        raise UserError(
+            f"{folder.path} was trained with the callback {missing[0]}, which changes its result and {how}: give the same one with "
+            "callbacks= of Run.resume."
+        )
+    if new := [name for digest, name in now.items() if digest not in before]:
+        raise UserError(
+            f"{folder.path} was started without the callback {new[0]}, which changes its result: leave it out, or start a new run."
+        )
+
+
+def refuse_objects(recipe: Recipe, callbacks: Sequence[Callback], ranks: int) -> None:
+    """Refuse objects of one process in a job of several ranks, and objects that this process does not have."""
+    names = [name for name in (*recipe.own_names, recipe.data.source) if memory_objects.is_in_memory(name)]
+    if ranks > 1 and (names or callbacks):
+        what = memory_objects.label_of(names[0]) if names else type(callbacks[0]).__name__
+        raise UserError(
+            f"{what} is an object of one Python process, which several ranks cannot share: train in one process, or put nets into "
+            "a module and data into a file."
+        )
+    for name in names:
+        memory_objects.find(name)
 
 
 def placed(ranks: Ranks) -> JsonObject | None:

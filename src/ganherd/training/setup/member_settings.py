@@ -37,6 +37,8 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
         if mixed:
             settings["prior"] = [PRIORS.index(name) for name in _each("nets.prior", trial.nets.prior, members)]
         settings["loss"] = [distinct.index(name) for name in names]
+        if any(_values(recipe, "lecam")):
+            settings |= {"lecam_real": [0.0] * members, "lecam_fake": [0.0] * members}  # means of the logits
         if recipe.strategy.settings.rate_smoothing != "0":
             settings["met"] = [_LONG_AGO] * members  # the step of its last swap
         each.append(settings)
@@ -64,6 +66,10 @@ def _numbers(recipe: Recipe, members: int, own: Sequence[str], decays: bool) -> 
 _OWN: dict[str, tuple[str, Callable[[Recipe], Any]]] = {
     "gp_weight": ("loss.gp_weight", lambda recipe: recipe.loss.gp_weight),
     "r1": ("loss.r1_weight", lambda recipe: recipe.loss.r1_weight),
+    "r2": ("loss.r2_weight", lambda recipe: recipe.loss.r2_weight),
+    "lecam": ("loss.lecam_weight", lambda recipe: recipe.loss.lecam_weight),
+    "consistency": ("loss.consistency_weight", lambda recipe: recipe.loss.consistency_weight),
+    "consistency_fake": ("loss.consistency_weight_fake", lambda recipe: recipe.loss.consistency_weight_fake),
     "ema_decay": ("train.ema", lambda recipe: recipe.train.ema),
     "augment_probability": ("train.augment_probability", lambda recipe: recipe.train.augment_probability),
 }
@@ -79,8 +85,9 @@ def _values(recipe: Recipe, name: str) -> list[Any]:
 
 
 def _own_settings(recipe: Recipe) -> list[str]:
-    """Return the names of the settings of `_OWN` in which members differ."""
-    return [name for name in _OWN if len(set(_values(recipe, name))) > 1]
+    """Return the names of the settings of `_OWN` in which members differ, or come to differ."""
+    steered = {"augment_probability"} if recipe.train.augment_target is not None else set()
+    return [name for name in _OWN if name in steered or len(set(_values(recipe, name))) > 1]
 
 
 def prior_of(recipe: Recipe) -> str:
@@ -158,11 +165,20 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
         input_noise_on=train.input_noise_on,
         precision=train.precision,
         r1=most["r1"],
+        r2=most["r2"],
+        slope_noise=recipe.loss.slope_noise,
+        lecam=most["lecam"],
+        lecam_start=recipe.loss.lecam_start,
+        consistency=most["consistency"],
+        consistency_fake=most["consistency_fake"],
+        consistency_augment=tuple(recipe.loss.consistency_augment),
         class_d=recipe.loss.class_weight,
         class_g=recipe.loss.class_weight if recipe.loss.class_weight_g is None else recipe.loss.class_weight_g,
         flip=train.flip,
         augment=tuple(train.augment),
         augment_probability=most["augment_probability"],
+        augment_target=train.augment_target,
+        augment_images=train.augment_images,
         weight_decay=decays(recipe),
         wander=mutation.learning_rate if mutation.each == "batch" else "off",
         wander_strength=mutation.strength,

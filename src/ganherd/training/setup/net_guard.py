@@ -36,6 +36,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, write_cache
 from ganherd.util.host import give_back
+from ganherd.util.objects.memory_objects import label_of
 from ganherd.util.user_code import importable_from, installed_folders
 from ganherd.util.version import PACKAGE, __version__
 
@@ -134,12 +135,14 @@ def tasks(prepared: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
     for (net, _), breed in zip(recipe.nets.each(prepared.members), herd.breeds.all, strict=True):
         latent = min(recipe.nets.latent, _NARROW) if catalog.is_packaged(net.name) else recipe.nets.latent
         make, traits = partial(build, nets.build_generator, net, data.shape, latent, classes), breed.g.traits
-        task = ComparisonTask("generator", net.name, make, data.shape, latent, classes, traits=traits, batch=batch)
+        task = ComparisonTask(
+            "generator", label_of(net.name), make, data.shape, latent, classes, traits=traits, batch=batch
+        )
         out.append((net, task))
     net, traits = recipe.nets.discriminator, herd.d.traits
     make = partial(build, nets.build_discriminator, net, data.shape, classes)
-    penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0
-    task = ComparisonTask("discriminator", net.name, make, data.shape, 1, classes, penalty, r1, traits, batch)
+    penalty, r1 = herd.rules.game.penalty, herd.rules.r1 > 0 or herd.rules.r2 > 0
+    task = ComparisonTask("discriminator", label_of(net.name), make, data.shape, 1, classes, penalty, r1, traits, batch)
     return [*out, (net, task)]
 
 

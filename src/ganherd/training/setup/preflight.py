@@ -23,7 +23,7 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.training.budget import Budget, too_short
 from ganherd.training.finish import member_weights
-from ganherd.training.recording import trackers
+from ganherd.training.recording.trackers import trackers_of
 from ganherd.training.setup import net_guard
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import strategy_class
@@ -39,7 +39,7 @@ def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
     """
     if new_folder is not None:
         RunFolder(new_folder).refuse_existing()
-    trackers.check(recipe)
+    trackers_of(recipe)
 
 
 def check_herd(prepared: PreparedHerd) -> None:

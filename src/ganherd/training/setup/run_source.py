@@ -105,6 +105,7 @@ class NewRun(RunSource):
         if any(plugins_of(self.recipe)):  # their settings may have been read before there was leave to import them
             self.recipe = self.wanted = recipe_file.load(self.recipe, is_own=False)
         preflight.check_request(self.recipe, self.path)
+        identity.refuse_objects(self.recipe, session.options.callbacks, session.job.world_size)
         return self.recipe
 
     def choose_plan(self, session: Session) -> Plan:
@@ -170,9 +171,11 @@ class RecordedRun(RunSource):
         identity.refuse_changes(recipe, self.wanted, self.folder, data_may_move=True)
         self.recipe = recipe.model_copy(update={"run": self.wanted.run, "data": self.wanted.data})
         preflight.check_request(self.recipe)
+        identity.refuse_objects(self.recipe, session.options.callbacks, session.job.world_size)
         if session.job.rank == 0:
             session.lock(self.folder)
         self.info = self.folder.info
+        identity.check_callbacks(self.info, session.options.callbacks, self.folder)
         with importable_from(self.recipe.code):
             for note in identity.changed_plugins(self.info, self.recipe):
                 session.log(f"note: {note}")

@@ -18,7 +18,7 @@ import torch
 
 from ganherd import nets
 from ganherd.herd.breeds import Breeds
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import Blueprint, State, take_
 from ganherd.mixture import mixture_files
 from ganherd.nets.catalog import is_strange
@@ -221,7 +221,7 @@ def as_taken(recipe: Recipe, inherited: NetsConfig) -> NetsConfig:
 # -- weights ----------------------------------------------------------------------------------------------------------
 
 
-def start(herd: Herd, data: MemberData, own: Sequence[int], trust_code: bool) -> list[dict[str, Any]]:
+def start(herd: StackedHerd, data: MemberData, own: Sequence[int], trust_code: bool) -> list[dict[str, Any]]:
     """Copy the weights that members start from into a new herd, and return the origin of each of its members.
 
     Args:
@@ -280,7 +280,7 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
     ]
 
 
-def take(herd: Herd, row: int, member_state: State, name: str) -> str:
+def take(herd: StackedHerd, row: int, member_state: State, name: str) -> str:
     """Write one member's nets into a row of the herd, and return the sha256 of what was written."""
     mine = herd.breed_of(row).view(herd.state)
     prefixes = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")

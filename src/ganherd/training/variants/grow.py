@@ -11,7 +11,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from ganherd.herd.engine.engines import Herd
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import take_
 from ganherd.mixture import mixture
 from ganherd.recipe.schema import Recipe
@@ -53,7 +53,9 @@ def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
     return out
 
 
-def start(herd: Herd, recipe: Recipe, wanted: Mapping[int, tuple[int, int]], trust_code: bool) -> dict[int, JsonObject]:
+def start(
+    herd: StackedHerd, recipe: Recipe, wanted: Mapping[int, tuple[int, int]], trust_code: bool
+) -> dict[int, JsonObject]:
     """Copy the nets of frozen members into rows of the herd, and return the origin of each by its row.
 
     Args:
@@ -72,7 +74,7 @@ def start(herd: Herd, recipe: Recipe, wanted: Mapping[int, tuple[int, int]], tru
     return origins
 
 
-def _as_exported(herd: Herd, row: int, own: dict[str, torch.Tensor]) -> None:
+def _as_exported(herd: StackedHerd, row: int, own: dict[str, torch.Tensor]) -> None:
     """Write the generator of the other mixture into a row, with its batch-norm statistics, so that the export is the same."""
     weights = torch.cat([own[name].reshape(-1) for name in herd.g.shapes]) if herd.g.shapes else torch.zeros(0)
     name = "g.ema" if "g.ema" in herd.state else "g.params"

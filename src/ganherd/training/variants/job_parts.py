@@ -21,10 +21,9 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, part_name, part_path, parts, unfinished
 from ganherd.runs.models import TrainerState
-from ganherd.runs.records import JsonLinesWriter
+from ganherd.runs.records import LOOK_SCORES, JsonLinesWriter
 from ganherd.training import finish, session
-from ganherd.training.finish import Finisher, Product, Run
-from ganherd.training.health.monitor import SCORES
+from ganherd.training.finish import Finisher, Product, TrainedRun
 from ganherd.training.recording.progress import Progress
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import recorded_streams, refuse_changes
@@ -45,7 +44,7 @@ def train_part(
     trust_code: bool = True,
     finishers: Sequence[Finisher] = (),
     began: float | None = None,
-) -> Run:
+) -> TrainedRun:
     """Train or resume one part of a run, and join all parts if it is the last to finish.
 
     Args:
@@ -75,7 +74,7 @@ def train_part(
                 session.resume(own.path, (), quiet, trust_code)
             with _locked(whole):
                 if unfinished(whole) or whole.info.state == "finished":
-                    return Run(own.path.absolute(), {})
+                    return TrainedRun(own.path.absolute(), {})
                 return join(whole, quiet, trust_code, finishers)
 
 
@@ -99,7 +98,7 @@ def wanted(members: str, size: int) -> range:
 # -- joining ------------------------------------------------------------------------------------------------------------
 
 
-def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Finisher] = ()) -> Run:
+def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Finisher] = ()) -> TrainedRun:
     """Write the checkpoint, records, sprites, mixture, scores and report of the whole run from those of its parts."""
     each = [(part, RunFolder(part_path(whole, part))) for part in parts(whole)]
     prepared = assemble(whole.recipe, trust_code, begins=False)
@@ -150,7 +149,7 @@ def joined_metrics(each: Sequence[Lines]) -> Lines:
         for key in lines[0]:
             values: list[Any] = [one.get(key) for one in lines]
             if all(isinstance(value, list) for value in values):
-                if same_look or key not in SCORES:
+                if same_look or key not in LOOK_SCORES:
                     line[key] = [number for value in values for number in value]
             elif key in _COMBINED:
                 line[key] = _COMBINED[key](values)

@@ -1,0 +1,111 @@
+"""Nets and data that a user gives as Python objects, and the names by which a recipe finds them."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ganherd.data.readers import in_memory
+from ganherd.recipe.schema import Recipe
+from ganherd.util.errors import UserError
+from ganherd.util.objects.memory_objects import MemoryObject, fingerprint, is_in_memory, label_of
+
+_ROLES = ("generator", "discriminator")
+
+
+@dataclass
+class GivenObjects:
+    """Sections of a recipe that name the user's objects, and these objects, which names find as long as this exists."""
+
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    held: list[MemoryObject] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, nets: Any = None, data: Any = None) -> GivenObjects:
+        """Name what the user gives as nets and data.
+
+        Raises:
+            UserError: It is neither.
+        """
+        given = cls()
+        if nets is not None:
+            given.sections["nets"] = given.name_nets(nets)
+        if isinstance(data, Mapping):
+            given.sections["data"] = dict(data)
+        elif isinstance(data, str | os.PathLike):
+            given.sections["data"] = {"source": os.fspath(data)}
+        elif data is not None:
+            given.held.append(in_memory.hold(data))
+            given.sections["data"] = {"source": given.held[-1].name}
+        return given
+
+    def name_nets(self, nets: Any) -> dict[str, Any]:
+        """Return the section `nets` with a name in place of each class or function."""
+        if isinstance(nets, tuple | list):
+            if len(nets) != 2:
+                raise UserError(f"nets has {len(nets)} entries: give (Generator, Discriminator).")
+            nets = dict(zip(_ROLES, nets, strict=True))
+        if not isinstance(nets, Mapping):
+            raise UserError(f"nets is a {type(nets).__name__}: give (Generator, Discriminator), or a mapping.")
+        named = {key: self._net(key, value) if key in _ROLES else value for key, value in nets.items()}
+        if isinstance(nets.get("breeds"), list):
+            named["breeds"] = [
+                {**breed, "generator": self._net("breeds", breed.get("generator"))}
+                if isinstance(breed, dict)
+                else breed
+                for breed in nets["breeds"]
+            ]
+        return named
+
+    def _net(self, key: str, value: Any) -> Any:
+        """Return the name of a net: of a module that can be imported, or in memory."""
+        if isinstance(value, Mapping):
+            return {**value, "name": self._net(key, value.get("name"))}
+        if hasattr(value, "forward") and not isinstance(value, type):
+            raise UserError(
+                f"nets.{key} is a module: give its class, {type(value).__name__}, or a function that builds one, so that each "
+                "member has one."
+            )
+        if not callable(value):
+            return value
+        if _can_be_imported(value):
+            return f"{value.__module__}:{value.__qualname__}"
+        label = getattr(value, "__name__", type(value).__name__).strip("<>")
+        self.held.append(MemoryObject(value, label, fingerprint(value)))
+        return self.held[-1].name
+
+    def check(self, recipe: Recipe, path: Path) -> None:
+        """Raise `UserError` if a run was trained with other nets or data than these."""
+        for role in _ROLES:
+            net = self.sections.get("nets", {}).get(role)
+            name = net.get("name") if isinstance(net, dict) else net
+            _refuse_another(f"nets.{role}", name, getattr(recipe.nets, role).name, path)
+        source = self.sections.get("data", {}).get("source")
+        if source is not None and (is_in_memory(source) or is_in_memory(recipe.data.source)):
+            _refuse_another("data", source, recipe.data.source, path)
+
+
+def _refuse_another(what: str, given: str | None, wanted: str, path: Path) -> None:
+    if given is None or given == wanted:
+        return
+    names = [label_of(name) for name in (given, wanted)]
+    differs = "its code or content differs" if names[0] == names[1] else f"that is {names[1]}"
+    raise UserError(
+        f"{what} {names[0]} is not what {path} was trained with ({differs}): give the same, or start a new run."
+    )
+
+
+def _can_be_imported(value: Any) -> bool:
+    """Return whether a class can be imported by its name in another process, e.g. when its run is resumed."""
+    if not isinstance(value, type) or value.__module__ == "__main__" or "<locals>" in value.__qualname__:
+        return False
+    module = sys.modules.get(value.__module__)
+    try:
+        return operator.attrgetter(value.__qualname__)(module) is value and bool(getattr(module, "__file__", None))
+    except AttributeError:
+        return False

@@ -1,0 +1,87 @@
+"""What a finished run gets: a picture, scores with a verdict, and a report."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+
+from ganherd.mixture.sampling import heading
+from ganherd.runs.records import plain
+from ganherd.runs.results.verdict_record import VERDICT
+from ganherd.training.finish import Finisher, Product
+from ganherd.util.errors import UserError
+from ganherd.util.files import atomic_write
+from ganherd.viz import pictures
+from ganherd.viz.sheets import draw_samples
+
+
+class PictureFinisher(Finisher):
+    """Draw samples/final.png: samples of the mixture, one row for each label."""
+
+    def on_mixture(self, product: Product) -> None:
+        mixture = product.mixture
+        labels = np.arange(len(mixture.labels)) if mixture.takes_label else np.unique(mixture.label_of)
+        if mixture.is_image and (labels >= 0).all():
+            wanted: list[int | None] = labels[:50].tolist()
+            count = 12
+        else:
+            wanted, count = [None], 144 if mixture.is_image else 2500
+        each = []
+        for label in wanted:
+            with suppress(UserError):  # a label whose member is broken has no row
+                each.append(mixture.sample(count, label=label))
+        if not each:
+            return
+        x, y, member = (np.concatenate([getattr(drawn, field) for drawn in each]) for field in ("x", "y", "member"))
+        labelled = wanted != [None]
+        number = f"{count} samples of each label" if labelled else f"{len(x):,} samples"
+        picture = draw_samples(
+            x,
+            y if labelled else None,
+            mixture.labels if labelled else (),
+            member=None if labelled else member,
+            data=None if mixture.is_image else product.dataset.x,
+            view=product.dataset.view_of(x),
+            heading=heading(product.folder, mixture, number),
+        )
+        pictures.save(picture, product.folder.samples / "final.png")
+
+
+class ScoreFinisher(Finisher):
+    """Write scores and the verdict to scores.json if the recipe asks for scores.
+
+    A mixture that cannot be scored or judged still finishes its run.
+    """
+
+    def on_mixture(self, product: Product) -> None:
+        if not product.recipe.run.scores:
+            product.folder.scores_path.unlink(missing_ok=True)  # scores of an earlier step
+            return
+        from ganherd import scoring  # after the training: neither its first step nor its mixture needs them
+        from ganherd.scoring.verdicts.run_verdict import judge_contexts
+
+        contexts = scoring.contexts(product.mixture, product.dataset, progress=product.log)
+        try:
+            names = scoring.known_metrics(None, dataset=product.dataset)
+            product.scores = scoring.score_contexts(contexts, names)
+        except UserError as error:  # for example, a member was left NaN by policy
+            product.log(f"not scored: {error}")
+            product.scores = {"skipped": dict.fromkeys(scoring.known_metrics(None), str(error).rstrip("."))}
+        content: dict[str, Any] = {"scores": product.scores}
+        try:
+            content[VERDICT] = judge_contexts(contexts, product.folder).as_json()
+        except UserError as error:
+            product.log(f"no verdict: {error}")
+        atomic_write(product.folder.scores_path, json.dumps(plain(content), indent=1) + "\n")
+
+
+class ReportFinisher(Finisher):
+    """Write report.html."""
+
+    def on_finished(self, product: Product) -> None:
+        from ganherd import report
+
+        report.write(product.folder, mixture=product.mixture, dataset=product.dataset)

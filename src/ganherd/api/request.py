@@ -1,0 +1,107 @@
+"""The request of a training: which recipe with which settings, from everything that `ganherd.train` takes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ganherd import recommend
+from ganherd.api.given_objects import GivenObjects
+from ganherd.comm.backends.detect import detect
+from ganherd.recipe import recipe_file, trust
+from ganherd.recipe.schema import Recipe
+from ganherd.util.errors import UserError
+from ganherd.util.text import say
+
+Source = str | Path | dict[str, Any] | Recipe
+
+
+@dataclass(frozen=True)
+class TrainingRequest:
+    """A recipe that is ready to be trained, and where it comes from."""
+
+    source: Source | None
+    recipe: Recipe
+    name: str  # of the recipe
+    changes: list[str]  # the user's own settings as key=value, for run.json
+    given: GivenObjects
+
+    @classmethod
+    def of(
+        cls,
+        source: Source | None,
+        overrides: Sequence[str],
+        *,
+        data: Any,
+        nets: Any,
+        budget: str | int | None,
+        seeds: int | None,
+        device: str | None,
+        sections: Mapping[str, Any],
+        quiet: bool,
+    ) -> TrainingRequest:
+        """Put the request together. The arguments are those of `ganherd.train`."""
+        given = GivenObjects.of(nets, data)
+        if isinstance(source, dict) and "nets" in source:
+            source = {**source, "nets": given.name_nets(source["nets"])}
+        if given.held and detect(os.environ) != "local":
+            raise UserError(
+                f"{given.held[0].label} is an object of this process, and a job of several ranks cannot share it: put nets into a "
+                "module and data into a file, and start `ganherd train`."
+            )
+        if wrong := [name for name, value in sections.items() if not isinstance(value, Mapping)]:
+            raise UserError(
+                f"ganherd.train has no argument {wrong[0]!r}; sections of a recipe are mappings, such as optim={{'lr_g': 1e-4}}."
+            )
+        own: dict[str, Any] = dict(sections)
+        named: dict[str, dict[str, Any]] = dict(given.sections)
+        for section, key, value in (
+            ("train", "budget", f"{budget}steps" if isinstance(budget, int) else budget),
+            ("herd", "seeds", seeds),
+            ("engine", "device", device),
+        ):
+            if value is not None:
+                named.setdefault(section, {})[key] = value
+        for section, values in named.items():
+            own[section] = {**own.get(section, {}), **values}
+        changes = [*_flat(own), *overrides]
+        name = Path(source).stem if isinstance(source, str | Path) else "run"
+        begun: Source = recipe_file.DEFAULT if source is None else source
+        where = given.sections.get("data", {}).get("source")
+        if where is not None and (source is None or isinstance(source, str | Path)):
+            choice = recommend.choose_for(
+                where, None if source is None else str(source), [c for c in changes if c.startswith(_CHOSEN)]
+            )
+            if not quiet:
+                say(choice.text(in_python=True))
+            begun, name = recipe_file.load(choice.recipe, choice.sets), choice.recipe if source is None else name
+        elif source is None:
+            name = recipe_file.DEFAULT
+        recipe = recipe_file.load(begun, overrides, own)
+        return cls(source, recipe, name, changes, given)
+
+    def check_code(self, trust_code: bool) -> None:
+        """Refuse code that the user has not vouched for."""
+        trust.check_recipe(self.recipe, self.recipe if self.source is None else self.source, trust_code)
+
+
+_CHOSEN = ("data.size=", "train.budget=")  # settings that a choice depends on
+
+
+def _flat(section: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Return settings as key=value.
+
+    >>> _flat({"optim": {"lr_g": 1e-4}, "train": {"augment": ["flip"]}})
+    ['optim.lr_g=0.0001', 'train.augment=["flip"]']
+    """
+    out: list[str] = []
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            out += _flat(value, f"{prefix}{key}.")
+        else:
+            out.append(f"{prefix}{key}={value if isinstance(value, str) else json.dumps(value, default=str)}")
+    return out

@@ -1,0 +1,249 @@
+"""A run as an object: its recipe, records, state, mixture, scores and report, and the way to train it further."""
+
+from __future__ import annotations
+
+import base64
+import html
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ganherd.api.given_objects import GivenObjects
+from ganherd.nets.catalog import is_foreign
+from ganherd.recipe import trust
+from ganherd.recipe.schema import Recipe
+from ganherd.runs import run_status
+from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.longer_budget import longer_budget
+from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.run_status import PartsStatus, RunStatus
+from ganherd.runs.score_entry import Scores
+from ganherd.runs.series import long_form
+from ganherd.util import files
+from ganherd.util.errors import UserError
+from ganherd.util.paths import from_here
+
+if TYPE_CHECKING:
+    from ganherd.mixture.mixture import Mixture, Samples
+    from ganherd.training.callbacks import Callback
+    from ganherd.training.finish import Finisher
+
+
+class Run:
+    """A run folder, while it trains or later. Opening and reading it executes nothing of it.
+
+    >>> import ganherd
+    >>> run = ganherd.train("digits-wcgan", budget=2, run="runs/brief", quiet=True, finishers=())
+    >>> run
+    <Run runs/brief: finished, step 2>
+    >>> sorted(run.metrics())
+    ['member', 'metric', 'seed', 'step', 'value']
+    >>> ganherd.Run("runs/brief").recipe.train.budget
+    '2steps'
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        nets: Any = None,
+        data: Any = None,
+        callbacks: Sequence[Callback] = (),
+        trust_code: bool = False,
+        _given: GivenObjects | None = None,
+        _trained: Recipe | None = None,
+    ) -> None:
+        """Open a run.
+
+        Args:
+            path: Its folder.
+            nets: The nets that it was trained with, as `ganherd.train` takes them. They are needed for its mixture and to train it
+                further if they were defined in a notebook or a function.
+            data: The data that it was trained with, if it was given as arrays; needed for scores and to train it further.
+            callbacks: Objects whose hooks are called if it is trained further.
+            trust_code: Import the nets that the run names and that are not ganherd's own.
+
+        Raises:
+            UserError: There is no such run, or it was trained with other nets or data.
+        """
+        self.folder = RunFolder.open(path)
+        self.path = self.folder.path.absolute()
+        self.folder = RunFolder(self.path)
+        self._callbacks, self._trust_code = tuple(callbacks), trust_code
+        self._trained = _trained  # the user's own recipe, if it was trained in this process
+        self._given = GivenObjects.of(nets, data) if _given is None else _given
+        if _given is None:
+            self._given.check(self.recipe, self.path)
+        self._loaded: tuple[tuple[int, int], Mixture] | None = None  # with the time and the size of mixture.json
+
+    # -- what it was and how it is doing ------------------------------------------------------------------------------
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe, with every default."""
+        return self.folder.recipe
+
+    def status(self) -> RunStatus | PartsStatus:
+        """Return state and progress: step, rate, time left, alarms."""
+        return run_status.describe(self.path)
+
+    @property
+    def scores(self) -> Scores:
+        """The recorded scores by the name of their metric; empty if the run was not scored."""
+        try:
+            content = files.read_json(self.folder.scores_path)["scores"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
+        return content if isinstance(content, dict) else {}
+
+    @property
+    def verdict(self) -> VerdictRecord | None:
+        """The verdict; None if the run was not scored."""
+        return read_verdict(self.folder.scores_path)
+
+    def metrics(self, most: int | None = None) -> long_form.Columns:
+        """Return the recorded numbers in long form, as columns for `pandas.DataFrame(run.metrics())`.
+
+        A row has the step, the metric, the member, the seed of its replica and the value. Member -1 is the whole run.
+
+        Args:
+            most: Read about this many records, spread evenly; None: all.
+        """
+        seeds = self.recipe.herd.seeds
+        members = max(1, (self.folder.info.members or seeds) // seeds)
+        return long_form.columns(self.folder.metrics(most), members, self.recipe.run.seed)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Return what happened as rows for `pandas.DataFrame(run.events())`: alarms, repairs, swaps, checkpoints."""
+        return [dict(event) for event in self.folder.events()]
+
+    # -- what it made -------------------------------------------------------------------------------------------------
+
+    @property
+    def mixture(self) -> Mixture:
+        """The trained mixture. Nets that are not ganherd's own are built if they were given or trained in this process."""
+        from ganherd.mixture import mixture, mixture_files
+
+        file = mixture_of(self.path) / mixture_files.JSON
+        now = file.stat()
+        version = (now.st_mtime_ns, now.st_size)
+        if self._loaded is None or self._loaded[0] != version:
+            facts = mixture_files.read_facts(file.parent)
+            nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
+            known = {net.name for net in nets if is_foreign(net.name)} <= self._trusted_names()
+            self._loaded = version, mixture.load(self.path, self._trust_code or known)
+        return self._loaded[1]
+
+    def sample(self, n: int = 64, label: str | int | None = None, seed: int = 0, **settings: Any) -> Samples:
+        """Return n samples of the mixture. The arguments are those of `Mixture.sample`."""
+        return self.mixture.sample(n, label, seed, **settings)
+
+    def score(self, metrics: Sequence[str] | None = None, samples: int | None = None, **settings: Any) -> Scores:
+        """Measure scores, add them to scores.json and return them.
+
+        Args:
+            metrics: Names of metrics, such as fid; None: all that are usual for the data.
+            samples: The number of samples.
+            settings: More arguments of `ganherd.scoring.score_run`.
+        """
+        from ganherd.scoring import score_run
+
+        _ = self.mixture  # reports nets that are missing or not trusted
+        trusted = self._vouched()
+        return score_run(self.path, metrics, samples, **{"trust_code": trusted, **settings})
+
+    def report(self) -> Path:
+        """Write report.html, one page about the run, and return its path."""
+        from ganherd import report
+
+        return report.write(self.folder, trust_code=self._vouched())
+
+    def resume(
+        self,
+        budget: str | int | None = None,
+        *,
+        overrides: Sequence[str] = (),
+        nets: Any = None,
+        data: Any = None,
+        callbacks: Sequence[Callback] | None = None,
+        quiet: bool = False,
+        finishers: Sequence[Finisher] | None = None,
+    ) -> Run:
+        """Train it further, exactly from its last checkpoint, and return it.
+
+        Args:
+            budget: The new length of the whole run, such as 5000steps, or what is added to it: +200steps.
+            overrides: Settings that may differ: train.budget, run.scores and data.source.
+            nets: The nets of the run, if they were defined in a notebook or a function and this process does not have them.
+            data: The data of the run, if it was given as arrays and this process does not have them.
+            callbacks: Objects whose hooks are called; None: those that this object was created with.
+            quiet: Print nothing.
+            finishers: What to make from the trained mixture. Default: a picture, scores and a report.
+        """
+        from ganherd import api
+        from ganherd.training import session
+
+        if nets is not None or data is not None:
+            given = GivenObjects.of(nets, data)
+            given.check(self.recipe, self.path)
+            self._given = GivenObjects({**self._given.sections, **given.sections}, [*self._given.held, *given.held])
+        if callbacks is not None:
+            self._callbacks = tuple(callbacks)
+        length = f"{budget}steps" if isinstance(budget, int) else budget
+        if length is not None:
+            length = longer_budget(self.path, length) if length.startswith("+") else length
+            overrides = [*overrides, f"train.budget={length}"]
+        session.resume(
+            self.path,
+            overrides,
+            quiet,
+            self._vouched(),
+            finishers=api.FINISHERS if finishers is None else finishers,
+            callbacks=self._callbacks,
+        )
+        return self
+
+    # -- trust --------------------------------------------------------------------------------------------------------
+
+    def _trusted_names(self) -> set[str]:
+        """Return the names of code that the user gave, or named in a recipe that was trained in this process."""
+        nets = self._given.sections.get("nets", {})
+        each = (net.get("name") if isinstance(net, dict) else net for net in nets.values())
+        own = () if self._trained is None else trust.modules_of(self._trained)
+        return {name for name in each if isinstance(name, str)} | set(own)
+
+    def _vouched(self) -> bool:
+        """Return whether the user vouches for all code that the run names."""
+        recipe = self.recipe
+        if self._trust_code or (self._trained is not None and trust.vouches_for(self._trained, recipe)):
+            return True
+        names = set(trust.modules_of(recipe))
+        scripts = [name for name in recipe.strategy.settings.networks.values() if trust.script_of(name)]
+        return bool(names) and names <= self._trusted_names() and not scripts
+
+    # -- how it shows itself ------------------------------------------------------------------------------------------
+
+    def _facts(self) -> dict[str, str]:
+        try:
+            now = self.status()
+        except UserError as error:
+            return {"problem": str(error)}
+        if isinstance(now, PartsStatus):
+            return {"state": "trained in parts"}
+        judged = {} if now.verdict is None else {"verdict": now.verdict.word}
+        return {"state": now.state, "step": f"step {now.step:,}", **judged}
+
+    def __repr__(self) -> str:
+        return f"<Run {from_here(self.path)}: {', '.join(self._facts().values())}>"
+
+    def _repr_html_(self) -> str:
+        """Return the run for a notebook: its name, its state, its verdict and its last picture."""
+        facts = ", ".join(self._facts().values())
+        lines = [f"<b>{html.escape(str(from_here(self.path)))}</b>: {html.escape(facts)}"]
+        if self.verdict is not None:
+            lines.append(html.escape(self.verdict.sentence))
+        picture = self.folder.samples / "final.png"
+        if picture.is_file() and not picture.is_symlink():
+            content = base64.b64encode(files.read(picture)).decode()
+            lines.append(f'<img src="data:image/png;base64,{content}" alt="samples of the run">')
+        return "<br>".join(lines)

@@ -1,0 +1,64 @@
+"""Data of the Python process itself: arrays that a recipe names by a fingerprint of their content."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from ganherd.data.arrays import Array, RawData
+from ganherd.util.errors import UserError
+from ganherd.util.objects.memory_objects import MemoryObject, content_bytes, find, is_in_memory
+
+__all__ = ["NAME", "hold", "is_in_memory", "read"]
+
+NAME = "data"  # what messages and names call data in memory
+
+
+def hold(data: Any) -> MemoryObject:
+    """Return the data with a name for `data.source`, which finds it as long as the returned object exists.
+
+    Args:
+        data: Images or points as x, (x, y) or (x, y, x_test, y_test), arrays or tensors; y may hold the names of classes.
+
+    >>> held = hold((np.zeros((4, 8, 8)), ["cat", "cat", "dog", "dog"]))
+    >>> read(held.name).x.shape
+    (4, 8, 8)
+    """
+    raw = _raw(data)
+    digest = hashlib.sha256()
+    for field in fields(raw):
+        value = getattr(raw, field.name)
+        if isinstance(value, np.ndarray):
+            digest.update(f"{field.name} {value.dtype.str} {value.shape}".encode())
+            digest.update(content_bytes(value))
+        else:
+            digest.update(f"{field.name} {value!r}".encode())
+    return MemoryObject(raw, NAME, digest.hexdigest())
+
+
+def read(name: str) -> RawData:
+    """Return the data of a name that `hold` gave."""
+    raw: RawData = find(name).value
+    return raw
+
+
+def _raw(data: Any) -> RawData:
+    """Return the arrays of data in memory. Another kind of data, such as a torch Dataset, is a case here."""
+    if isinstance(data, RawData):
+        return data
+    each = list(data) if isinstance(data, tuple) else [data]
+    if len(each) not in (1, 2, 4):
+        raise UserError(f"data has {len(each)} arrays: give x, (x, y) or (x, y, x_test, y_test).")
+    arrays = [None if one is None else np.asarray(one) for one in each]
+    x, y, x_test, y_test = [*arrays, None, None, None][:4]
+    if x is None or x.dtype == object:
+        raise UserError("data must be arrays of numbers: x, or (x, y) with the label of each row.")
+    return RawData(x, _texts(y), x_test, _texts(y_test))
+
+
+def _texts(y: Array | None) -> Array | None:
+    """Return labels that are Python objects, such as names in a column of pandas, as texts."""
+    return y.astype(str) if y is not None and y.dtype == object else y

@@ -1,0 +1,65 @@
+"""Call a user's callbacks: an error in one is a sentence that names it, and members change only if the callback declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from ganherd.herd.state import State
+from ganherd.training.callbacks import Callback
+from ganherd.util.errors import UserError, with_type
+
+if TYPE_CHECKING:
+    from ganherd.training.loop import Trainer
+
+
+class UserCallback(Callback):
+    """A callback that ganherd did not write. The run stays resumable if it fails."""
+
+    def __init__(self, callback: Callback, log: Callable[[str], None]) -> None:
+        self.callback, self._log, self.every = callback, log, callback.every
+
+    @property
+    def name(self) -> str:
+        return type(self.callback).__name__
+
+    def implements(self, hook: str) -> bool:
+        return self.callback.implements(hook)
+
+    def call(self, hook: str, trainer: Trainer, *values: Any) -> None:
+        if not self.implements(hook):
+            return
+        before = _versions(trainer.herd.state)
+        try:
+            self.callback.call(hook, trainer, *values)
+        except Exception as error:
+            raise UserError(
+                f"the callback {self.name} failed in {hook} at step {trainer.step:,} ({with_type(error)}): correct it, and resume "
+                f"the run from its last checkpoint with `{trainer.folder.again}` or Run.resume."
+            ) from error
+        if not self.callback.changes_result and _versions(trainer.herd.state) != before:
+            raise UserError(
+                f"the callback {self.name} changed the members in {hook} at step {trainer.step:,}: set changes_result = True in "
+                "its class if that is meant."
+            )
+
+    def close(self) -> None:
+        try:
+            self.callback.close()
+        except Exception as error:
+            self._log(f"note: the callback {self.name} failed in close ({with_type(error)}).")
+
+
+def check_callbacks(callbacks: tuple[object, ...]) -> None:
+    """Raise `UserError` unless all of these are callbacks."""
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            what = callback.__name__ if isinstance(callback, type) else type(callback).__name__
+            hint = "give an instance of it" if isinstance(callback, type) else "derive its class from ganherd.Callback"
+            raise UserError(f"{what} is not a callback: {hint}.")
+        callback.fingerprint()  # before the training changes it
+
+
+def _versions(state: State) -> list[tuple[int, int]]:
+    """Return what changes whenever a tensor of the state is written or replaced, without reading any number."""
+    return [(id(value), value._version) for value in state.values()]

@@ -1,0 +1,1 @@
+"""Objects of the running process, and the names by which recipes find them."""

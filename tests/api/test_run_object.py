@@ -1,0 +1,232 @@
+"""A run as an object: its records as tables, its mixture, its scores and its report, and how it is trained further."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import recipes
+import run_files
+import tiny_runs
+import torch
+from torch import nn
+
+import ganherd
+from ganherd import UserError
+from ganherd.runs import checkpoint
+from ganherd.training.setup.assemble import assemble
+
+
+def nets(width: int = 5) -> tuple[Any, Any]:
+    class Generator(nn.Module):
+        def __init__(self, latent: int) -> None:
+            super().__init__()
+            self.layers = nn.Sequential(
+                nn.Linear(latent, width), nn.BatchNorm1d(width), nn.Linear(width, 64), nn.Tanh()
+            )
+
+        def forward(self, z: torch.Tensor) -> torch.Tensor:
+            return self.layers(z).reshape(-1, 1, 8, 8)
+
+    return Generator, lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 4), nn.ReLU(), nn.Linear(4, 1))
+
+
+def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    return np.random.default_rng(seed).integers(0, 256, (46, 8, 8), np.uint8), np.repeat([0, 1, 2], [23, 9, 14])
+
+
+def arguments(budget: str, **run: Any) -> dict[str, Any]:
+    recipe = recipes.tiny_recipe("digits", run={"checkpoint_every": 4, "record_every": 3, **run})
+    del recipe["data"], recipe["nets"]
+    return {"recipe": recipe, "data": data(), "nets": nets(), "budget": budget, "quiet": True}
+
+
+@pytest.fixture
+def brief(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tiny_runs.skip_products(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+
+
+def state(run: ganherd.Run) -> dict[str, torch.Tensor]:
+    return checkpoint.newest(run.folder.checkpoints, assemble(run.recipe, trust_code=True).herd.nets)[0].state
+
+
+@pytest.mark.usefixtures("brief")
+def test_metrics_are_the_records_in_long_form(tmp_path: Path) -> None:
+    run = ganherd.train(
+        recipes.noise_recipe(tmp_path, "12steps"), ["herd.seeds=2", "run.seed=7"], run="run", quiet=True
+    )
+    columns = run.metrics()
+    assert len({len(column) for column in columns.values()}) == 1
+    rows = {
+        (step, metric, seed, member): value
+        for step, metric, member, seed, value in zip(
+            *(columns[name].tolist() for name in ("step", "metric", "member", "seed", "value")), strict=True
+        )
+    }
+    assert len(rows) == len(columns["step"])
+    lines = run_files.json_lines(run.path / "metrics.jsonl")
+    for line in lines:
+        assert rows[line["step"], "rate", -1, -1] == line["rate"]
+        for m, value in enumerate(line["loss_g"]):
+            assert rows[line["step"], "loss_g", 7 + m // 3, m % 3] == value
+        if "looked" in line and not math.isnan(float(line["spread"][4])):
+            assert rows[line["looked"], "spread", 8, 1] == line["spread"][4]
+    assert len(run.metrics(most=1)["step"]) < len(columns["step"])
+
+
+@pytest.mark.usefixtures("brief")
+def test_pandas_takes_metrics_and_events_in_one_call(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    run = ganherd.train(recipes.noise_recipe(tmp_path, "6steps"), run="run", quiet=True)
+    table = pandas.DataFrame(run.metrics())
+    assert table[table.metric == "loss_d"].groupby("member").size().tolist() == [2, 2, 2]
+    events = pandas.DataFrame(run.events())
+    assert events.event.tolist()[0] == "start" and events.event.tolist()[-1] == "finish"
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_run_with_objects_is_resumed_exactly_in_the_same_process() -> None:
+    whole = ganherd.train(**arguments("14steps"), run="whole")
+    half = ganherd.train(**arguments("6steps"), run="half")
+    assert half.resume("+8steps", quiet=True) is half
+    assert half.status().step == 14
+    first = state(whole)
+    assert all(torch.equal(value, state(half)[name]) for name, value in first.items() if not name.startswith("watch."))
+    assert half.mixture.step == 14  # not the one that was loaded before
+
+
+@pytest.mark.usefixtures("brief")
+def test_another_run_object_needs_the_same_objects_again() -> None:
+    import gc
+
+    ganherd.train(**arguments("4steps"), run="run")
+    gc.collect()  # of the objects nothing is left
+    other = ganherd.Run("run")
+    with pytest.raises(UserError, match="Generator is an object of the Python process that trained it: give it again"):
+        other.resume(8, quiet=True)
+    with pytest.raises(UserError, match="the generator Generator is an object of the Python process"):
+        _ = other.mixture
+    with pytest.raises(UserError, match="data is an object of the Python process that trained it"):
+        ganherd.Run("run", nets=nets()).resume(8, quiet=True)
+    with pytest.raises(
+        UserError, match=r"nets.generator Generator is not what .*run was trained with \(its code or content"
+    ):
+        ganherd.Run("run", nets=nets(width=6))
+    with pytest.raises(UserError, match=r"data data is not what .* was trained with \(its code or content differs\)"):
+        other.resume(8, nets=nets(), data=data(1), quiet=True)
+    assert other.status().step == 4
+    other.resume(8, nets=nets(), data=data(), quiet=True)
+    assert other.status().step == 8 and other.sample(2).x.shape == (2, 1, 8, 8)
+    assert ganherd.load("run", nets=nets()).step == 8
+    assert ganherd.resume("run", ["train.budget=9steps"], nets=nets(), data=data(), quiet=True).status().step == 9
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_failed_request_leaves_the_run_as_it_is() -> None:
+    run = ganherd.train(**arguments("4steps"), run="run")
+    with pytest.raises(UserError, match="cannot be resumed with this one"):
+        run.resume(overrides=["train.batch=9"], quiet=True)
+    with pytest.raises(UserError, match="train.budget"):
+        run.resume("8 apples", quiet=True)
+    assert run.status().state == "finished"
+
+
+@pytest.mark.usefixtures("brief")
+def test_runs_are_listed_and_opened_by_name() -> None:
+    one = ganherd.train("digits-wcgan", budget=1, quiet=True)
+    two = ganherd.train("digits-wcgan", budget=1, quiet=True)
+    (Path("runs") / "broken").mkdir()
+    (Path("runs") / "broken" / "run.json").write_text("{")
+    assert [run.path for run in ganherd.runs()] == [one.path, two.path]
+    assert [run.path for run in ganherd.runs("runs")] == [one.path, two.path]
+    (Path("runs") / "broken" / "run.json").unlink()
+    assert ganherd.open().path == ganherd.open("00002-digits-wcgan").path == two.path
+    assert ganherd.open(one.path).path == one.path
+    assert repr(one) == "<Run runs/00001-digits-wcgan: finished, step 1>"
+    with pytest.raises(UserError, match="there is no run folder nowhere"):
+        ganherd.Run("nowhere")
+
+
+@pytest.mark.usefixtures("brief")
+def test_the_package_of_runs_stays_a_package() -> None:
+    import ganherd.runs.folder as folder
+    from ganherd.runs import checkpoint as checkpoints
+
+    assert folder.RunFolder and checkpoints.newest and ganherd.runs.folder is folder and ganherd.runs() == []
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_run_of_a_stranger_executes_nothing(tmp_path: Path) -> None:
+    run = ganherd.train(recipes.noise_recipe(tmp_path, "2steps"), run="run", quiet=True)
+    (tmp_path / "evil_for_run.py").write_text("open('victim', 'w')\nclass Net: pass\n")
+    text = run.folder.recipe_path.read_text().replace("name: small", "name: evil_for_run:Net")
+    run.folder.recipe_path.write_text(text)
+    stranger = ganherd.Run("run")
+    _ = (
+        repr(stranger),
+        stranger._repr_html_(),
+        stranger.metrics(),
+        stranger.events(),
+        stranger.status(),
+        stranger.recipe,
+    )
+    with pytest.raises(UserError, match="give --trust-code"):
+        stranger.resume(4, quiet=True)
+    with pytest.raises(UserError, match="give --trust-code"):
+        run.resume(4, quiet=True)  # trained here, but its recipe was changed since
+    assert not Path("victim").exists()
+
+
+def test_a_finished_run_has_scores_a_report_and_shows_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = ganherd.train(**arguments("8steps"), run="<b>run")
+    assert run.scores["fid"]["value"] > 0 and run.verdict is not None
+    assert run.score(["diversity"], samples=50)["diversity"]["samples"] == 50
+    run.folder.report_path.unlink()
+    assert run.report() == run.path / "report.html" and "Generator" in run.report().read_text()
+    page = run._repr_html_()
+    assert "&lt;b&gt;run" in page and "<b>run" not in page.replace("<b>&lt;b&gt;run", "")
+    assert "data:image/png;base64," in page and run.verdict.word in page
+    assert repr(run) == f"<Run <b>run: finished, step 8, {run.verdict.word}>"
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_module_of_the_mixture_is_plain_and_makes_its_samples() -> None:
+    run = ganherd.train(**arguments("4steps"), run="run")
+    mixture = run.mixture
+    module = mixture.module("1")
+    assert type(module).__name__ == "Generator" and not module.training
+    breed, weights = mixture.generator(1)
+    z = torch.randn(6, mixture.latent)
+    key = torch.zeros((), dtype=torch.int64)
+    assert torch.equal(module(z), breed.evaluated(weights, (z,), key))
+    assert all(torch.equal(value, weights[name]) for name, value in module.state_dict().items())
+    with torch.no_grad():
+        module.layers[0].weight.zero_()
+    assert mixture.module("1").layers[0].weight.any()
+    assert torch.equal(mixture.module(member=2).layers[0].weight, mixture.generator(2)[1]["layers.0.weight"])
+    with pytest.raises(UserError, match="the mixture has no label 'x'"):
+        mixture.module("x")
+    with pytest.raises(UserError, match="there is no member 9 of replica 0"):
+        mixture.module(member=9)
+
+
+def test_samples_draw_and_save_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tiny_runs.skip_products(monkeypatch)
+    run = ganherd.train(recipes.noise_recipe(tmp_path, "2steps"), run=tmp_path / "run", quiet=True)
+    monkeypatch.undo()
+    samples = run.sample(9, label="1")
+    assert repr(samples) == "<9 images of shape (1, 8, 8) of 1>" and repr(run.mixture).startswith(
+        "<Mixture of 3 generators"
+    )
+    picture = samples.grid()
+    assert picture.size[0] > 100 and samples._repr_png_().startswith(b"\x89PNG")
+    assert run.mixture._repr_png_().startswith(b"\x89PNG")
+    assert samples.save(tmp_path / "grid.png").read_bytes() == samples._repr_png_()
+    with np.load(samples.save(tmp_path / "out.npz")) as arrays:
+        assert np.array_equal(arrays["x"], samples.x)
+    assert len(list(samples.save(tmp_path / "images").rglob("*.png"))) == 9
