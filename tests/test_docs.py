@@ -29,6 +29,8 @@ MADE_BY_READERS = {
     "my_plugins.py",
     "mine.yaml",
     "pictures",
+    "table.csv",
+    "rows.csv",
     "pictures-64",
     "birds-{000..009}.tar",
 }  # what the documents tell people to write or to have

@@ -37,8 +37,8 @@ class DataSummary:
     """What a recommendation depends on."""
 
     source: str
-    points: bool  # in the plane, not images
-    side: int  # the shorter side of an image in pixels, the median if sizes differ; 0 for points
+    kind: str  # images, points or rows
+    side: int  # the shorter side of an image in pixels, the median if sizes differ; 0 for points and rows
     classes: int  # 0: no labels
     images: int
     fewest: int  # images of the smallest class, or of all if there are no labels
@@ -58,15 +58,17 @@ class Rule:
 
 
 RULES: tuple[Rule, ...] = (
+    Rule("breast-cancer-wcgan", lambda look: look.source == "breast_cancer", "it was made for this table"),
+    Rule("wine-wcgan", lambda look: look.kind == "rows", "a table: a small Wasserstein GAN for each class, on a CPU"),
     Rule("ring8", lambda look: look.source == "ring8", "it was made for this toy"),
     Rule("grid25", lambda look: look.source == "grid25", "it was made for this toy"),
     Rule("r15", lambda look: look.source == "r15", "it was made for this toy"),
     Rule(
         "r15",
-        lambda look: look.points and look.images < 10_000,
+        lambda look: look.kind == "points" and look.images < 10_000,
         "few points in the plane: four small GANs see them all",
     ),
-    Rule("ring8", lambda look: look.points, "points in the plane: four small GANs see them all"),
+    Rule("ring8", lambda look: look.kind == "points", "points in the plane: four small GANs see them all"),
     Rule("stacked-mnist-gap4", lambda look: look.source == "stacked-mnist", "it was made for these thousand modes"),
     Rule("digits-wcgan", lambda look: look.side <= 16, "tiny images: small MLPs learn them on a CPU in a minute or so"),
     Rule("mnist-wcgan", lambda look: look.side <= 28, "small images: an MLP for each class is enough"),
@@ -135,7 +137,7 @@ class Choice:
             "length": f"{length}; {'budget=' if in_python else '--budget'} sets another",
             **({} if in_python else {"same as": self.command}),
         }
-        shown = {name: row for name, row in rows.items() if name != "images" or not self.look.points}
+        shown = {name: row for name, row in rows.items() if name != "images" or self.look.kind == "images"}
         return "\n".join([*(f"{name:<9}{row}" for name, row in shown.items()), *(f"note: {one}" for one in self.notes)])
 
 
@@ -250,11 +252,11 @@ def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:
 
     counts: list[int] = [row["train"] for row in facts["classes"]]
     files: JsonObject | None = facts.get("files")
-    points = facts["kind"] == "points"
+    is_image = facts["kind"] == "images"
     return DataSummary(
         source=source,
-        points=points,
-        side=0 if points else files["side"] if files else min(facts["shape"][1:]),
+        kind=facts["kind"],
+        side=0 if not is_image else files["side"] if files else min(facts["shape"][1:]),
         classes=len(counts),
         images=facts["train"],
         fewest=min(counts, default=facts["train"]),
@@ -266,7 +268,7 @@ def look_at(source: str, facts: Mapping[str, Any]) -> DataSummary:
 def choose(look: DataSummary) -> Rule:
     """Return the first rule that fits; the last one fits everything.
 
-    >>> choose(DataSummary("digits", False, 8, 10, 1438, 140, gpu=False)).recipe
+    >>> choose(DataSummary("digits", "images", 8, 10, 1438, 140, gpu=False)).recipe
     'digits-wcgan'
     """
     return next(rule for rule in RULES if rule.fits(look))
@@ -279,7 +281,7 @@ def overrides(rule: Rule, look: DataSummary, recipe: Recipe, data: Sequence[str]
         return list(data)
     out = [f"data.source={look.source}"]
     given = any(one.startswith("data.size=") for one in data)
-    if not look.points and prepared and own.size is not None:
+    if look.kind == "images" and prepared and own.size is not None:
         out.append("data.size=null")
     elif rule.resizes and not prepared and not given:
         out.append(f"data.size={max((n for n in SIZES if n <= look.side), default=SIZES[0])}")
@@ -301,15 +303,17 @@ def notes(look: DataSummary, facts: Mapping[str, Any], pixels: int | None = None
         out.append(
             f"images of {size_before} become {pixels} × {pixels}: expect shapes and colours, not fine detail; {limit}"
         )
-    if not look.points and look.classes and look.fewest < FEW:
+    if look.kind != "points" and look.classes and look.fewest < FEW:
         few = [row["name"] for row in facts["classes"] if row["train"] < FEW]
         names = ", ".join(few[:5]) + (", …" if len(few) > 5 else "")
         out.append(
-            f"{len(few)} of {look.classes} classes have fewer than {FEW} images ({names}): a GAN may memorise them; "
+            f"{len(few)} of {look.classes} classes have fewer than {FEW} {look.kind} ({names}): a GAN may memorise them; "
             "collect more, join classes, or watch the memorising alarm"
         )
-    if not look.points and not look.classes:
+    if look.kind == "images" and not look.classes:
         out.append("no labels: one GAN learns all images; put them into one folder for each class to get labels")
+    if look.kind == "rows" and not look.classes:
+        out.append("no labels: one GAN learns all rows; if a column holds the class of each row, name it in data.label")
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from ganherd.recommend import RULES, Choice, DataSummary, choose, overrides
 def look(
     source: str = "folder", side: int = 64, classes: int = 10, fewest: int = 5000, gpu: bool = True
 ) -> DataSummary:
-    return DataSummary(source, side == 0, side, classes, fewest * max(classes, 1), fewest, gpu)
+    return DataSummary(source, "images" if side else "points", side, classes, fewest * max(classes, 1), fewest, gpu)
 
 
 def test_every_recipe_of_the_rules_is_packaged() -> None:
@@ -34,6 +35,8 @@ CASES = [
     (look("grid25", 0, gpu=False), "grid25", ""),
     (look("points.csv", 0, classes=0, fewest=300), "r15", ""),
     (look("points.csv", 0, classes=0, fewest=30_000), "ring8", ""),
+    (replace(look("table.csv", 0), kind="rows"), "wine-wcgan", ""),
+    (replace(look("breast_cancer", 0), kind="rows"), "breast-cancer-wcgan", ""),
     (look("digits", 8, gpu=False), "digits-wcgan", ""),
     (look("mine.npz", 12), "digits-wcgan", ""),
     (look("mnist", 28), "mnist-wcgan", ""),

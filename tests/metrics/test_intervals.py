@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from ganherd.features.real_features import RealFeatures
+from ganherd.metrics.distributions.histogram import total_variation
 from ganherd.metrics.diversity import relative_error, spread
-from ganherd.metrics.histogram import total_variation
 from ganherd.metrics.modes import Modes, coverage, entry
 from ganherd.metrics.statistics import intervals
 from ganherd.metrics.statistics.seeds import together

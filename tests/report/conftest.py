@@ -73,6 +73,10 @@ class FakeDataset:
     def is_image(self) -> bool:
         return self.x.ndim == 4
 
+    @property
+    def kind(self) -> str:
+        return "images" if self.is_image else "points"
+
 
 @dataclass(frozen=True)
 class FakeSamples:
@@ -97,6 +101,10 @@ class FakeMixture:
     @property
     def is_image(self) -> bool:
         return self.data.is_image
+
+    @property
+    def kind(self) -> str:
+        return self.data.kind
 
     @property
     def label_of(self) -> np.ndarray:

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ganherd.metrics.distributions.histogram import class_histogram, expected_by_chance, total_variation
 from ganherd.metrics.diversity import diversity, spread
-from ganherd.metrics.histogram import class_histogram, expected_by_chance, total_variation
 from ganherd.metrics.label_accuracy import label_accuracy
 from ganherd.metrics.metric_registry import title_of
 from ganherd.scoring import METRICS, brief, contexts, full, known_metrics, score, score_contexts, score_run

@@ -31,6 +31,10 @@ class FakeDataset:
         return len(self.shape) == 3
 
     @property
+    def kind(self) -> str:
+        return "images" if self.is_image else "points" if self.shape == (2,) else "rows"
+
+    @property
     def digest(self) -> str:
         parts = (self.x, self.y, self.x_test, self.y_test)
         return hashlib.sha256(b"".join(np.ascontiguousarray(p).tobytes() for p in parts)).hexdigest()

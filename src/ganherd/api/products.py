@@ -44,6 +44,7 @@ class PictureFinisher(Finisher):
             mixture.labels if labelled else (),
             member=None if labelled else member,
             data=None if mixture.is_image else product.dataset.x,
+            view=product.dataset.view_of(x),
             heading=heading(product.folder, mixture, number),
         )
         pictures.save(picture, product.folder.samples / "final.png")

@@ -11,7 +11,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
 from ganherd.util.text import did_you_mean, nearest
 
-_SUFFIXES = (".npz", ".npy", ".parquet", ".tar")
+_SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".tar")
 
 
 def refuse_misspelt(word: str) -> None:
@@ -24,7 +24,7 @@ def refuse_misspelt(word: str) -> None:
 
 
 def is_own_data(word: str) -> bool:
-    """Return whether a word is a folder without a recipe, a file of arrays or images, or a data set of the Hub.
+    """Return whether a word is a folder without a recipe, a table, a file of arrays or images, or a data set of the Hub.
 
     Raises:
         UserError: It is a folder and also the name of a packaged recipe, or a folder of runs, or it contains the current folder.

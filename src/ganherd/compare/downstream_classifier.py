@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.data.dataset import Dataset
+from ganherd.data.units import to_model
 from ganherd.features.classifier import BATCH, STEPS, ImageNet, PointNet
 from ganherd.features.extract import best_device
 from ganherd.features.one_cycle import OneCycleAdam
@@ -17,7 +18,7 @@ from ganherd.features.one_cycle import OneCycleAdam
 
 @dataclass(frozen=True)
 class Images:
-    """Images (or points) in the units of the data, with their labels. May be empty."""
+    """Images (or points or rows) in the units of the data, with their labels. May be empty."""
 
     x: np.ndarray
     y: np.ndarray
@@ -75,4 +76,4 @@ def _right(net: nn.Module, data: Dataset, device: torch.device) -> float:
 
 
 def _units(x: np.ndarray, data: Dataset, device: torch.device) -> Tensor:
-    return (torch.from_numpy(np.asarray(x)).to(device).float() - data.offset) / data.scale
+    return to_model(torch.from_numpy(np.asarray(x)).to(device).float(), data)

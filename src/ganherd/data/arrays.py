@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,11 +28,12 @@ class RawData:
     labels: tuple[str, ...] | None = None
     notes: tuple[str, ...] = field(default=())
     skipped: int = 0  # files that are not images
+    columns: tuple[str, ...] | None = None  # names of the columns of rows
 
 
 @dataclass(frozen=True)
 class TidyData:
-    """Checked arrays: x uint8 [n, C, H, W] or float32 [n, 2], y int64 [n] (-1: no label)."""
+    """Checked arrays: x uint8 [n, C, H, W] or float32 [n, d], y int64 [n] (-1: no label)."""
 
     x: Array
     y: Array
@@ -41,6 +43,7 @@ class TidyData:
     notes: tuple[str, ...]
     skipped: int = 0
     source_range: tuple[float, float] | None = None  # range of the source's values, if they were converted to bytes
+    columns: tuple[str, ...] = ()  # names of the columns of rows; (): images, or points without names
 
 
 def tidy(raw: RawData, name: str) -> TidyData:
@@ -50,11 +53,11 @@ def tidy(raw: RawData, name: str) -> TidyData:
         name: What messages call the source.
 
     Raises:
-        UserError: The arrays are not images or points, or do not fit each other.
+        UserError: The arrays are not images, points or rows of numbers, or do not fit each other.
     """
     if raw.x_test is not None and len(raw.x_test) == 0:
         raw = replace(raw, x_test=None, y_test=None)
-    x, x_test, notes = _values(raw.x, raw.x_test, name)
+    x, x_test, notes = _values(raw.x, raw.x_test, name, raw.columns)
     if raw.x_test is None and raw.y_test is not None and len(raw.y_test):
         raise UserError(f"{name} has y_test without x_test; give both or neither.")
     if raw.x_test is not None and (raw.y is None) != (raw.y_test is None):
@@ -64,11 +67,14 @@ def tidy(raw: RawData, name: str) -> TidyData:
     converted = x.ndim == 4 and raw.x.dtype.kind == "f"
     both = [raw.x] if raw.x_test is None else [raw.x, raw.x_test]
     ends = (float(min(part.min() for part in both)), float(max(part.max() for part in both))) if converted else None
-    return TidyData(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more), raw.skipped, ends)
+    columns = _column_names(raw.columns, x, name)
+    return TidyData(x, y, x_test, y_test, labels, (*raw.notes, *notes, *more), raw.skipped, ends, columns)
 
 
-def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | None, list[str]]:
-    """Return training rows and held-out rows as bytes (images) or float32 (points), and notes about the conversion."""
+def _values(
+    x: Array, x_test: Array | None, name: str, columns: tuple[str, ...] | None
+) -> tuple[Array, Array | None, list[str]]:
+    """Return training rows and held-out rows as bytes (images) or float32 (points, rows), and notes about the conversion."""
     both = [x] if x_test is None else [x, x_test]
     for part in both:
         if part.dtype.kind not in "buif":
@@ -79,17 +85,43 @@ def _values(x: Array, x_test: Array | None, name: str) -> tuple[Array, Array | N
         raise UserError(f"{name} holds no images: its first array has shape {x.shape}.")
     if x_test is not None and x_test.shape[1:] != x.shape[1:]:
         raise UserError(f"{name} has training rows of shape {x.shape[1:]} and test rows of shape {x_test.shape[1:]}.")
+    is_table = x.ndim == 2 and x.shape[1] > 0
+    if is_table:
+        with np.errstate(over="ignore"):  # refused below
+            both = [np.ascontiguousarray(part, dtype=np.float32) for part in both]
     for part in both:
         if part.dtype.kind == "f" and not all(np.isfinite(part[i : i + ROWS]).all() for i in range(0, len(part), ROWS)):
             bad = next(i for i in range(len(part)) if not np.isfinite(part[i]).all())
-            raise UserError(f"{name} has NaN or infinite values, the first in row {bad}; remove or repair those rows.")
-    if x.ndim == 2 and x.shape[1] == 2:
-        points = [np.ascontiguousarray(part, dtype=np.float32) for part in both]
-        return points[0], points[1] if x_test is not None else None, []
+            place = f"row {bad}"
+            if is_table:
+                column = int(np.flatnonzero(~np.isfinite(part[bad]))[0])
+                place += f", column {columns[column] if columns else column}"
+            raise UserError(f"{name} has NaN or infinite values, the first in {place}; remove or repair those rows.")
+    if is_table:
+        return both[0], both[1] if x_test is not None else None, _pixel_note(x)
     order, notes = _layout(x, name)
     scale, more = scale_to_bytes(both, name)
     images = [to_uint8(order(part), *scale) for part in both]
     return images[0], images[1] if x_test is not None else None, [*notes, *more]
+
+
+def _pixel_note(x: Array) -> list[str]:
+    """Return a note if rows of bytes may be flattened images."""
+    side = math.isqrt(x.shape[1])
+    if x.dtype != np.uint8 or side < 8 or side * side != x.shape[1]:
+        return []
+    return [f"rows of {x.shape[1]} bytes are read as a table: for images, reshape them to n × {side} × {side}"]
+
+
+def _column_names(names: tuple[str, ...] | None, x: Array, name: str) -> tuple[str, ...]:
+    """Return the names of the columns of rows [n, d]: those of the source, otherwise x1, x2, …; () for images and points."""
+    if x.ndim != 2:
+        return ()
+    if names is None:
+        return tuple(f"x{j + 1}" for j in range(x.shape[1])) if x.shape[1] != 2 else ()
+    if len(names) != x.shape[1] or len(set(names)) < len(names):
+        raise UserError(f"{name} has {x.shape[1]} columns; `columns` must name each of them once.")
+    return names
 
 
 def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
@@ -108,7 +140,7 @@ def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
         raise UserError(f"{name} has images of shape {x.shape[1:]}; ganherd reads 1 or 3 channels, first or last.")
     raise UserError(
         f"{name} has an array of shape {x.shape}; "
-        f"save images as n × C × H × W, n × H × W × C or n × H × W, or points as n × 2."
+        f"save images as n × C × H × W, n × H × W × C or n × H × W, or rows of d numbers as n × d."
     )
 
 

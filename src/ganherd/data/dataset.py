@@ -19,30 +19,33 @@ from ganherd.data.readers.named import read_named, read_path
 from ganherd.data.samples.open_samples import is_sample_source, open_samples
 from ganherd.data.samples.read_samples import read_samples
 from ganherd.data.shards import shards
+from ganherd.data.units import Units, column_units, comparable, main_plane, projected, span_units
 from ganherd.recipe import schema
 from ganherd.recipe.plugins.recipe_plugins import is_named_source
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, counted, few
 from ganherd.util.paths import expanded
 from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.text import did_you_mean
+from ganherd.viz.row_sheets import RowView
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training rows, held-out rows and class names. Model units are (x - offset) / scale."""
+    """Training rows, held-out rows and class names. Model units are (x - offset) / scale (`units.to_model`)."""
 
     name: str
-    x: Array  # uint8 [n, C, H, W] (of a prepared folder `shards.Rows`, read as they are indexed), or float32 [n, 2]
+    x: Array  # uint8 [n, C, H, W] (of a prepared folder `shards.Rows`, read as they are indexed), or float32 [n, d]
     y: Array  # int64 [n], index into labels; -1: no label
     x_test: Array  # the held-out split, like x
     y_test: Array
     labels: tuple[str, ...]  # (): no labels
-    offset: float
-    scale: float
+    offset: Units  # one number; for rows the mean of each column, and below its standard deviation (0: constant)
+    scale: Units
     notes: tuple[str, ...] = ()  # notes for the user: skipped files, converted ranges
     skipped: int = 0  # files of a folder that are not images
     holdout: float | None = None  # the fraction that was held out; None: the source has a split
     source_range: tuple[float, float] | None = None  # range of the source's values, if they were converted to bytes
+    columns: tuple[str, ...] = ()  # names of the columns of rows, or of points that have them
 
     @property
     def split(self) -> str:
@@ -51,7 +54,7 @@ class Dataset:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one row: (C, H, W) or (2,)."""
+        """The shape of one row: (C, H, W), (2,) for points, or (d,) for rows."""
         return tuple(int(n) for n in self.x.shape[1:])
 
     @property
@@ -60,8 +63,20 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """What one row is called, in the plural."""
-        return "images" if self.is_image else "points"
+        """What the data consists of: images, points in the plane, or rows of any other number of columns."""
+        return "images" if self.is_image else "points" if self.shape == (2,) else "rows"
+
+    @cached_property
+    def plane(self) -> tuple[tuple[float, ...], ...]:
+        """The plane in which rows are drawn, [2, d] in model units; () for images and points."""
+        return main_plane(comparable(self.x, self)) if self.kind == "rows" else ()
+
+    def view_of(self, x: Array) -> RowView | None:
+        """Return what a picture of rows x [n, d] over the data needs; None for images and points."""
+        if not self.plane:
+            return None
+        points, own = (projected(rows, self, self.plane) for rows in (x, self.x))
+        return RowView(self.columns, points, own)
 
     @cached_property
     def digest(self) -> str:
@@ -72,6 +87,8 @@ class Dataset:
             known = getattr(array, "digest", None)  # rows of shards need not be read for theirs
             total.update(known.encode() if known else np.ascontiguousarray(array).data)
         total.update("\0".join(self.labels).encode())
+        if self.kind == "rows":
+            total.update("\0".join(self.columns).encode())
         return total.hexdigest()
 
 
@@ -90,11 +107,11 @@ def load(settings: schema.DataConfig) -> Dataset:
     data = tidy(raw, name)
     if data.x.ndim == 4:
         if settings.points is not None:
-            raise UserError(f"data.points is for 2-D points, and {name} holds images; leave data.points out.")
+            raise UserError(f"data.points is for points and rows, and {name} holds images; leave data.points out.")
         if settings.size is not None:
             data = _resize(data, settings.size)
     elif settings.size is not None:
-        raise UserError(f"data.size is for images, and {name} holds 2-D points; leave data.size out.")
+        raise UserError(f"data.size is for images, and {name} holds none; leave data.size out.")
     notes = list(data.notes)
     draws_points = is_named and DATA_SOURCES[settings.source].draws_points
     holdout = settings.holdout if draws_points else None
@@ -107,9 +124,23 @@ def load(settings: schema.DataConfig) -> Dataset:
     if settings.points is not None and not draws_points:
         data = _keep(data, settings.points, name)
     assert data.x_test is not None and data.y_test is not None
-    offset, scale = (127.5, 127.5) if data.x.ndim == 4 else _span(data.x)
+    offset, scale = _units(data.x)
+    if isinstance(scale, tuple) and 0.0 in scale:
+        names = [column for column, value in zip(data.columns, scale, strict=True) if not value]
+        notes.append(f"{counted(len(names), 'columns')} never changed and will be copied into samples: {few(names, 5)}")
     rows = (data.x, data.y, data.x_test, data.y_test)
-    return Dataset(name, *rows, data.labels, offset, scale, tuple(notes), data.skipped, holdout, data.source_range)
+    return Dataset(
+        name,
+        *rows,
+        data.labels,
+        offset,
+        scale,
+        tuple(notes),
+        data.skipped,
+        holdout,
+        data.source_range,
+        data.columns,
+    )
 
 
 def hold_out(y: Array, fraction: float, notes: list[str]) -> Array:
@@ -135,7 +166,7 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
     """Return the data set of a prepared folder, without opening a shard."""
     index, x, y = shards.load_shards(path)
     if settings.points is not None:
-        raise UserError(f"data.points is for 2-D points, and {path} holds images; leave data.points out.")
+        raise UserError(f"data.points is for points and rows, and {path} holds images; leave data.points out.")
     if settings.size not in (None, index.settings.size):
         raise UserError(
             f"{path} was prepared at {index.settings.size} pixels; leave data.size out, "
@@ -192,12 +223,13 @@ def _resize(data: TidyData, size: int) -> TidyData:
 def _keep(data: TidyData, points: int, name: str) -> TidyData:
     """Return the data with this many of its training points, chosen at random but the same in every run."""
     if points > len(data.x):
-        raise UserError(f"data.points is {points:,}, but {name} has {len(data.x):,} training points; ask for fewer.")
+        raise UserError(f"data.points is {points:,}, but {name} has {len(data.x):,} training rows; ask for fewer.")
     rows = np.sort(shuffle(len(data.x), "points")[:points])
     return replace(data, x=data.x[rows], y=data.y[rows])
 
 
-def _span(x: Array) -> tuple[float, float]:
-    """Return centre and half range over both coordinates, so that shapes keep their proportions."""
-    low, high = float(x.min()), float(x.max())
-    return (low + high) / 2, (high - low) / 2 or 1.0
+def _units(x: Array) -> tuple[Units, Units]:
+    """Return offset and scale: fixed for images, of all coordinates for points, of each column for rows."""
+    if x.ndim == 4:
+        return 127.5, 127.5
+    return span_units(x) if x.shape[1] == 2 else column_units(x)

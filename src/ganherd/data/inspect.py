@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,15 +17,19 @@ from ganherd.data.keyed import shuffle
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject, atomic_write
+from ganherd.util.text import text_table
 from ganherd.viz.pictures import DATA, INK, SOFT, new_figure, png
-from ganherd.viz.sheets import Heading, draw_sheet
+from ganherd.viz.sheets import Heading, draw_samples, draw_sheet
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST = 100  # classes shown
+    from ganherd.viz.pictures import Picture
+
+MOST, MOST_COLUMNS = 100, 40  # classes and columns shown
 UNEQUAL = 4  # ratio of the largest class to the smallest from which a note is given
 _LAYOUTS = ((12, 1, 16), (36, 2, 10), (MOST, 4, 6))  # up to this many classes: columns of rows, images in a row
+_STATISTICS = ("least", "most", "mean", "std")  # of a column
 _UNLABELLED = 10, 20  # rows, and images in a row
 
 
@@ -59,6 +63,7 @@ def describe(dataset: Dataset) -> JsonObject:
         "source_range": list(dataset.source_range) if dataset.source_range else None,
         "mean": round(mean, 4),
         "std": round(std, 4),
+        "columns": _columns(dataset),
         "offset": dataset.offset,
         "scale": dataset.scale,
         "digest": dataset.digest,
@@ -75,6 +80,17 @@ def describe(dataset: Dataset) -> JsonObject:
             )
         ),
     }
+
+
+def _columns(dataset: Dataset) -> list[JsonObject]:
+    """Return the name, range, mean and standard deviation of each column of rows; empty for images and points."""
+    if dataset.kind != "rows":
+        return []
+    x = dataset.x
+    each = zip(
+        dataset.columns, x.min(0), x.max(0), x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64), strict=True
+    )
+    return [dict(zip(("name", *_STATISTICS), (name, *map(_number, values)), strict=True)) for name, *values in each]
 
 
 def _imbalance(labels: Sequence[str], counts: Array, kind: str) -> list[str]:
@@ -94,10 +110,18 @@ def text(facts: Mapping[str, Any]) -> str:
     """Return the description as text."""
     shape = "×".join(str(size) for size in facts["shape"])
     lines = [
-        f"{facts['name']}: {counted(facts['total'], facts['kind'])} of {shape}",
+        f"{facts['name']}: {counted(facts['total'], facts['kind'])} of {shape}{' columns' if facts['columns'] else ''}",
         f"{facts['split']}: {facts['train']:,} to train on, {facts['held_out']:,} held out",
-        f"{_range(facts)}, mean {facts['mean']}, standard deviation {facts['std']}",
     ]
+    if facts["columns"]:
+        shown = facts["columns"][:MOST_COLUMNS]
+        rows = [(each["name"], *(f"{each[key]:.4g}" for key in _STATISTICS)) for each in shown]
+        numbers = range(1, 1 + len(_STATISTICS))
+        lines += [f"  {line}" for line in text_table([("column", *_STATISTICS), *rows], numbers)]
+        if more := len(facts["columns"]) - len(shown):
+            lines.append(f"  and {counted(more, 'columns')} more")
+    else:
+        lines.append(f"{_range(facts)}, mean {facts['mean']}, standard deviation {facts['std']}")
     if classes := facts["classes"]:
         width = max(len(row["name"]) for row in classes)
         its = "their" if len(classes) > 1 else "its"
@@ -142,7 +166,8 @@ def _spread(x: Any) -> tuple[Any, Any, float, float]:
 def contact_sheet(dataset: Dataset, path: str | os.PathLike[str]) -> Path:
     """Write the sheet as a PNG and return its path."""
     target = Path(path)
-    picture = _images(dataset) if dataset.is_image else _points(dataset)
+    draw: dict[str, Callable[[Dataset], Picture]] = {"images": _images, "points": _points, "rows": _rows}
+    picture = draw[dataset.kind](dataset)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(target, png(picture), sync=False)
@@ -162,7 +187,7 @@ def _facts(dataset: Dataset) -> list[str]:
         channels, height, width = dataset.shape
         what = f"{width} × {height} {'grey' if channels == 1 else 'RGB'}"
     else:
-        what = "2-D points"
+        what = "2-D points" if dataset.kind == "points" else counted(dataset.shape[0], "columns")
     train, held = len(dataset.x), len(dataset.x_test)
     classes = counted(len(dataset.labels), "classes") if dataset.labels else "no labels"
     total = counted(train + held, dataset.kind)
@@ -196,6 +221,16 @@ def _name(dataset: Dataset, k: int) -> str:
 def _some(dataset: Dataset, rows: Array, k: int, most: int) -> Array:
     """Return at most this many images of a class, chosen at random but the same for every call."""
     return np.asarray(dataset.x[rows[shuffle(len(rows), "sheet", k + 1)[:most]]])
+
+
+def _rows(dataset: Dataset) -> Picture:
+    """Return a figure of the training rows: the distribution of each column, and all rows in a plane."""
+    return draw_samples(
+        dataset.x[:0],
+        data=dataset.x,
+        heading=Heading(dataset.name, _facts(dataset)),
+        view=dataset.view_of(dataset.x[:0]),
+    )
 
 
 def _points(dataset: Dataset) -> Figure:

@@ -60,13 +60,14 @@ class Model:
         return member, torch.where(labels < 0, drawn, labels)
 
     def generate(self, member: int, z: Tensor, labels: Tensor) -> Tensor:
-        """Return what a member generates from noise z [B, latent]: images as bytes, or points."""
+        """Return what a member generates from noise z [B, latent]: images as bytes, or points or rows."""
         net, row = self.facts["members"][member]
         values: dict[str, Tensor] = {"z": z, "y": labels}
         for name, layer, inputs, settings in self.facts["nets"][net]:
             weights = {k: self.tensors[k][row % len(self.tensors[k])] for k in inputs if k not in values}
             values[name] = _LAYERS[layer](*((values | weights)[k] for k in inputs), **settings)
-        x = values[name] * self.facts["scale"] + self.facts["offset"]
+        scale, offset = (torch.tensor(self.facts[key], device=z.device) for key in ("scale", "offset"))
+        x = values[name] * scale + offset
         return torch.clamp(x.round(), 0, 255).byte() if self.facts["image"] else x
 
     @torch.no_grad()

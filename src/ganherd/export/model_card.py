@@ -28,6 +28,7 @@ from ganherd.util.errors import UserError, counted
 from ganherd.util.text import duration, one_line
 
 PICTURE, SHOWN = "samples.png", 64
+_TAGS = {"images": "image-generation", "points": "density-estimation", "rows": "tabular"}
 _LICENCE = re.compile(r"[a-z0-9][a-z0-9.+-]{0,60}")
 
 
@@ -76,7 +77,7 @@ def card(run: RunFolder, mixture: Mixture, model: PortableModel, licence: str, w
         "license": licence or "unknown",
         "library_name": "pytorch",
         "pipeline_tag": "unconditional-image-generation" if mixture.is_image else None,
-        "tags": ["gan", "ganherd", "image-generation" if mixture.is_image else "density-estimation"],
+        "tags": ["gan", "ganherd", _TAGS[mixture.kind]],
     }
     output = f"uint8 {[8, *mixture.shape]}" if mixture.is_image else f"float32 {[8, *mixture.shape]}"
     known = samplable_labels(facts)
@@ -86,6 +87,7 @@ def card(run: RunFolder, mixture: Mixture, model: PortableModel, licence: str, w
         pictured=f"{SHOWN if mixture.is_image else '1,000'} samples, seeds 0 and up, not selected.",
         example_label=f", label={known[0]}" if known else "",
         output=output,
+        columns=", ".join(_escaped(name) for name in mixture.columns),
         labels=", ".join(_label(y, facts["labels"][y]) for y in known),
         data=_data(recipe, scores),
         scores=[_row(score) for score in scores.values()],
@@ -153,7 +155,9 @@ def _row(score: Score) -> list[str]:
 
 def _summary(mixture: Mixture, members: int) -> str:
     size = " x ".join(map(str, mixture.shape[1:])) if mixture.is_image else ""
-    what = f"{'grey' if mixture.shape[0] == 1 else 'colour'} images of {size} pixels" if mixture.is_image else "points"
+    what = "points" if mixture.kind == "points" else f"rows of {counted(mixture.shape[0], 'columns')}"
+    if mixture.is_image:
+        what = f"{'grey' if mixture.shape[0] == 1 else 'colour'} images of {size} pixels"
     each = " Each generator makes one label." if not mixture.takes_label and (mixture.label_of >= 0).all() else ""
     return f"A mixture of {counted(members, 'generators')} that makes {what}, trained as one herd of GANs with ganherd.{each}"
 

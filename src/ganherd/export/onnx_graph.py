@@ -67,9 +67,8 @@ def _graph(model: PortableModel) -> bytes:
     empty = graph.add("Expand", graph.constant(np.float32(0)), whole)
     order = graph.add("Unsqueeze", graph.add("Concat", *places, axis=0), graph.constant(np.array([1])))
     x = graph.add("ScatterND", empty, order, graph.add("Concat", *outputs, axis=0))  # in the order of the inputs
-    x = graph.add(
-        "Add", graph.add("Mul", x, graph.constant(np.float32(facts["scale"]))), _float(graph, facts["offset"])
-    )
+    scale, offset = (graph.constant(np.array(facts[key], np.float32)) for key in ("scale", "offset"))
+    x = graph.add("Add", graph.add("Mul", x, scale), offset)
     if facts["image"]:
         x = graph.add("Clip", graph.add("Round", x), _float(graph, 0.0), _float(graph, 255.0))
     return graph.finish(facts, x, y, graph.add("Gather", graph.constant(np.array(facts["numbers"])), member))

@@ -81,6 +81,7 @@ def portable_model(mixture: Mixture, replica: int = 0, member: int | None = None
         "image": mixture.is_image,
         "scale": mixture.scale,
         "offset": mixture.offset,
+        "columns": list(mixture.columns),
         "latent": mixture.latent,
         "takes_label": mixture.takes_label,
         "member_thresholds": [_thresholds(row[used]) for row in rows],  # for no label, then for each label
@@ -107,11 +108,13 @@ def check_against(mixture: Mixture, replica: int, images: np.ndarray, seeds: ran
         images: Exported samples, without a label, of `seeds`.
 
     Raises:
-        UserError: Images differ by more than one grey level, or points by more than a thousandth of their spread.
+        UserError: Images differ by more than one grey level, or points or columns by more than a thousandth of their spread.
     """
     expected = mixture.portable().sample(len(seeds), seed=seeds.start, replica=replica).x
-    largest = float(np.abs(images.astype(np.float64) - expected).max())
-    if largest > (1.0 if mixture.is_image else 1e-3 * float(expected.std())):
+    difference = np.abs(images.astype(np.float64) - expected)
+    largest = float(difference.max())
+    spread = expected.std(0) if mixture.kind == "rows" else expected.std()
+    if (difference > (1.0 if mixture.is_image else 1e-3 * spread + 1e-6 * np.abs(expected))).any():
         raise UserError(
             f"this mixture cannot be exported: exported samples differ from those of ganherd by up to {largest:.3g}."
         )

@@ -27,7 +27,7 @@ def page_of(model: PortableModel) -> str:
     facts = model.facts
     shape = tuple(facts["shape"])
     if shape[0] not in (1, 3) if facts["image"] else shape != (2,):
-        kind = f"images of {shape[0]} channels" if facts["image"] else f"points of {shape[0]} numbers"
+        kind = f"images of {shape[0]} channels" if facts["image"] else f"rows of {shape[0]} numbers"
         raise UserError(
             f"--format html shows grey and colour images and points of 2 numbers, not {kind}: use torch or onnx."
         )

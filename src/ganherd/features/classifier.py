@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.data.keyed import shuffle
+from ganherd.data.units import HasUnits, Units, to_model
 from ganherd.features import cache
 from ganherd.features.one_cycle import OneCycleAdam
 from ganherd.runs.score_entry import ScoreEntry
@@ -51,7 +52,7 @@ class ImageNet(nn.Sequential):
 
 
 class PointNet(nn.Sequential):
-    """Two hidden layers, for points."""
+    """Two hidden layers, for points and rows."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         width = 64
@@ -70,8 +71,8 @@ class Classifier:
 
     net: nn.Module
     name: str
-    offset: float
-    scale: float
+    offset: Units
+    scale: Units
     held_out_accuracy: float | None  # None: there is too little data to hold some out
     held_out_samples: int
     resizing: str = "none"  # what is done to an image first
@@ -81,7 +82,7 @@ class Classifier:
         self.net.eval()
         batches = (x[start : start + 1024] for start in range(0, len(x), 1024))
         with torch.no_grad():
-            return np.concatenate([self.net(_model_units(x, self.offset, self.scale)).numpy() for x in batches])
+            return np.concatenate([self.net(_model_units(x, self)).numpy() for x in batches])
 
     def described(self, samples: int) -> ScoreEntry:
         """Return the fields of scores.json about the classifier, for this many samples."""
@@ -176,7 +177,7 @@ def _fit(
     net.train()
     with torch.enable_grad():
         for batch in timed(list(order), progress, "classifier, steps"):
-            x = _model_units(dataset.x[rows[batch]], dataset.offset, dataset.scale)  # [B, …]
+            x = _model_units(dataset.x[rows[batch]], dataset)  # [B, …]
             optimiser.update(F.cross_entropy(net(x), y[batch]))
 
 
@@ -198,9 +199,9 @@ def _accuracy(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
     return {"held_out_accuracy": float(right.mean()), "held_out_samples": len(rows)}
 
 
-def _model_units(x: np.ndarray, offset: float, scale: float) -> Tensor:
+def _model_units(x: np.ndarray, units: HasUnits) -> Tensor:
     """Return data as a float32 tensor in the units of the nets."""
-    return torch.from_numpy((np.asarray(x, np.float32) - np.float32(offset)) / np.float32(scale))
+    return to_model(torch.from_numpy(np.array(x, np.float32)), units)
 
 
 def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures
     from ganherd.mixture.mixture import Mixture
 
+SPACES = {
+    "images": "pixels",
+    "points": "coordinates",
+    "rows": "columns",
+}  # what distances between samples are measured in
 EACH = 256  # least number of samples of every member, if members are scored separately
 
 
@@ -31,7 +36,7 @@ class MetricSkipped(Exception):
 class DrawnSamples:
     """Samples in the units of the data, with the label that was requested of each (-1: none) and its member."""
 
-    x: np.ndarray  # uint8 [n, C, H, W] or float32 [n, 2]
+    x: np.ndarray  # uint8 [n, C, H, W] or float32 [n, d]
     y: np.ndarray  # int64 [n]
     member: np.ndarray  # int64 [n]
 

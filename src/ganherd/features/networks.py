@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ganherd.data.units import Units, to_model
 from ganherd.features.material import MetricSkipped
 from ganherd.recipe.trust import script_of
 from ganherd.runs.score_entry import ScoreEntry
@@ -50,13 +51,13 @@ class Network:
 class Pixels(nn.Module):
     """Return the samples themselves as features, in the units of the nets; large images are averaged down."""
 
-    def __init__(self, shape: tuple[int, ...], offset: float, scale: float) -> None:
+    def __init__(self, shape: tuple[int, ...], offset: Units, scale: Units) -> None:
         super().__init__()
         self.offset, self.scale = offset, scale
         self.sides = (min(shape[1], LARGEST), min(shape[2], LARGEST)) if len(shape) == 3 else None
 
     def forward(self, x: Tensor) -> tuple[Tensor, None]:
-        x = (x.float() - self.offset) / self.scale
+        x = to_model(x.float(), self)
         return (x if self.sides is None else F.adaptive_avg_pool2d(x, self.sides)).flatten(1), None
 
 
@@ -66,7 +67,7 @@ class Penultimate(nn.Module):
     The features are the inputs of its last layer, averaged over the positions of the image.
     """
 
-    def __init__(self, net: nn.Module, offset: float, scale: float) -> None:
+    def __init__(self, net: nn.Module, offset: Units, scale: Units) -> None:
         super().__init__()
         *body, self.head = copy.deepcopy(net).children()  # the classifier itself stays on its device
         self.body = nn.Sequential(*body)
@@ -76,7 +77,7 @@ class Penultimate(nn.Module):
         self.offset, self.scale = offset, scale
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        seen = self.body((x.float() - self.offset) / self.scale)
+        seen = self.body(to_model(x.float(), self))
         features = seen.reshape(len(seen), self.maps, -1).mean(2) if self.maps else seen
         return features, self.head(seen)
 
@@ -84,12 +85,12 @@ class Penultimate(nn.Module):
 class InModelUnits(nn.Module):
     """Wrap a user's module, which takes the same input as a discriminator, and returns features, or features and logits."""
 
-    def __init__(self, net: nn.Module, offset: float, scale: float) -> None:
+    def __init__(self, net: nn.Module, offset: Units, scale: Units) -> None:
         super().__init__()
         self.net, self.offset, self.scale = net, offset, scale
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        output = self.net((x.float() - self.offset) / self.scale)
+        output = self.net(to_model(x.float(), self))
         features, logits = output if isinstance(output, tuple) else (output, None)
         return features.flatten(1), logits
 
@@ -119,7 +120,12 @@ def known_as(name: str, dataset: Dataset) -> str | None:
         return "inception" if inception.find() else None
     if name.startswith("classifier ("):
         return "classifier" if cheap(dataset) == "classifier" else None
-    return {"pixels": "pixels", "coordinates": "pixels", "lipizzaner-mnist": "lipizzaner-mnist"}.get(name)
+    return {
+        "pixels": "pixels",
+        "coordinates": "pixels",
+        "columns": "pixels",
+        "lipizzaner-mnist": "lipizzaner-mnist",
+    }.get(name)
 
 
 def find(
@@ -195,10 +201,10 @@ def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
 
 
 def _pixels(dataset: Dataset) -> Network:
-    """Return the network whose features are the pixels or coordinates of the samples themselves."""
+    """Return the network whose features are the samples themselves: pixels, coordinates or standardised columns."""
     module = Pixels(dataset.shape, dataset.offset, dataset.scale)
     if module.sides is None:
-        return Network("coordinates", module, "none", None)
+        return Network("coordinates" if dataset.kind == "points" else "columns", module, "none", None)
     down = module.sides != tuple(dataset.shape[1:])
     return Network("pixels", module, f"averaged down to {' × '.join(map(str, module.sides))}" if down else "none", None)
 

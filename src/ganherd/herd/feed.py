@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd.data.units import Units, divisor, like
 from ganherd.herd import rng
 from ganherd.util.host import in_threads
 
@@ -20,9 +21,14 @@ class BatchPlan:
     index: np.ndarray  # [N, n_max] rows of the data for each member
     count: np.ndarray  # [N] the number of rows of each member; the rest of its index row is padding
     batch: int
-    offset: float  # nets get (x - offset) / scale
-    scale: float
+    offset: Units  # nets get (x - offset) / scale
+    scale: Units
     dtype: torch.dtype
+
+    def on_device(self, device: torch.device) -> tuple[float | Tensor, float | Tensor]:
+        """Return the offset and the divisor of values; those of columns are tensors [d] on the device."""
+        empty = torch.empty(0, dtype=self.dtype, device=device)
+        return like(self.offset, empty), like(divisor(self.scale), empty)
 
     def select(self, members: Sequence[int]) -> BatchPlan:
         """Return the plan of some members. An index that is one row broadcast to all members stays that way."""
@@ -44,6 +50,7 @@ class Feed:
     def __init__(self, x: Tensor, y: Tensor, plan: BatchPlan) -> None:
         """Take the data: x [n, …] uint8 images or float points, on the device, and y [n] int64."""
         self.x, self.y, self.plan = x, y, plan
+        self._offset, self._divisor = plan.on_device(x.device)
         self.batches_per_epoch = -(-plan.count // plan.batch)  # [N]
         # Recorded here, because threads that read ahead start with the newest version.
         self._stream_version = rng.version()
@@ -80,7 +87,7 @@ class Feed:
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return x [n, B, …], scaled as the nets expect it, and y [n, B] for rows [n, B] on the data's device."""
         flat = indices.reshape(-1)
-        x = self.x.index_select(0, flat).to(self.plan.dtype).sub_(self.plan.offset).div_(self.plan.scale)
+        x = self.x.index_select(0, flat).to(self.plan.dtype).sub_(self._offset).div_(self._divisor)
         return x.unflatten(0, indices.shape), self.y.index_select(0, flat).unflatten(0, indices.shape)
 
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:

@@ -180,7 +180,7 @@ class StreamFeed(Feed):
     def _send(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """Copy a batch to the device and scale it there, with the same arithmetic as `Feed.gather`."""
         scaled = x.to(self._device, non_blocking=True).to(self.plan.dtype, copy=True)
-        return scaled.sub_(self.plan.offset).div_(self.plan.scale), y.to(self._device, non_blocking=True)
+        return scaled.sub_(self._offset).div_(self._divisor), y.to(self._device, non_blocking=True)
 
 
 def make_feed(x: Any, y: np.ndarray, plan: BatchPlan, device: torch.device, room: int | None = None) -> Feed:

@@ -6,7 +6,8 @@ import math
 
 import numpy as np
 
-from ganherd.features.material import ScoringContext
+from ganherd.data.units import comparable
+from ganherd.features.material import SPACES, ScoringContext
 from ganherd.metrics.groups import SampleGroup, asked_by_class, of_rows, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
@@ -77,7 +78,8 @@ def _classes(
 def measure(material: ScoringContext) -> ScoreEntry:
     """Measure the diversity within each class; the value is that of the class with the least."""
     samples, dataset = (material.by_label if material.has_labels else material.drawn), material.dataset
-    per_class = diversity(samples.x, samples.y, dataset.x, dataset.y, dataset.labels)
+    x, real = comparable(samples.x, dataset), comparable(dataset.x, dataset)
+    per_class = diversity(x, samples.y, real, dataset.y, dataset.labels)
     known = {name: v for name, v in per_class.items() if v is not None}
     # The value is that of the worst class, because a mean would hide one member that collapsed.
     out: ScoreEntry = {
@@ -85,7 +87,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
         "mean": float(np.mean(list(known.values()))) if known else None,
         "per_class": per_class,
         "samples": len(samples.x),
-        "network": "pixels" if dataset.is_image else "coordinates",
+        "network": SPACES[dataset.kind],
     }
     fewest = min((int((samples.y == k).sum()) for k in np.unique(samples.y)), default=0)
     if not known:
@@ -95,7 +97,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
         out["warning"] = f"{whose} only {fewest} samples: ask for more"
     if known and fewest >= ENOUGH:
         rows = {name: own for name, own, _ in _classes(samples.y, dataset.y, dataset.labels)}
-        errors = [relative_error(samples.x[rows[name]]) for name in known]
+        errors = [relative_error(x[rows[name]]) for name in known]
         out["interval"] = intervals.least(list(known.values()), errors)
     return out | _in_groups(material)
 
@@ -108,8 +110,9 @@ def _in_groups(material: ScoringContext) -> ScoreEntry:
         return asked_by_class(material)
     data = material.dataset
     drawn, rows = wanted_rows(material)
+    x, real = comparable(drawn.x, data), comparable(data.x, data)
 
     def of_group(one: SampleGroup) -> float | None:
-        return ratio(drawn.x[one.index], data.x[np.isin(data.y, one.classes)] if one.classes else data.x)
+        return ratio(x[one.index], real[np.isin(data.y, one.classes)] if one.classes else real)
 
     return of_rows(material, rows, of_group)

@@ -19,6 +19,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from ganherd.data import duplicates
+from ganherd.data.units import comparable
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
@@ -158,7 +159,7 @@ def _auc_error(auc: float, n: int, m: int) -> float:
 
 def measure(material: ScoringContext) -> ScoreEntry:
     """Measure memorisation of the samples of the mixture, in pixels (or coordinates), against the held-out split."""
-    from ganherd.features.material import MetricSkipped
+    from ganherd.features.material import SPACES, MetricSkipped
 
     data = material.dataset
     if len(data.x_test) < 2 or len(data.x) < 2:
@@ -167,12 +168,10 @@ def measure(material: ScoringContext) -> ScoreEntry:
             "data that has one (an .npz with x_train and x_test)"
         )
     rows = np.sort(np.random.default_rng([material.seed, 0x4E]).permutation(len(data.x_test))[:MOST_HELD_OUT])
-    held_out = nearest(data.x_test[rows], data.x, progress=material.progress)
-    near, network = (
-        nearest(material.drawn.x, data.x, progress=material.progress),
-        "pixels" if data.is_image else "coordinates",
-    )
-    out = memorisation(near, held_out, len(data.x), network) | _in_groups(material, held_out)
+    training = comparable(data.x, data)
+    held_out = nearest(comparable(data.x_test[rows], data), training, progress=material.progress)
+    near = nearest(comparable(material.drawn.x, data), training, progress=material.progress)
+    out = memorisation(near, held_out, len(data.x), SPACES[data.kind]) | _in_groups(material, held_out)
     if data.is_image and (copies := duplicates.find(data.x, data.x_test)).across:
         out["warning"] = "; ".join([*([out["warning"]] if "warning" in out else []), copies.notes(data.kind)[-1]])
     return out
@@ -184,8 +183,8 @@ def _in_groups(material: ScoringContext, held_out: NearestRows) -> ScoreEntry:
 
     if material.per is None:
         return {}
-    drawn, rows = wanted_rows(material)
-    near = nearest(drawn.x, material.dataset.x, progress=material.progress)
+    (drawn, rows), data = wanted_rows(material), material.dataset
+    near = nearest(comparable(drawn.x, data), comparable(data.x, data), progress=material.progress)
 
     def copies(one: SampleGroup) -> float | None:
         own = NearestRows(near.distance[one.index], near.index[one.index])

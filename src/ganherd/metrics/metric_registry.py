@@ -165,7 +165,7 @@ _METRICS: dict[str, Metric] = {
         beyond_real=("worse", "more typical"),
     ),
     "histogram": _distance(
-        "metrics.histogram:measure",
+        "metrics.distributions.histogram:measure",
         "total variation distance between the classes seen in samples of the mixture and p(y)",
         bounds=(0.0, 1.0),
         needs_classes=True,
@@ -175,7 +175,7 @@ _METRICS: dict[str, Metric] = {
     ),
     "diversity": Metric(
         late("metrics.diversity:measure"),
-        "spread of the generated pixels or coordinates by the data's, in the class where it is least",
+        "spread of the generated pixels, coordinates or columns by the data's, in the class where it is least",
         best=1.0,
         direction="nearest",
         when="train",
@@ -226,11 +226,28 @@ _METRICS: dict[str, Metric] = {
         "metrics.inception_score:measure_inception",
         "the same by the Inception network, with a classifier head that --head gives",
     ),
+    "columns": _distance(
+        "metrics.distributions.columns:measure_columns",
+        "mean Wasserstein-1 distance of the columns of a table, in standard deviations of each",
+        when="train",
+        fits=lambda data: data.kind == "rows",
+        title="column distance",
+        real="by_chance",
+    ),
+    "correlations": _distance(
+        "metrics.distributions.columns:measure_correlations",
+        "mean absolute difference between the correlations of columns in samples and in data",
+        bounds=(0.0, 2.0),
+        when="train",
+        fits=lambda data: data.kind == "rows" and data.shape[0] > 1,
+        title="correlation difference",
+        real="by_chance",
+    ),
     "modes": _unbounded(
         "metrics.modes:measure",
         "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
         when="train",
-        fits=lambda data: not data.is_image and bool(data.labels),
+        fits=lambda data: data.kind == "points" and bool(data.labels),
         real="of",
     ),
     "stacked_modes": _unbounded(
@@ -241,7 +258,7 @@ _METRICS: dict[str, Metric] = {
     ),
     "memorisation": Metric(
         late("metrics.memorisation:measure"),
-        "samples that look like copies of one image or point of the training data; 0.05 is chance",
+        "samples that look like copies of one image, point or row of the training data; 0.05 is chance",
         best=0.05,
         direction="nearest",
         bounds=(0.0, 1.0),

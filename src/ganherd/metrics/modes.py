@@ -95,7 +95,7 @@ def modes_of(dataset: Dataset) -> Modes:
     """
     if dataset.name in TOYS:
         return toy_modes(dataset.name)
-    if dataset.is_image or not dataset.labels:
+    if dataset.kind != "points" or not dataset.labels:
         raise UserError(f"mode coverage needs 2-D points with known modes, and {dataset.name} has none.")
     if dataset.name == "r15":
         from ganherd.data.dataset import load

@@ -43,7 +43,7 @@ class FolderWriter:
             UserError: The samples are not images that a PNG file can hold.
         """
         if len(shape) != 3:
-            raise UserError("points cannot be written as images: write to an .npz or a .png.")
+            raise UserError("points and rows cannot be written as images: write to a .csv, an .npz or a .png.")
         if shape[0] not in _COLOURS:
             raise UserError(f"images of {shape[0]} channels are no PNG files that can be read again: write to an .npz.")
         self.names = folder_names(labels)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ganherd.data.units import Units, projected, to_data
 from ganherd.features.material import DrawnSamples
 from ganherd.herd import rng
 from ganherd.herd.state import takes_label
@@ -30,6 +31,7 @@ from ganherd.util.errors import NotFinite, UserError, counted, few
 from ganherd.util.registry import GENERATORS
 from ganherd.util.user_code import importable_from
 from ganherd.viz import pictures
+from ganherd.viz.row_sheets import RowView
 from ganherd.viz.sheets import draw_samples
 
 if TYPE_CHECKING:
@@ -38,8 +40,8 @@ if TYPE_CHECKING:
 _BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
 _CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
 # Fields of a mixture that mixture.json has under the same name: as they are, as lists, and as lists of numbers.
-_PLAIN = ("offset", "scale", "latent", "seeds", "step", "winner", "neighbourhoods")
-_TUPLES = ("labels", "shape", "prior")
+_PLAIN = ("latent", "seeds", "step", "winner", "neighbourhoods")
+_TUPLES = ("labels", "shape", "prior", "offset", "scale", "columns", "plane")
 _ARRAYS = {"label_of": np.int64, "weights": np.float64, "label_weights": np.float64}
 
 
@@ -48,16 +50,23 @@ class Samples(DrawnSamples):
     """Generated samples with their labels, the members that generated them, and the names of all labels."""
 
     labels: tuple[str, ...]
+    columns: tuple[str, ...] = ()  # names of the columns of rows
+    points: np.ndarray | None = None  # float32 [n, 2], rows in the plane where the data varies most; None: no rows
 
     def __len__(self) -> int:
         return len(self.x)
 
+    @property
+    def view(self) -> RowView | None:
+        """Return what a picture of rows needs; None for images and points."""
+        return None if self.points is None else RowView(self.columns, self.points)
+
     def grid(self) -> Picture:
-        """Return a picture: images as a grid with their labels, points as a scatter plot."""
-        return draw_samples(self.x, self.y, self.labels, member=self.member)
+        """Return a picture: images as a grid with their labels, points as a scatter plot, rows as histograms."""
+        return draw_samples(self.x, self.y, self.labels, member=self.member, view=self.view)
 
     def save(self, target: str | Path) -> Path:
-        """Write the samples to a .png or .svg picture, an .npz, or a folder of images, and return its path.
+        """Write the samples to a .png or .svg picture, an .npz, a .csv, or a folder of images, and return its path.
 
         Raises:
             UserError: The target exists and is a folder, cannot be written, or has another ending.
@@ -67,7 +76,7 @@ class Samples(DrawnSamples):
         return sampling.write(self, str(target))
 
     def __repr__(self) -> str:
-        kind = "images" if self.x.ndim == 4 else "points"
+        kind = "images" if self.x.ndim == 4 else "points" if self.points is None else "rows"
         labels = [self.labels[k] for k in np.unique(self.y) if k >= 0]
         of = f" of {few(labels, 10)}" if labels else ""
         return f"<{counted(len(self), kind)} of shape {tuple(self.x.shape[1:])}{of}>"
@@ -83,8 +92,8 @@ class Mixture:
 
     labels: tuple[str, ...]
     shape: tuple[int, ...]
-    offset: float
-    scale: float
+    offset: Units  # of each column, if samples are rows
+    scale: Units
     latent: int
     prior: str | tuple[str, ...]  # one for all members, or one for each
     label_of: np.ndarray  # int64 [members], the label of each; -1: no single label
@@ -96,6 +105,8 @@ class Mixture:
     winner: BestMember | None = None  # the best member, if `ganherd score --metrics gam2` has determined it
     neighbourhoods: Neighbourhoods | None = None  # the mixtures of a grid's cells; `weights` are those of the best
     stream_version: int = rng.VERSIONS[-1]  # of the random streams of samples
+    columns: tuple[str, ...] = ()  # names of the columns of rows
+    plane: tuple[tuple[float, ...], ...] = ()  # [2, d] directions in which pictures show rows, see `units.main_plane`
 
     def __repr__(self) -> str:
         labels = f", labels {few(self.labels, 10)}" if self.labels else ""
@@ -118,8 +129,13 @@ class Mixture:
 
     @property
     def is_image(self) -> bool:
-        """Return whether samples are images; otherwise they are points."""
+        """Return whether samples are images; otherwise they are points or rows."""
         return len(self.shape) == 3
+
+    @property
+    def kind(self) -> str:
+        """Return what samples are: images, points or rows."""
+        return "images" if self.is_image else "rows" if self.plane else "points"
 
     @property
     def device(self) -> torch.device:
@@ -250,7 +266,12 @@ class Mixture:
                 done += len(images)
                 if watch:
                     watch(done)
-        return Samples(x, y, member, self.labels)
+        return self.as_samples(x, y, member)
+
+    def as_samples(self, x: np.ndarray, y: np.ndarray, member: np.ndarray) -> Samples:
+        """Return values that this mixture generated as samples, with its names of labels and columns."""
+        points = projected(x, self, self.plane) if self.plane else None
+        return Samples(x, y, member, self.labels, self.columns, points)
 
     def label_number(self, label: str | int | None) -> int | None:
         """Return the number of a label that is given by name, or by number if no label has that name; None for None."""
@@ -373,7 +394,7 @@ class Mixture:
             x, finite = self._call(member, y, replica, full, key)
             _refuse_infinite(member, finite)
             batches.append(x.cpu().numpy()[: len(z)])
-        return Samples(np.concatenate(batches), np.full(frames, y), np.full(frames, member), self.labels)
+        return self.as_samples(np.concatenate(batches), np.full(frames, y), np.full(frames, member))
 
     def _portable_keys(self, seed: int, rows: np.ndarray) -> np.ndarray | None:
         """Return the key of each sample's noise in portable streams; None for other streams."""
@@ -405,7 +426,7 @@ class Mixture:
             labels = (torch.full((len(z),), label, device=device),) if takes_label(breed.module) else ()
             inputs = (z.to(device), *labels)
             x = breed.evaluated(state, inputs, torch.from_numpy(rng.keys(key, rng.INSIDE))[0].to(device))
-            x = x.float() * self.scale + self.offset
+            x = to_data(x.float(), self)
             return x.round().clamp(0, 255).to(torch.uint8) if self.is_image else x, torch.isfinite(x).all()
 
     # -- files ----------------------------------------------------------------------------------------------------
@@ -414,8 +435,9 @@ class Mixture:
         """Write the mixture to a folder."""
         each = [BreedConfig(generator=breed.net, members=breed.members) for breed in self.breeds]
         values: dict[str, Any] = {name: getattr(self, name) for name in (*_PLAIN, *_TUPLES, *_ARRAYS)}
+        values["plane"] = [list(direction) for direction in self.plane]
         values |= {name: values[name].tolist() for name in _ARRAYS}
-        values |= {name: values[name] if isinstance(values[name], str) else list(values[name]) for name in _TUPLES}
+        values |= {name: list(values[name]) if isinstance(values[name], tuple) else values[name] for name in _TUPLES}
         values |= {"generator": each[0].generator, "breeds": each if each[1:] else [], "streams": self.stream_version}
         mixture_files.write(folder, mixture_files.MixtureFacts(**values), tensors_of(self.breeds))
 
@@ -443,7 +465,8 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
         breeds = breeds_of(facts, tensors, folder, trust_code)
     values: dict[str, Any] = {name: getattr(facts, name) for name in (*_PLAIN, *_TUPLES, *_ARRAYS)}
     values |= {name: np.array(values[name], dtype) for name, dtype in _ARRAYS.items()}
-    values |= {name: values[name] if isinstance(values[name], str) else tuple(values[name]) for name in _TUPLES}
+    values |= {name: tuple(values[name]) if isinstance(values[name], list) else values[name] for name in _TUPLES}
+    values["plane"] = tuple(tuple(direction) for direction in facts.plane)
     return Mixture(**values, breeds=breeds, stream_version=facts.streams)
 
 

@@ -103,8 +103,8 @@ class MixtureFacts(BaseModel):
     format: Literal[1] = 1
     labels: list[str]
     shape: list[Annotated[int, Field(ge=1, le=1 << 20)]]
-    offset: float
-    scale: Annotated[float, Field(gt=0)]
+    offset: float | list[float]  # one for all values, or one for each column
+    scale: Annotated[float, Field(gt=0)] | list[Annotated[float, Field(ge=0)]]
     latent: Annotated[int, Field(ge=1, le=1 << 20)]
     prior: Prior | Annotated[list[Prior], Field(min_length=1)]  # one for all members, or one for each
     generator: NetConfig
@@ -118,13 +118,20 @@ class MixtureFacts(BaseModel):
     neighbourhoods: Neighbourhoods | None = None
     # The version of the random streams of samples; mixtures without this field have the first.
     streams: Literal[1, 2] = 1
+    columns: list[str] = []  # names of the columns, if samples are rows
+    plane: list[list[float]] = []  # two directions of rows, for pictures; empty for images and points
     sha256: str = ""
 
     @model_validator(mode="after")
     def _fits(self) -> MixtureFacts:
         """Check that the fields fit each other."""
         if len(self.shape) not in (1, 3):
-            raise ValueError("shape is neither that of images nor that of points")
+            raise ValueError("shape is neither that of images nor that of points or rows")
+        units = [unit for unit in (self.offset, self.scale) if isinstance(unit, list)]
+        lengths = [len(self.columns) or self.shape[0], *map(len, self.plane), *map(len, units)]
+        per_column = bool(self.columns or self.plane or units)
+        if (per_column and any([length] != self.shape for length in lengths)) or len(self.plane) not in (0, 2):
+            raise ValueError("offset, scale, columns and plane must have as many entries as there are columns")
         if max(self.label_of) >= len(self.labels):
             raise ValueError("label_of names a label that is not there")
         each = [row for row in self.weights if isinstance(row, list)]

@@ -1,15 +1,17 @@
-"""Write samples of a mixture to a file: a picture, an `.npz`, or a labelled folder of images."""
+"""Write samples of a mixture to a file: a picture, an `.npz`, a table, or a labelled folder of images."""
 
 from __future__ import annotations
 
+import csv
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ganherd.data.readers.tables import LABEL_NAMES
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import replacing
@@ -40,7 +42,7 @@ def save(
 
     Args:
         mixture: The mixture.
-        target: A .png, .svg or .npz file, or a folder.
+        target: A .png, .svg, .npz or .csv file, or a folder.
         n: The number of samples.
         label: Sample this label only; None: all.
         per_class: Sample this many of each label instead of n.
@@ -93,14 +95,12 @@ def draw(
     watch: Watch | None = None,
 ) -> Samples:
     """Return n samples of one label or of all, or `per_class` of each label. Arguments are those of `save`."""
-    from ganherd.mixture.mixture import Samples
-
     batches: list[Samples] = []
     for one in labels_to_sample(mixture, label, per_class):
         progress = (lambda count, before=sum(map(len, batches)): watch(before + count)) if watch else None
         batches.append(mixture.sample(per_class or n, one, seed, replica, watch=progress))
     x, y, member = (np.concatenate([getattr(batch, field) for batch in batches]) for field in ("x", "y", "member"))
-    return Samples(x, y, member, mixture.labels)
+    return mixture.as_samples(x, y, member)
 
 
 def labels_to_sample(mixture: Mixture, label: str | None, per_class: int | None) -> list[str | int | None]:
@@ -137,8 +137,8 @@ def check(target: str) -> Path | None:
         if taken:
             raise UserError(f"-o {path} exists already and is not an empty folder; choose another.")
         return None
-    if path.suffix.lower() not in (".png", ".svg", ".npz"):
-        raise UserError(f"-o {target}: write to a .png, a .svg, an .npz, or a folder/.")
+    if path.suffix.lower() not in (".png", ".svg", ".npz", ".csv"):
+        raise UserError(f"-o {target}: write to a .png, a .svg, an .npz, a .csv, or a folder/.")
     if path.is_dir():
         raise UserError(f"-o {target} is a folder; end it with / to write images into it, or choose another name.")
     return path
@@ -149,7 +149,8 @@ def write(samples: Samples, target: str, data: np.ndarray | None = None, heading
 
     Args:
         samples: The samples.
-        target: .png or .svg: a grid, or a scatter plot of points; .npz: arrays; otherwise a folder of PNG files.
+        target: .png or .svg: a grid, or a plot of points or rows; .npz: arrays; .csv: points or rows; otherwise a folder of
+            PNG files.
         data: Points of the data, drawn behind those of the samples.
         heading: What is written above a picture.
     """
@@ -161,12 +162,23 @@ def write(samples: Samples, target: str, data: np.ndarray | None = None, heading
         with replacing(path) as aside:
             if path.suffix.lower() == ".npz":
                 labels = np.array(samples.labels, dtype=np.str_)
-                np.savez(aside, x=samples.x, y=samples.y, member=samples.member, labels=labels)
+                arrays: dict[str, Any] = {"x": samples.x, "y": samples.y, "member": samples.member, "labels": labels}
+                if samples.columns:
+                    arrays["columns"] = np.array(samples.columns, dtype=np.str_)
+                np.savez(aside, **arrays)
+            elif path.suffix.lower() == ".csv":
+                _write_table(samples, aside)
             else:
                 from ganherd.viz import pictures, sheets
 
                 sheet = sheets.draw_samples(
-                    samples.x, samples.y, samples.labels, member=samples.member, data=data, heading=heading
+                    samples.x,
+                    samples.y,
+                    samples.labels,
+                    member=samples.member,
+                    data=data,
+                    heading=heading,
+                    view=samples.view,
                 )
                 pictures.save(sheet, aside)
     return path
@@ -203,6 +215,21 @@ def _write_folder(samples: Samples, folder: Path) -> Path:
             rows = samples.y == label
             writer.put(samples.x[rows], label, numbers[rows])
     return folder
+
+
+def _write_table(samples: Samples, path: Path) -> None:
+    """Write points or rows as CSV: a header, the columns, and the label if there are labels; `ganherd train` can read it."""
+    if samples.x.ndim != 2:
+        raise UserError("images cannot be written as a table: write to an .npz, a .png or a folder/.")
+    names = samples.columns or tuple(f"x{j + 1}" for j in range(samples.x.shape[1]))
+    header, labelled = list(names), bool(samples.labels) and bool((samples.y >= 0).all())
+    if labelled:
+        header.append(next(name for name in (*LABEL_NAMES, "label of the sample") if name not in names))
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        for row, label in zip(samples.x.tolist(), samples.y.tolist(), strict=True):
+            writer.writerow([*(f"{value:.7g}" for value in row), *([samples.labels[label]] if labelled else [])])
 
 
 def _number_within_label(y: np.ndarray) -> np.ndarray:

@@ -384,7 +384,9 @@ def check_shape(role: Role, name: str, shape: tuple[int, ...]) -> None:
         return
     spec = specs(role)[name]
     if spec.images_only and len(shape) != 3:
-        raise UserError(f"{role} {name} is for images, and this data has points of {shape[0]} numbers: use toy or mlp")
+        raise UserError(
+            f"{role} {name} is for images, and this data has rows of {shape[0]} numbers: use small, toy or mlp"
+        )
     if spec.sizes and (shape[1] != shape[2] or shape[1] not in spec.sizes):
         sizes = ", ".join(f"{s}x{s}" for s in spec.sizes)
         raise UserError(

@@ -46,7 +46,7 @@ __all__ = ["NetConfig", "Recipe", "parse_budget", "parse_bytes"]
 class DataConfig(Section):
     """The training data, and the rows of it that each member sees."""
 
-    # a name of `ganherd data list`, a path (.npz, .npy, .parquet, .tar, idx files, points in .txt, a folder), a pattern of files
+    # a name of `ganherd data list`, a path (.npz, .npy, .csv, .txt, .parquet, .tar, idx files, a folder), a pattern of files
     # such as images-{000..009}.tar, or hf:owner/name; options follow after #, such as #image=photo,label=breed,split=train
     source: str = "digits"
     # by-class: one member per class; all: every member sees all rows; diet: every member sees its own random fraction
@@ -57,6 +57,7 @@ class DataConfig(Section):
     size: int | None = Field(None, ge=2)  # width and height, in pixels, to which images are cropped and resized
     bad_images: Literal["refuse", "skip"] = "refuse"  # what to do with files that are not images
     points: int | None = Field(None, ge=1)  # number of training points that are drawn (toys) or kept (r15)
+    label: str | None = None  # column of a table (.csv, .tsv, .txt) with the labels; null: label, class, target or y
     settings: dict[str, Any] = Field({}, validate_default=True)  # settings of a data source of your own
 
     @field_validator("settings")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.mixture.mixture import Mixture
     from ganherd.mixture.mixture_files import Neighbourhoods
+    from ganherd.viz.row_sheets import RowView
 
 T = TypeVar("T")
 MOST_RECORDS = 2000  # minimum number of records read of a longer run; charts show fewer
@@ -85,6 +86,7 @@ class RunStory:
     generated: np.ndarray | None = None  # [n, …]
     generated_y: np.ndarray | None = None
     generated_member: np.ndarray | None = None
+    row_view: RowView | None = None  # names and points of generated and real rows, if the data is a table
     real: np.ndarray | None = None
     real_y: np.ndarray | None = None
     sample_png: bytes | None = None  # the last picture of the run, if no mixture can be sampled
@@ -173,6 +175,8 @@ def gather(
         story.sample_name = last.stem
     if dataset is not None:
         story.real, story.real_y = _some_rows(dataset)
+        if dataset.kind == "rows":
+            story.row_view = dataset.view_of(dataset.x[:0] if story.generated is None else story.generated)
         story.data_name, story.data_notes = dataset.name, tuple(dataset.notes)
     story.scores = _scores(story, folder)
     story.verdict = current_verdict(RunFolder(folder), story.mixture_step)
@@ -204,6 +208,8 @@ def _add_mixture(
     generated = story.attempt("samples of the mixture", lambda: _draw(mixture))
     if generated is not None:
         story.generated, story.generated_y, story.generated_member = generated
+        if mixture.kind == "rows":
+            story.row_view = mixture.as_samples(*generated).view
     story.mixture_step, story.replicas = int(mixture.step), int(mixture.replicas)
     story.grid = getattr(mixture, "neighbourhoods", None)
     if drawn is not None:

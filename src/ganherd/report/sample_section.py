@@ -13,22 +13,26 @@ from ganherd.report.gather import PER_ROW, RunStory
 from ganherd.report.templating import number, render, svg
 from ganherd.util.files import JsonObject
 from ganherd.viz import pictures, sheets
+from ganherd.viz.row_sheets import draw_rows
 
 _MOST_PIXELS = 900_000  # of all images of a section
 
 
 def samples(story: RunStory) -> Markup:
-    """Render generated samples next to real ones: rows of images, or points."""
+    """Render generated samples next to real ones: rows of images, points, or rows of tables."""
     x, real = story.generated, story.real
     if x is None:
         return _last_picture(story)
     where = f"Drawn from the mixture of step {number(story.mixture_step)}, seed 0, not chosen"
     where += f"; the first of {story.replicas} replicas." if story.replicas > 1 else "."
     if x.ndim == 2:
+        if story.row_view is not None:
+            picture = svg(draw_rows(x, story.row_view, real), "rows")
+            return render("samples", caption=f"{where} Grey: real rows; blue: generated.", whole=picture, rows=[])
         figures = [svg(pictures.draw_points(x, real), "points")]
         if real is not None:
             figures.append(svg(pictures.draw_points(np.empty((0, 2)), real), "data"))
-        return render("samples", caption=where, figures=figures, rows=[])
+        return render("samples", caption=where, whole=None, figures=figures, rows=[])
     rows = sheets.sample_rows(x, story.generated_y, story.labels, story.generated_member)
     rows = [(name, images[:PER_ROW]) for name, images in rows]
     real_rows = _real_rows(story, rows)
@@ -61,7 +65,9 @@ def strips(story: RunStory, per_row: int) -> JsonObject:
 def _last_picture(story: RunStory) -> Markup:
     """Render the last picture of the training, if there is no mixture to draw samples from."""
     rows, points = [], None
-    if story.real is not None and story.real.ndim == 2:
+    if story.real is not None and story.real.ndim == 2 and story.row_view is not None:
+        points = svg(draw_rows(story.real[:0], story.row_view, story.real), "data")
+    elif story.real is not None and story.real.ndim == 2:
         points = svg(pictures.draw_points(np.empty((0, 2)), story.real), "data")
     elif story.real is not None:
         named = sheets.sample_rows(story.real, story.real_y, story.labels)

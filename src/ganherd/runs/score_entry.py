@@ -98,6 +98,10 @@ class ScoreEntry(TypedDict, total=False):
     modes: str
     within: str
 
+    # columns
+    per_column: Groups  # the largest values first
+    worst_column: str
+
     # memorisation
     nearer: float
     nearer_error: float

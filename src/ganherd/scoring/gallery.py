@@ -125,16 +125,15 @@ def _drawn(
 ) -> Iterator[tuple[str, str, Picture]]:
     """Yield name, caption and picture of all that fit; what cannot be drawn is reported and left out."""
     ways: list[Callable[[], Iterator[tuple[str, str, Picture]]]]
-    if not dataset.is_image:
+    if dataset.kind == "points":
         ways = [lambda: _coverage(mixture, dataset, seed, tell)]
     else:
         n = min(MAPPED, len(dataset.x))
         tell(f"pictures: drawing {n:,} samples")
         drawn = mixture.sample(n, seed=seed)
-        ways = [
-            lambda: _maps(drawn, dataset, reference, seed, tell),
-            lambda: _neighbours(drawn, dataset, seed, tell),
-        ]
+        ways = [lambda: _maps(drawn, dataset, reference, seed, tell)]
+        if dataset.is_image:
+            ways.append(lambda: _neighbours(drawn, dataset, seed, tell))
     for way in ways:
         try:
             yield from way()

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.data import dataset
+from ganherd.data.units import Units, to_model
 from ganherd.features.extract import best_device
 from ganherd.herd.evaluation import member_module
 from ganherd.herd.lowering.network import logits_of
@@ -44,8 +45,8 @@ class Judges:
     params: dict[str, Tensor]  # [N, …]
     buffers: dict[str, Tensor]  # [N, …]
     losses: list[str]  # [N] what each was trained with
-    offset: float
-    scale: float
+    offset: Units
+    scale: Units
     step: int
 
     @property
@@ -63,7 +64,7 @@ class Judges:
             # Of equal size, so that no block is tiny
             for rows in np.array_split(np.arange(len(x)), -(-len(x) // _BLOCK)):
                 part = torch.from_numpy(np.ascontiguousarray(x[rows])).to(like)
-                given: tuple[Tensor, ...] = ((part - self.offset) / self.scale,)
+                given: tuple[Tensor, ...] = (to_model(part, self),)
                 if takes_label(self.module):
                     given += (torch.from_numpy(y[rows]).to(like.device),)
                 out.append(logits_of(judge(*given)).reshape(-1).double().cpu())
@@ -94,8 +95,9 @@ def load_judges(run: str | Path, shape: tuple[int, ...], classes: int, trust_cod
     newest, damaged = checkpoint.newest(folder.checkpoints, {"d": net})  # without the generators
     del damaged  # an older checkpoint is used then, and its step is reported
     size = len(newest.state["d.params"])
-    offset, scale = 127.5, 127.5
-    if len(shape) != 3:  # points are scaled by the training data
+    offset: Units = 127.5
+    scale: Units = 127.5
+    if len(shape) != 3:  # points and rows are scaled by the training data
         data = dataset.load(recipe.data)
         offset, scale = data.offset, data.scale
     device = best_device()

@@ -162,6 +162,8 @@ class Score:
             out.append(f"the classifier on held-out real data: {known}")
         if "head" in entry:
             out.append(f"classifier head {entry['head']}")
+        if isinstance(column := entry.get("worst_column"), str):
+            out.append(f"most in {column} ({format_value('', _mapping(entry.get('per_column')).get(column))})")
         out += self.details
         if "by_chance" in entry and "nearer" not in entry and "kl" not in entry:
             out.append(f"perfect draws would show about {format_value('', entry['by_chance'])}")

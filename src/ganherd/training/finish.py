@@ -170,6 +170,8 @@ def make_mixture(
         breeds=tuple(_generators(rows, breed, net, herd.breeds.rows_of(breed, slots)) for breed, (net, _) in breeds),
         neighbourhoods=neighbourhoods,
         stream_version=rng.version(),
+        columns=data.columns,
+        plane=data.plane,
     )
     if neighbourhoods is None:
         return mixture

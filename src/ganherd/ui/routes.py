@@ -169,21 +169,21 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
     @router.get("/runs/{run_id}/samples.{kind}", tags=["samples"], response_class=Response)
     def download(
         run_id: RunId,
-        kind: Literal["png", "npz", "zip"],
+        kind: Literal["png", "npz", "csv", "zip"],
         n: Annotated[int, Query(ge=1, le=sampler.MOST_SAMPLES)] = 64,
         label: Label = None,
         seed: Seed = 0,
         truncation: Truncation = 1.0,
         replica: Replica = 0,
     ) -> Response:
-        """Download samples: a titled PNG, an npz, or a zip with a folder of images for each label."""
+        """Download samples: a titled PNG, an npz, a csv of points or rows, or a zip with a folder of images for each label."""
         if kind == "png" and n > sampler.MOST_SHOWN:
             raise UserError(
                 f"n: a picture shows at most {sampler.MOST_SHOWN} samples; download the npz or the zip for more."
             )
         shown = catalog.run(run_id)
         content = service.file(shown, SampleRequest(n, label, seed, truncation, replica), kind)
-        types = {"png": "image/png", "npz": "application/octet-stream", "zip": "application/zip"}
+        types = {"png": "image/png", "npz": "application/octet-stream", "csv": "text/csv", "zip": "application/zip"}
         name = f'attachment; filename="{shown.id}-samples.{kind}"'
         return Response(content, media_type=types[kind], headers={"content-disposition": name})
 

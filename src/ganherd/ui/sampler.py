@@ -87,7 +87,7 @@ class SampleService:
         return self._with_mixture(run, draw)
 
     def file(self, run: ShownRun, request: SampleRequest, kind: str) -> bytes:
-        """Return samples as a file: a titled `png`, an `npz`, or a `zip` with a folder of images for each label."""
+        """Return samples as a file: a titled `png`, an `npz`, a `csv`, or a `zip` with a folder of images for each label."""
 
         def write(mixture: Mixture) -> bytes:
             from ganherd.mixture import sampling
@@ -164,15 +164,16 @@ def _facts(mixture: Mixture) -> JsonObject:
         "members": mixture.members,
         "shape": list(mixture.shape),
         "step": mixture.step,
-        "kind": "images" if mixture.is_image else "points",
+        "kind": mixture.kind,
     }
 
 
 def shown(samples: Samples) -> JsonObject:
-    """Return samples as JSON: a PNG of all images in a grid, or a list of points."""
+    """Return samples as JSON: a PNG of all images in a grid, or a list of points; rows become points of a plane."""
     facts: JsonObject = {"y": samples.y.tolist(), "member": samples.member.tolist(), "labels": list(samples.labels)}
     if samples.x.ndim == 2:
-        points = [[round(float(v), 4) for v in point] if np.isfinite(point).all() else None for point in samples.x]
+        at = samples.x if samples.points is None else samples.points
+        points = [[round(float(v), 4) for v in point] if np.isfinite(point).all() else None for point in at]
         return {"kind": "points", "points": points, **facts}
     from PIL import Image
 
@@ -191,7 +192,7 @@ def zipped(samples: Samples) -> bytes:
     from ganherd.mixture import image_folder
 
     if samples.x.ndim == 2:
-        raise UserError("points cannot be saved as images: download the npz instead.")
+        raise UserError("points and rows cannot be saved as images: download the csv or the npz instead.")
     if samples.x.shape[1] not in (1, 3):
         raise UserError("images of this kind are no PNG files that can be read again: download the npz instead.")
     names = image_folder.folder_names(samples.labels)

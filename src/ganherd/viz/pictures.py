@@ -161,11 +161,15 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> 
 
     figure = Figure(figsize=(width, height), layout="constrained")
     axes = list(figure.subplots(rows, columns, squeeze=False).flat)
-    for a in axes:
-        a.spines[["top", "right"]].set_visible(False)
-        a.spines[["left", "bottom"]].set_color(INK)
-        a.spines[["left", "bottom"]].set_alpha(0.35)
-        a.tick_params(colors=INK, labelsize=9, length=3)
-        a.grid(axis="y", color=INK, alpha=0.09, lw=0.8)
-        a.set_axisbelow(True)
-    return figure, axes
+    return figure, [styled(a) for a in axes]
+
+
+def styled(axes: Axes) -> Axes:
+    """Return axes in the style of ganherd."""
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(INK)
+    axes.spines[["left", "bottom"]].set_alpha(0.35)
+    axes.tick_params(colors=INK, labelsize=9, length=3)
+    axes.grid(axis="y", color=INK, alpha=0.09, lw=0.8)
+    axes.set_axisbelow(True)
+    return axes

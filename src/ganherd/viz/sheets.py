@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from ganherd.viz.pictures import FRAME, INK, MOST_ROWS, SOFT, draw_points, draw_points_and_data, to_image
+from ganherd.viz.row_sheets import RowView, draw_rows
 
 if TYPE_CHECKING:
     from PIL.ImageFont import FreeTypeFont
@@ -47,14 +48,21 @@ def draw_samples(
     member: np.ndarray | None = None,
     data: np.ndarray | None = None,
     heading: Heading | None = None,
+    view: RowView | None = None,
 ) -> Picture:
-    """Draw samples: images as a full grid, or points next to those of the data.
+    """Draw samples: images as a full grid, points next to those of the data, or rows of a table over those of the data.
 
     A row of the grid is one class, if there are equally many images of each. Otherwise the name of its class, or the number of
     its member, is below each image.
+
+    Args:
+        view: Names and points of rows; None: x are points or images.
     """
     if x.ndim == 2:
-        figure = draw_points(x) if data is None else draw_points_and_data(x, data)
+        if view is not None:
+            figure = draw_rows(x, view, data)
+        else:
+            figure = draw_points(x) if data is None else draw_points_and_data(x, data)
         if heading:
             figure.set_figheight(figure.get_figheight() + 0.75)  # two lines
             facts = fill(_DOT.join(heading.facts), int(12 * figure.get_figwidth()))

@@ -81,7 +81,7 @@ def test_bad_pixels_are_refused(tmp_path: Path) -> None:
 
 def test_shapes_that_are_no_images_are_refused(tmp_path: Path) -> None:
     assert "no images" in refused(tmp_path, x=IMAGES[:0])
-    assert "(20, 90)" in refused(tmp_path, x=IMAGES.reshape(20, 90))
+    assert "(20, 90, 1, 1, 1)" in refused(tmp_path, x=IMAGES.reshape(20, 90, 1, 1, 1))
     assert "1 or 3 channels" in refused(tmp_path, x=np.zeros((4, 5, 8, 8), np.uint8))
     assert "without pixels" in refused(tmp_path, x=np.zeros((4, 3, 0, 8), np.uint8))
     assert "test rows of shape" in refused(tmp_path, x_train=IMAGES, x_test=IMAGES[:, :, :4])
@@ -299,7 +299,13 @@ def test_text_points_with_and_without_labels(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("text", "words"),
-    [("1 2\n1 b\n", "line 2"), ("1 2 3\n1 2\n", "line 2"), ("1\n", "line 1"), ("", "no points"), ("1 nan\n", "NaN")],
+    [
+        ("1 2\n1 b\n", "line 2"),
+        ("1 2 3\n1 2\n", "line 2"),
+        ("1\n1 2\n", "line 2"),
+        ("", "no rows"),
+        ("1 nan\n", "missing"),
+    ],
 )
 def test_bad_text_points_are_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "p.txt").write_text(text)

@@ -13,8 +13,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ganherd.features.extract import Moments, moments
 from ganherd.herd import rng as streams
+from ganherd.metrics.distributions.histogram import class_histogram, total_variation
 from ganherd.metrics.frechet import distance
-from ganherd.metrics.histogram import class_histogram, total_variation
 from ganherd.metrics.kid import discrepancy
 from ganherd.strategies.cellular import topology
 from ganherd.strategies.mixing.kernel_score import KernelScore, RealSide

@@ -1,4 +1,4 @@
-"""`ganherd sample`: draw samples of a trained mixture into a picture, an array or a folder."""
+"""`ganherd sample`: draw samples of a trained mixture into a picture, an array, a table or a folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from ganherd.util.errors import UserError
 def sample(
     run: RunFolderArgument,
     output: Annotated[
-        str, typer.Option("-o", "--output", help="File or folder to write, e.g. grid.png, out.npz or folder/.")
+        str,
+        typer.Option("-o", "--output", help="File or folder to write, e.g. grid.png, out.npz, table.csv or folder/."),
     ],
     label: Annotated[str | None, typer.Option(help="Only this label, by name or number.")] = None,
     n: Annotated[int | None, typer.Option("-n", min=1, help="Number of samples. Default: 64.")] = None,
@@ -85,7 +86,7 @@ def sample(
         raise UserError("--device cuda, but PyTorch sees no GPU here; see `ganherd doctor`.")
     trained = trained.to(best_device() if device == "auto" else device)
     count = per_class * len(trained.labels) if per_class else n or 64
-    with ProgressBar("images", quiet or as_json) as meter:
+    with ProgressBar(trained.kind, quiet or as_json) as meter:
         meter.at(0, count)
         request = (output, n or 64, label, per_class, seed, replica)
         path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count), run=run)

@@ -1,4 +1,4 @@
-"""Read data files: .npz, .npy, idx, CIFAR (binary or pickled), and points in text."""
+"""Read data files: .npz, .npy, idx, and CIFAR (binary or pickled)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ganherd.data.readers.pickles import read_pickle
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.memory import is_out_of_memory, reason, require_memory
 
-_LESS = "use a part of the data, or a machine with more memory"
+LESS = "use a part of the data, or a machine with more memory"
 LARGEST = 2**29  # bytes of one file of CIFAR; the real ones have 150 MB at most
 
 
@@ -46,12 +46,12 @@ def reading(path: Path, what: str) -> Iterator[None]:
         raise
     except _BROKEN as error:
         kind = UserError if isinstance(error, OSError) and error.errno else UnreadableFile  # the system refused it
-        why = f"{reason(error)}; {_LESS}" if is_out_of_memory(error) else first_line(error).rstrip(":")
+        why = f"{reason(error)}; {LESS}" if is_out_of_memory(error) else first_line(error).rstrip(":")
         raise kind(f"{path} cannot be read as {what}: {why}.") from None
 
 
 def _require_memory(path: Path, num_bytes: int) -> None:
-    require_memory(num_bytes, f"the contents of {path}", _LESS.capitalize())
+    require_memory(num_bytes, f"the contents of {path}", LESS.capitalize())
 
 
 # --- .npz -----------------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ def _require_memory(path: Path, num_bytes: int) -> None:
 def read_npz(path: Path, mapped: bool = False) -> RawData:
     """Read an .npz file with arrays x, y, or x_train, y_train, x_test, y_test, or images, labels.
 
-    In the first two cases `labels` holds the class names.
+    In the first two cases `labels` holds the class names. `columns` holds the names of the columns of rows.
 
     Args:
         mapped: Map images that are stored as uncompressed bytes into memory instead of copying them. The file must then
@@ -83,7 +83,7 @@ def read_npz(path: Path, mapped: bool = False) -> RawData:
             raise UserError(f"{path} has both {names[0]} and {names[1]}; keep one of them.")
         x = names[0]
         y = {"x": "y", "x_train": "y_train", "images": "y" if "y" in keys else "labels"}[x]
-        got = {k: _plain(file, k) for k in (y, "y_test", "labels") if k in keys}
+        got = {k: _plain(file, k) for k in (y, "y_test", "labels", "columns") if k in keys}
         for key in keys & {x, "x_test"}:
             as_it_lies = map_member(handle, file.zip, key) if mapped and file.zip else None
             got[key] = _plain(file, key) if as_it_lies is None else as_it_lies
@@ -91,11 +91,12 @@ def read_npz(path: Path, mapped: bool = False) -> RawData:
         if ignored := sorted(keys - set(got) - {"member"}):
             notes.append(f"arrays not used: {', '.join(ignored)}")
         labels = _names(got["labels"], path) if "labels" in got and y != "labels" else None
-        return RawData(got[x], got.get(y), got.get("x_test"), got.get("y_test"), labels, tuple(notes))
+        columns = _names(got["columns"], path, "columns") if "columns" in got else None
+        return RawData(got[x], got.get(y), got.get("x_test"), got.get("y_test"), labels, tuple(notes), columns=columns)
 
 
 def read_npy(path: Path) -> RawData:
-    """Read one array of images or points, without labels."""
+    """Read one array of images, points or rows, without labels."""
     with reading(path, "an .npy file of numbers"), path.open("rb") as handle:
         if not handle.peek(6).startswith(b"\x93NUMPY"):  # else numpy would take it for a pickle
             raise ValueError("numpy.save did not write it")
@@ -112,11 +113,12 @@ def _plain(file: NpzFile, key: str) -> Array:
         raise ValueError(f"{key} holds Python objects, which are never loaded; save it as numbers or text") from None
 
 
-def _names(labels: Array, path: Path) -> tuple[str, ...] | None:
+def _names(labels: Array, path: Path, key: str = "labels") -> tuple[str, ...] | None:
     if labels.size == 0:
         return None
     if labels.ndim != 1 or labels.dtype.kind not in "US":
-        raise UserError(f"{path} has `labels` that are no list of class names; label numbers go into y.")
+        whose = "class names; label numbers go into y" if key == "labels" else "names; save one for each column"
+        raise UserError(f"{path} has `{key}` that are no list of {whose}.")
     return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else str(v) for v in labels.tolist())
 
 
@@ -293,28 +295,3 @@ def _cifar_names(files: dict[str, bytes], path: Path) -> tuple[str, ...] | None:
             if isinstance(names, list) and all(isinstance(v, str | bytes) for v in names):
                 return tuple(v.decode("utf-8", "replace") if isinstance(v, bytes) else v for v in names)
     return None
-
-
-# --- points in text -------------------------------------------------------------------------------------------------
-
-
-def read_points(path: Path) -> RawData:
-    """Read lines `x y` or `x y label`, separated by blanks or commas; text after a # is ignored."""
-    rows: list[list[float]] = []
-    with reading(path, "text"):
-        _require_memory(path, path.stat().st_size)
-        for number, line in enumerate(path.read_text("utf-8-sig").splitlines(), 1):
-            words = line.split("#")[0].replace(",", " ").split()
-            if not words:
-                continue
-            try:
-                row = [float(word) for word in words]
-            except ValueError:
-                row = []
-            if len(row) not in (2, 3) or (rows and len(row) != len(rows[0])):
-                raise UserError(f"{path}, line {number}: expected `x y` or `x y label`, the same on every line.")
-            rows.append(row)
-    if not rows:
-        raise UserError(f"{path} holds no points.")
-    table = np.array(rows)
-    return RawData(table[:, :2], table[:, 2] if table.shape[1] == 3 else None)

@@ -16,6 +16,7 @@ from ganherd.data.arrays import RawData, tidy
 from ganherd.data.readers import files_by_format
 from ganherd.data.readers.class_folders import read_folder
 from ganherd.data.readers.synthetic import STACKED, draw, stack
+from ganherd.data.readers.tables import read_table
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, with_type
 from ganherd.util.paths import data_home
@@ -32,6 +33,14 @@ skyscraper snail snake spider squirrel streetcar sunflower sweet_pepper table ta
 tractor train trout tulip turtle wardrobe whale willow_tree wolf woman worm
 """
 
+_WINE = (  # the names of columns are those of scikit-learn
+    "alcohol", "malic_acid", "ash", "alcalinity_of_ash", "magnesium", "total_phenols", "flavanoids", "nonflavanoid_phenols",
+    "proanthocyanins", "color_intensity", "hue", "od280/od315_of_diluted_wines", "proline",
+)  # fmt: skip
+_NUCLEI = (
+    "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
+    "fractal dimension",
+)  # fmt: skip
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100 = tuple(_HUNDRED.split())
 
@@ -80,17 +89,40 @@ def _raw(name: str, answer: Any) -> RawData:
     return RawData(**arrays, labels=None if labels is None else tuple(map(str, labels)))
 
 
-def _digits(settings: schema.DataConfig) -> RawData:
-    """Return scikit-learn's handwritten digits. Its file is read without importing scikit-learn, which takes a second."""
+def _of_scikit_learn(file: str) -> Path:
+    """Return the path of a file of data that comes with scikit-learn."""
     package = importlib.util.find_spec("sklearn")
     assert package is not None and package.origin is not None  # ganherd requires it
-    table = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
+    return Path(package.origin).parent / "datasets" / "data" / file
+
+
+def _digits(settings: schema.DataConfig) -> RawData:
+    """Return scikit-learn's handwritten digits. Its file is read without importing scikit-learn, which takes a second."""
+    table = np.loadtxt(_of_scikit_learn("digits.csv.gz"), delimiter=",")
     x = np.rint(table[:, :-1].reshape(-1, 8, 8) * (255 / 16)).astype(np.uint8)  # 0 … 16 to 0 … 255
     return RawData(x, table[:, -1].astype(int), labels=tuple("0123456789"))
 
 
+def _wine(settings: schema.DataConfig) -> RawData:
+    return _table_of_scikit_learn("wine_data.csv", _WINE)
+
+
+def _breast_cancer(settings: schema.DataConfig) -> RawData:
+    each = (form.format(name) for form in ("mean {}", "{} error", "worst {}") for name in _NUCLEI)
+    return _table_of_scikit_learn("breast_cancer.csv", tuple(each))
+
+
+def _table_of_scikit_learn(file: str, columns: tuple[str, ...]) -> RawData:
+    """Return a table whose first line ends with the names of the classes, and whose last column has their numbers."""
+    path = _of_scikit_learn(file)
+    with path.open(encoding="utf-8") as text:
+        labels = text.readline().strip().split(",")[2:]  # after the numbers of rows and columns
+    table = np.loadtxt(path, delimiter=",", skiprows=1)
+    return RawData(table[:, :-1], table[:, -1].astype(int), labels=tuple(labels), columns=columns)
+
+
 def _r15(settings: schema.DataConfig) -> RawData:
-    return files_by_format.read_points(Path(__file__).with_name("r15.txt"))  # its first lines name the source
+    return read_table(Path(__file__).with_name("r15.txt"))  # its first lines name the source
 
 
 def _stacked_mnist(settings: schema.DataConfig) -> RawData:
@@ -99,6 +131,13 @@ def _stacked_mnist(settings: schema.DataConfig) -> RawData:
 
 _SOURCES = {
     "digits": NamedSource(_digits, "1,797 handwritten digits, 8 × 8 grey, ten classes; comes with scikit-learn"),
+    "wine": NamedSource(
+        _wine, "178 wines from three growers, 13 chemical measurements each (UCI, CC BY 4.0); comes with scikit-learn"
+    ),
+    "breast_cancer": NamedSource(
+        _breast_cancer,
+        "569 tumours, malignant or benign, 30 measurements of cell nuclei each (UCI, CC BY 4.0); comes with scikit-learn",
+    ),
     "ring8": NamedSource(
         lambda settings: draw("ring8", settings.points, settings.holdout),
         "2-D points: a ring of 8 Gaussians, radius 1, std 0.01; drawn when needed",
@@ -207,10 +246,10 @@ def read_path(path: Path, settings: schema.DataConfig, mapped: bool = False) -> 
     if name.endswith((".tar.gz", ".tgz", ".tar")):
         return files_by_format.read_cifar(path)
     if name.endswith((".txt", ".csv", ".tsv")):
-        return files_by_format.read_points(path)
+        return read_table(path, settings.label)
     if "idx" in name or name.endswith("ubyte"):
         return files_by_format.read_idx_images(path)
     raise UserError(
-        f"{path} is no data that ganherd reads: an .npz, .npy, .parquet or .tar, idx files, CIFAR, points in .txt, or a "
-        "folder of images."
+        f"{path} is no data that ganherd reads: an .npz, .npy, .parquet or .tar, a table or points in .csv or .txt, idx files, "
+        "CIFAR, or a folder of images."
     )

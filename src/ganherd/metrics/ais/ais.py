@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd.data.units import like
 from ganherd.features.extract import tf32
 from ganherd.herd.evaluation import member_module
 from ganherd.herd.state import takes_label
@@ -189,7 +190,7 @@ def decoder_of(
 ) -> Decoder:
     """Return a member's generator as a decoder of standard normal noise, in evaluation mode.
 
-    Images are in [0, 1], points in the units of the data.
+    Images are in [0, 1], points and rows in the units of the data.
     """
     if not (0 <= member < mixture.members and 0 <= replica < mixture.replicas):
         raise UserError(f"there is no member {member} of replica {replica}; both are counted from 0.")
@@ -197,7 +198,7 @@ def decoder_of(
     tensors = {name: value.to(device, dtype if value.is_floating_point() else None) for name, value in own.items()}
     module = member_module(breed.module, tensors).requires_grad_(False)
     scale, offset = mixture.scale, mixture.offset
-    if mixture.is_image:
+    if mixture.is_image and isinstance(scale, float) and isinstance(offset, float):
         scale, offset = scale / 255, offset / 255
     conditional, label = takes_label(module), int(mixture.label_of[member])
     if conditional and label < 0:
@@ -206,7 +207,8 @@ def decoder_of(
 
     def decode(z: Tensor) -> Tensor:
         inputs = (z, y.expand(len(z))) if conditional else (z,)
-        return torch.as_tensor(module(*inputs)) * scale + offset
+        x = torch.as_tensor(module(*inputs))
+        return x * like(scale, x) + like(offset, x)
 
     return decode if mixture.prior_of(member) == "normal" else with_uniform_prior(decode)
 

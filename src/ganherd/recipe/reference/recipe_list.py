@@ -9,7 +9,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.util.files import JsonObject
 
-POINTS = ("ring8", "grid25", "r15")
+POINTS, TABLES = ("ring8", "grid25", "r15"), ("wine", "breast_cancer")
 _FOLDER = "path/to/"
 
 
@@ -34,6 +34,10 @@ TASKS: tuple[tuple[str, Callable[[str, Recipe], bool]], ...] = (
     ("Your own images (`ganherd train FOLDER` chooses one)", lambda name, _: name.startswith("folder-")),
     ("First steps: small digits that come with ganherd", lambda name, _: name.startswith("digits-")),
     ("Points in the plane: how many modes are found", lambda _, recipe: recipe.data.source in POINTS),
+    (
+        "Tables: rows of any number of columns (`ganherd train table.csv`)",
+        lambda _, recipe: recipe.data.source in TABLES,
+    ),
     ("One GAN for each class", lambda _, recipe: recipe.data.partition == "by-class"),
     ("Grids of cells that coevolve", lambda _, recipe: recipe.strategy.name == "cellular"),
     (

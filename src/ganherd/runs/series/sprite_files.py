@@ -42,6 +42,7 @@ class SpriteIndex(Record):
     tile: Annotated[list[Size], Field(min_length=2, max_length=2)] = [1, 1]  # height and width of a sample in pixels
     low: list[float] = []  # the limits of points
     high: list[float] = []
+    projected: bool = False  # points are rows in the plane where the data varies most
 
     @property
     def members(self) -> int:

@@ -66,7 +66,7 @@ class RealRows:
     """Real rows that samples are compared with: in the network's features, and as they are."""
 
     features: Tensor  # float [n, d]
-    x: np.ndarray  # [n, …] in the units of the data
+    x: np.ndarray  # [n, …] in the units of the data, rows in standardised columns
     held_out: np.ndarray  # [h, …] rows that were not trained on
 
 

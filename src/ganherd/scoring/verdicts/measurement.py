@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ganherd.data.keyed import shuffle
+from ganherd.data.units import comparable
 from ganherd.features.extract import extract
 from ganherd.features.material import DrawnSamples, ScoringContext
 from ganherd.features.real_features import RealFeatures
@@ -91,7 +92,7 @@ class EvidenceCollector:
             return Evidence(samples=0, real=len(self._rows(label).x))
         network = self.reference.network
         features, logits = extract(network, own.x)
-        evidence = compare(features, own.x, self._rows(label), key=label + 1)
+        evidence = compare(features, comparable(own.x, self.data), self._rows(label), key=label + 1)
         if label < 0 or logits is None or (accuracy := network.held_out_accuracy) is None:
             return evidence
         seen = float((logits.argmax(1).cpu().numpy() == label).mean())
@@ -106,7 +107,8 @@ class EvidenceCollector:
             held = np.arange(len(data.x_test)) if label < 0 else np.flatnonzero(data.y_test == label)
             held = _some(held, MOST_HELD_OUT, "held-out rows of a verdict")
             features = real.rows(rows).x
-            self._real[label] = RealRows(features, data.x[self.reference.rows[rows]], data.x_test[held])
+            own, held_out = (comparable(x, data) for x in (data.x[self.reference.rows[rows]], data.x_test[held]))
+            self._real[label] = RealRows(features, own, held_out)
         return self._real[label]
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ganherd.comm.communicator import Placement
+from ganherd.data.units import to_data
 from ganherd.features.extract import Moments
 from ganherd.features.material import MetricSkipped
 from ganherd.features.networks import Network
@@ -172,7 +173,7 @@ class GridScorer:
         draws = Streams(keys_on_device(keys, herd.device), 0)
         inputs = self._inputs(draws)
         x, _ = self._play(views, buffers, lambda: draws.keys(rng.INSIDE), inputs)
-        x = x.float() * data.scale + data.offset
+        x = to_data(x.float(), data)
         return x.round().clamp(0, 255) if data.is_image else x
 
     def _generators(self, rows: np.ndarray, state: State) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

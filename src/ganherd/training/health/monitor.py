@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._pytree import tree_map
 
+from ganherd.data.units import to_model
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.lowering.network import logits_of, member_call
@@ -242,7 +243,7 @@ class _Fixed:
         if len(rows) < _FEW:
             return torch.tensor(torch.nan, device=self._data.device, dtype=torch.float64)
         x = torch.from_numpy(data.x_test[rows]).double().flatten(1)
-        x = ((x - data.offset) / data.scale).to(self._data.device)
+        x = to_model(x, data).to(self._data.device)
         return self.relative(self.features(x)[None], member)[0].quantile(BY_CHANCE)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd.data.units import to_data
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.checks.module_copies import copy_module
@@ -114,7 +115,7 @@ class Preview:
         images = self._prepared.ranks.fetch_to_first({"images": shown}, range(members))["images"]
         if not self._prepared.ranks.is_first:
             return
-        x = images.float() * data.scale + data.offset
+        x = to_data(images.float(), data)
         path.parent.mkdir(exist_ok=True)
         recipe, shown_of = self._prepared.recipe, self._prepared.members
         of = f" of {shown_of:,}" if members < shown_of else ""
@@ -127,7 +128,8 @@ class Preview:
             names = [data.labels[k] if k >= 0 else self._prepared.slot_name(m) for m, k in enumerate(label.tolist())]
             pictures.save(draw_sheet(list(pixels), names, heading), path)
         else:
-            pictures.save(draw_samples(x.flatten(0, 1).numpy(), data=data.x, heading=heading), path)
+            points = x.flatten(0, 1).numpy()
+            pictures.save(draw_samples(points, data=data.x, heading=heading, view=data.view_of(points)), path)
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:

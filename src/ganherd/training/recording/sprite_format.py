@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d
 
+from ganherd.data.units import projected, to_model
 from ganherd.runs.series import sprite_files
 from ganherd.runs.series.sprite_files import SpriteIndex
 from ganherd.viz import sprite_sheet
@@ -47,7 +48,10 @@ class SpriteFormat:
         return self._prepared.size * self.samples * per_sample
 
     def shrink(self, x: Tensor) -> Tensor:
-        """Return images [n, samples, C, H, W] as bytes in the size of the sheet."""
+        """Return images [n, samples, C, H, W] as bytes in the size of the sheet, or rows [n, samples, d] as points of a plane."""
+        if not self.is_image:
+            data = self._prepared.dataset
+            return to_model(x, data) @ x.new_tensor(data.plane).T if data.plane else x
         size = (self._layout.height, self._layout.width)
         if x.shape[-2:] != size:
             x = adaptive_avg_pool2d(x.flatten(0, 1), size).unflatten(0, x.shape[:2])
@@ -78,4 +82,6 @@ class SpriteFormat:
         if self.is_image:
             layout = self._layout
             return SpriteIndex.parse({**facts, "columns": layout.columns, "tile": [layout.height, layout.width]})
-        return SpriteIndex.parse({**facts, "low": data.x.min(0).tolist(), "high": data.x.max(0).tolist()})
+        points = projected(data.x, data, data.plane) if data.plane else data.x
+        limits = {"low": points.min(0).tolist(), "high": points.max(0).tolist()}
+        return SpriteIndex.parse({**facts, **limits, "projected": bool(data.plane)})

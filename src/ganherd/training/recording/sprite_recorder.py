@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ganherd.data.units import to_data
 from ganherd.runs.series import sprite_files
 from ganherd.training.callbacks import Callback
 from ganherd.training.recording.sprite_format import SpriteFormat
@@ -61,9 +62,7 @@ class SpriteRecorder(Callback):
         step, folder = trainer.step, self._folder
         form = self._format
         own = trainer.preview.generate(max(form.samples, _LEAST))[:, : form.samples]
-        x = own.float() * self._prepared.dataset.scale + self._prepared.dataset.offset  # [n, samples, …]
-        if form.is_image:
-            x = form.shrink(x)
+        x = form.shrink(to_data(own.float(), self._prepared.dataset))  # [n, samples, …]
         everyone = range(self._prepared.size)
         x = trainer.ranks.fetch_to_first({"sprites": x}, everyone)["sprites"]
         if not trainer.ranks.is_first:

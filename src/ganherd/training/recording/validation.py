@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd.data.units import to_model
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
 from ganherd.herd.engine.engines import has_kernels
@@ -67,7 +68,7 @@ class Validation:
         held = np.stack([evenly(rows, self.images) for rows in each])
         keys, z = fixed_noise(herd, members, self.images)
         x = torch.from_numpy(np.ascontiguousarray(data.x_test[held.reshape(-1)])).to(herd.device, z.dtype)
-        x = x.sub_(data.offset).div_(data.scale).unflatten(0, held.shape)
+        x = to_model(x, data).unflatten(0, held.shape)
         y = torch.from_numpy(data.y_test[held]).to(herd.device)
         return _Block(members, breed, keys, z, dict(zip(COSTS, (trained, (x, y)), strict=True)))
 

@@ -57,7 +57,9 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
     recipe = finetune.resolved(recipe) if begins else recipe
     dataset = source.load(recipe.data)
     if not dataset.is_image and (recipe.train.augment or recipe.train.flip):
-        raise UserError(f"train.augment and train.flip change images, and {dataset.name} has points: leave them out.")
+        raise UserError(
+            f"train.augment and train.flip change images, and {dataset.name} has {dataset.kind}: leave them out."
+        )
     if recipe.run.validation and not len(dataset.x_test):
         raise UserError(f"run.validation needs held-out data, which {dataset.name} does not have: set data.holdout.")
     seeds, trials = recipe.replica_seeds, recipe.replica_trials

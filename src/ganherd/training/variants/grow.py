@@ -32,7 +32,8 @@ def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
     if min(facts.label_of) < 0 or len(source.recipe.nets.each(source.members)) > 1:
         raise UserError(f"herd.grow_from: the members of {path} do not have one class each, so it cannot be grown.")
     source.must_have(None, members.recipe.herd.replicas, "herd.grow_from")
-    if (tuple(facts.shape), facts.offset, facts.scale) != (data.shape, data.offset, data.scale):
+    units = [tuple(unit) if isinstance(unit, list) else unit for unit in (facts.offset, facts.scale)]
+    if (tuple(facts.shape), *units) != (data.shape, data.offset, data.scale):
         raise UserError(f"herd.grow_from: {path} was trained on data of another shape or range than {data.name}.")
     theirs = {facts.labels[label]: member for member, label in enumerate(facts.label_of)}
     ours = {data.labels[label] for label in np.unique(data.y).tolist() if label >= 0}

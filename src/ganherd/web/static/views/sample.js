@@ -34,8 +34,8 @@ export async function mount(root, { source, run }) {
     } catch (error) {
       if (own === turn) { status.textContent = error.message; view.replaceChildren(); }
     }
-    fill(links, ["png", "npz", "zip"].filter((kind) => kind !== "zip" || facts.kind === "images").map((kind) =>
-      h("a", { class: "button", href: source.downloadUrl(run.id, kind, settings), download: `${run.id}-samples.${kind}` }, { png: "PNG", npz: "npz", zip: "zip by label" }[kind])));
+    fill(links, ["png", "npz", facts.kind === "images" ? "zip" : "csv"].map((kind) =>
+      h("a", { class: "button", href: source.downloadUrl(run.id, kind, settings), download: `${run.id}-samples.${kind}` }, { png: "PNG", npz: "npz", csv: "csv", zip: "zip by label" }[kind])));
   };
   const walk = async () => {
     const own = ++walkTurn;

@@ -1,0 +1,90 @@
+"""Convert between the units of the data and those of the nets: one range for images and points, one for each column of rows."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from ganherd.data.arrays import Array
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Units = float | tuple[float, ...]  # one number for all values, or one for each column
+
+
+class HasUnits(Protocol):
+    """Anything with an offset and a scale: nets get (x - offset) / scale. A constant column has the scale 0."""
+
+    @property
+    def offset(self) -> Units: ...
+
+    @property
+    def scale(self) -> Units: ...
+
+
+def like(value: Units, x: Tensor) -> float | Tensor:
+    """Return one number as it is, and numbers of columns as a tensor [d] with the type and the device of x."""
+    return x.new_tensor(value) if isinstance(value, tuple) else value
+
+
+def divisor(scale: Units) -> Units:
+    """Return what x - offset is divided by: constant columns stay 0 instead of NaN.
+
+    >>> divisor((2.0, 0.0)), divisor(127.5)
+    ((2.0, 1.0), 127.5)
+    """
+    return tuple(value or 1.0 for value in scale) if isinstance(scale, tuple) else scale
+
+
+def to_model(x: Tensor, units: HasUnits) -> Tensor:
+    """Return floats [..., d] or images in the units of the nets."""
+    return (x - like(units.offset, x)) / like(divisor(units.scale), x)
+
+
+def to_data(x: Tensor, units: HasUnits) -> Tensor:
+    """Return what nets generate in the units of the data; constant columns get their exact value."""
+    return x * like(units.scale, x) + like(units.offset, x)
+
+
+def comparable(x: Array, units: HasUnits) -> Array:
+    """Return values whose distances can be compared: standardised columns of rows [n, d]; images and points as they are."""
+    if not isinstance(units.offset, tuple):
+        return x
+    offset, scale = (np.array(unit, np.float32) for unit in (units.offset, divisor(units.scale)))
+    return np.asarray((np.asarray(x, np.float32) - offset) / scale)
+
+
+def column_units(x: Array) -> tuple[Units, Units]:
+    """Return mean and standard deviation of each column of rows [n, d]; 0 for columns that are constant up to rounding.
+
+    >>> column_units(np.array([[1.0, 7.0], [3.0, 7.0]], np.float32))
+    ((2.0, 7.0), (1.0, 0.0))
+    """
+    mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
+    std[std <= 1e-6 * np.abs(mean)] = 0.0
+    return tuple(mean.tolist()), tuple(std.tolist())
+
+
+def span_units(x: Array) -> tuple[Units, Units]:
+    """Return centre and half range over all coordinates of points, so that shapes keep their proportions."""
+    low, high = float(x.min()), float(x.max())
+    return (low + high) / 2, (high - low) / 2 or 1.0
+
+
+def main_plane(x: Array) -> tuple[tuple[float, ...], ...]:
+    """Return the two directions [2, d] along which standardised rows [n, d] vary most (PCA), for pictures of them.
+
+    The largest number of each direction is positive, so that the same data always gives the same picture.
+    """
+    vectors = np.linalg.eigh(np.cov(x, rowvar=False, dtype=np.float64).reshape(x.shape[1], -1))[1][:, ::-1].T[:2]
+    signs = np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(1, keepdims=True), 1))
+    plane = np.zeros((2, x.shape[1]))  # one column: the second direction is zero
+    plane[: len(vectors)] = vectors * signs
+    return tuple(tuple(row) for row in plane.tolist())
+
+
+def projected(x: Array, units: HasUnits, plane: tuple[tuple[float, ...], ...]) -> Array:
+    """Return rows [n, d] in the units of the data as points [n, 2] of the plane that `main_plane` returned."""
+    return np.asarray(comparable(x, units) @ np.array(plane, np.float32).T)

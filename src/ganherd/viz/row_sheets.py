@@ -1,0 +1,103 @@
+"""Draw rows of tables: each column's distribution, generated over real, and all rows in the plane where the data varies most."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ganherd.viz.pictures import DATA, GENERATED, INK, SOFT, new_figure, scatter, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_COLUMNS = 30  # with a histogram each; more are drawn as one band
+_ACROSS = 5  # histograms in a row
+_BINS = 20
+_LONGEST = 24  # letters of a column's name
+
+
+@dataclass(frozen=True)
+class RowView:
+    """What a picture of rows needs in addition to their values: names of columns, and points in the plane."""
+
+    columns: Sequence[str]
+    points: np.ndarray  # [n, 2] of the rows that are drawn
+    data_points: np.ndarray | None = None  # [m, 2] of the data
+
+
+def draw_rows(x: np.ndarray, view: RowView, data: np.ndarray | None = None) -> Figure:
+    """Draw rows [n, d] over those of the data [m, d]; without rows, the data alone."""
+    if x.shape[1] > MOST_COLUMNS:
+        figure, (left, right) = new_figure(12.5, 5.0, columns=2)
+        _draw_plane(left, view)
+        _draw_band(right, x, data)
+        return _with_legend(figure, left)
+    down = math.ceil(x.shape[1] / _ACROSS)
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12.5, max(4.6, 1.25 * down + 0.4)), layout="constrained")
+    grid = figure.add_gridspec(down, _ACROSS + 1, width_ratios=(2.9, *(1,) * _ACROSS))
+    plane = styled(figure.add_subplot(grid[:, 0]))
+    _draw_plane(plane, view)
+    for j, name in enumerate(view.columns):
+        axes = styled(figure.add_subplot(grid[j // _ACROSS, 1 + j % _ACROSS]))
+        _draw_column(axes, x[:, j], None if data is None else data[:, j], name)
+    return _with_legend(figure, plane)
+
+
+def _with_legend(figure: Figure, axes: Axes) -> Figure:
+    """Return the figure with the colours of some axes explained below all axes."""
+    handles, labels = axes.get_legend_handles_labels()
+    where: Any = {"loc": "outside lower left", "ncols": 2, "frameon": False, "markerscale": 2}
+    figure.legend(handles, labels, labelcolor=SOFT, fontsize=9, **where)
+    return figure
+
+
+def _draw_plane(axes: Axes, view: RowView) -> None:
+    """Draw rows as points in the plane where the data varies most, no more generated ones than real ones, so that both are seen."""
+    shown = view.points if view.data_points is None else view.points[: len(view.data_points)]
+    scatter(axes, shown, view.data_points)
+    axes.set_anchor("N")  # next to the first histograms, however many there are
+    axes.set_title("the plane where the data varies most (PCA)", color=INK, fontsize=9.5, loc="left")
+
+
+def _draw_column(axes: Axes, x: np.ndarray, data: np.ndarray | None, name: str) -> None:
+    """Draw the distribution of one column; the limits are those of the data, so that a few far samples do not hide it."""
+    x = x[np.isfinite(x)]
+    reference = data if data is not None and len(data) else x
+    if len(reference):
+        low, high = float(reference.min()), float(reference.max())
+        margin = 0.08 * (high - low) or max(abs(low), 1.0) * 0.1
+        bins: list[float] = np.linspace(low - margin, high + margin, _BINS + 1).tolist()
+        if data is not None:
+            axes.hist(data, bins, density=True, color=DATA if len(x) else INK, alpha=0.55 if len(x) else 0.75)
+        if len(x):
+            inside = np.clip(x, bins[0], bins[-1])  # samples beyond the limits are in the outermost bins
+            axes.hist(inside, bins, density=True, histtype="step", color=GENERATED, lw=1.4)
+        axes.set_xlim(bins[0], bins[-1])
+        ends = [low, high] if high > low else [low]
+        axes.set_xticks(ends, [f"{value:.4g}" for value in ends], fontsize=7)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    short = name if len(name) <= _LONGEST else name[: _LONGEST - 1] + "…"
+    short = short.replace("$", r"\$")  # not a formula
+    axes.set_title(short, color=INK, fontsize=8, loc="left", pad=3)
+
+
+def _draw_band(axes: Axes, x: np.ndarray, data: np.ndarray | None) -> None:
+    """Draw median and the middle 80 % of every column, in the order of the columns."""
+    places = np.arange(1, x.shape[1] + 1)
+    for rows, colour, label in ((data, DATA, "data"), (x, GENERATED, "generated")):
+        if rows is None or not len(rows):
+            continue
+        low, middle, high = np.nanpercentile(np.where(np.isfinite(rows), rows, np.nan), (10, 50, 90), axis=0)
+        axes.fill_between(places, low, high, color=colour, alpha=0.3, lw=0)
+        axes.plot(places, middle, color=colour, lw=1.3, label=label)
+    title = f"{x.shape[1]} columns in their order: median, and 80 % of the rows"
+    axes.set_title(title, color=INK, fontsize=9.5, loc="left")
+    axes.set_xlabel("number of the column", color=INK)
