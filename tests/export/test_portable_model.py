@@ -200,7 +200,7 @@ class InPlace(nn.Module):
 
 def test_users_nets_are_exported_or_refused_with_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"own_test_nets:" + kind.__name__: kind for kind in (Unknown, Branching, InPlace)}
-    monkeypatch.setattr("ganherd.nets.import_name", own.__getitem__)
+    monkeypatch.setattr("ganherd.util.user_code.import_name", own.__getitem__)
     points = {name: mixture(generators(name, {}, (2,), 3), shape=(2,)) for name in own}
     with pytest.raises(
         UserError, match=r"do not know the operation aten.sort.default in its layer order \(Sorted\)"

@@ -49,6 +49,8 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
     if catalog.is_foreign(net.name):
         return _build_foreign(role, net.name, load_own(net.name, role, trust_code), given, net.settings)
     if not catalog.is_packaged(net.name):
+        if not catalog.specs(role).is_known(net.name):  # of a file: recipes are checked when they are read
+            raise UserError(catalog.specs(role).unknown(net.name))
         return _build_foreign(role, net.name, catalog.specs(role)[net.name].target, given, net.settings)
     settings = catalog.check(role, net.name, net.settings)
     catalog.check_shape(role, net.name, given["shape"])
