@@ -230,7 +230,7 @@ tick = Trainer.tick
 
 def stop_after_two(self, step):
     tick(self, step)
-    herd, train = self.herd, self.assembly.recipe.train
+    herd, train = self.herd, self.prepared.recipe.train
     assert (herd.num_members, herd.g.num_params, herd.d.num_params, train.batch) == (100, 1_051_139, 98_401, 100)
     if step == 2:
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,6 @@
 """Read a data set of the Hugging Face Hub, `hf:owner/name`, by the library `datasets`. Code of the Hub is never run.
 
-The library downloads the data set, or finds it in its local cache, and leaves Arrow files there, which `tables` reads.
+The library downloads the data set, or finds it in its local cache, and leaves Arrow files there, which `image_tables` reads.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.data.samples.image_sample import choose_splits
-from ganherd.data.samples.tables import TableSource
+from ganherd.data.samples.image_tables import TableSource
 from ganherd.recipe.sources.data_address import HUB, DataAddress
 from ganherd.util.errors import UserError, first_line
 

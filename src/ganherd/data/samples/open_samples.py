@@ -8,7 +8,7 @@ from ganherd.data.readers.files_by_format import is_cifar, is_idx
 from ganherd.data.readers.image_tree import SPLITS, visible_entries
 from ganherd.data.samples.hub import open_hub
 from ganherd.data.samples.image_sample import SampleSource, with_splits
-from ganherd.data.samples.tables import TableSource
+from ganherd.data.samples.image_tables import TableSource
 from ganherd.data.samples.tar_files import IMAGE_SUFFIXES, TarSource, holds_cifar
 from ganherd.recipe.plugins.recipe_plugins import is_named_source
 from ganherd.recipe.sources.data_address import DataAddress, expand_pattern, parse_address
