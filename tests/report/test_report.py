@@ -19,7 +19,8 @@ import torch
 from PIL import Image
 
 from ganherd import report
-from ganherd.recipe.schema import DataConfig, HerdConfig, Recipe
+from ganherd.recipe.schema import DataConfig, Recipe
+from ganherd.recipe.sections.herd_config import HerdConfig
 from ganherd.report.gather import gather
 from ganherd.report.sample_section import _real_rows, samples
 from ganherd.report.story_section import summary

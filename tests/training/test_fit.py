@@ -19,7 +19,7 @@ from ganherd.features import cache
 from ganherd.herd import stream_feed
 from ganherd.herd.engine import autotune, engines
 from ganherd.recipe import recipe_file
-from ganherd.recipe.schema import EngineConfig
+from ganherd.recipe.sections.train_config import EngineConfig
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
 from ganherd.training.setup import disk

@@ -22,7 +22,7 @@ from ganherd.herd.step.step import Step
 from ganherd.herd.stream_feed import StreamFeed
 from ganherd.mixture import mixture
 from ganherd.recipe import recipe_file
-from ganherd.recipe.schema import StopConfig
+from ganherd.recipe.sections.train_config import StopConfig
 from ganherd.training import loop
 from ganherd.training.health.convergence import Convergence
 from ganherd.training.setup.assemble import assemble

@@ -29,8 +29,8 @@ from ganherd.herd.engine.engines import (
     train_copy,
     trial_engine,
 )
-from ganherd.recipe.schema import EngineConfig as Settings
 from ganherd.recipe.schema import parse_bytes
+from ganherd.recipe.sections.train_config import EngineConfig as Settings
 from ganherd.util.errors import UserError
 from ganherd.util.files import write_cache
 from ganherd.util.memory import advice, available_memory, is_out_of_memory, reason

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd.state import State
-from ganherd.recipe.schema import StopConfig
+from ganherd.recipe.sections.train_config import StopConfig
 from ganherd.training.health.monitor import recall
 
 FOREVER = 2**62  # steps

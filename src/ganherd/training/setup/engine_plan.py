@@ -10,7 +10,7 @@ import torch
 from ganherd.comm.ranks import cores_per_rank, run_on_all_ranks
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import CompileReport, Plan, no_report, place_state
-from ganherd.recipe.schema import EngineConfig
+from ganherd.recipe.sections.train_config import EngineConfig
 from ganherd.training.setup.assemble import PreparedHerd
 
 

@@ -24,7 +24,8 @@ from ganherd.mixture import mixture_files
 from ganherd.nets.catalog import is_strange
 from ganherd.recipe import recipe_file
 from ganherd.recipe.net_config import BreedConfig, NetConfig, NetsConfig
-from ganherd.recipe.schema import OriginConfig, Recipe
+from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sections.herd_config import OriginConfig
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.training.variants.class_start import ByClass

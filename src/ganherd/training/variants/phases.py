@@ -9,7 +9,8 @@ from ganherd.nets.catalog import is_packaged
 from ganherd.recipe import recipe_file
 from ganherd.recipe.base import portion
 from ganherd.recipe.net_config import NetsConfig
-from ganherd.recipe.schema import FirstPhaseConfig, Recipe
+from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sections.herd_config import FirstPhaseConfig
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.variants.finetune import as_taken
 from ganherd.util.errors import UserError
