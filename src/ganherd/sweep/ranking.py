@@ -1,8 +1,9 @@
-"""What a sweep has found: its trials from the best to the worst, as a table and in a sentence, and the best one as a recipe."""
+"""Rank the trials of a sweep: as a table and in a sentence, with the best one as a recipe."""
 
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.scoring.result import format_value
 from ganherd.sweep.run_sweep import cost_of
+from ganherd.sweep.search_space import as_overrides
 from ganherd.sweep.sweep_record import SweepRecord, TrialScore
 from ganherd.util.terminal.screen import Block, Columns, Styled
 from ganherd.util.text import duration
@@ -43,22 +45,23 @@ def answer(record: SweepRecord) -> str:
     best, title = trials[0], title_of(record.score)
     if best.score.value is None:
         return f"No trial could be scored: {best.score.why or 'no value is finite'}."
-    found = f"Best: {best.name}, with {title} {shown(best.score, record.score)}."
+    winner = f"Best: {best.name}, with {title} {shown(best.score, record.score)}."
     rivals = [trial for trial in trials[1:] if trial.step == best.step and trial.score.value is not None]
     alike = [trial for trial in rivals if _overlap(best.score, trial.score)]
     if not rivals:
-        return found
+        return winner
     if best.score.low is None:
-        return f"{found} Its interval is not known; --seeds 3 gives one."
+        return f"{winner} Its interval is not known; --seeds 3 gives one."
     if alike:
         more = "" if record.seeds > 2 else " More seeds (--seeds 3) can tell them apart."
         others = f"{len(alike)} of the {len(rivals)} others" if len(rivals) > 1 else "The other"
-        return f"{found} {others} that trained as long may be as good: their intervals overlap.{more}"
+        return f"{winner} {others} that trained as long may be as good: their intervals overlap.{more}"
     over = "seeds" if record.seeds > 1 else "samples of one seed"
-    return f"{found} Its interval (over {over}) lies apart from those of all others that trained as long."
+    return f"{winner} Its interval (over {over}) lies apart from those of all others that trained as long."
 
 
 def _overlap(one: TrialScore, other: TrialScore) -> bool:
+    """Return whether two intervals overlap; also if one of them is not known."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return True
     return one.low <= other.high and other.low <= one.high
@@ -79,7 +82,7 @@ def shown(score: TrialScore, metric: str) -> str:
 
 
 def screen(record: SweepRecord, verbose: bool = False) -> list[Block]:
-    """Return what is printed at the end of a sweep."""
+    """Return what is printed at the end of a sweep. `verbose`: all trials, not only the first ones."""
     trials, title = ranked(record), title_of(record.score)
     rows: list[Sequence[str | Styled]] = []
     for place, trial in enumerate(trials if verbose else trials[:_SHOWN], 1):
@@ -107,6 +110,7 @@ def screen(record: SweepRecord, verbose: bool = False) -> list[Block]:
 
 
 def _halved(record: SweepRecord) -> str:
+    """Return in words how many trials were trained to which step."""
     if len(record.steps) < 2:
         return f"each trained for {record.steps[0][0]:,} steps"
     return "trials left: " + ", ".join(f"{count} to step {step:,}" for step, count in record.steps)
@@ -114,15 +118,7 @@ def _halved(record: SweepRecord) -> str:
 
 def overrides_of(record: SweepRecord, number: int) -> list[str]:
     """Return the settings that make a trial of the recipe, as `key=value`."""
-    return [*record.overrides, *(f"{key}={_text(value)}" for key, value in record.trials[number].items())]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return "null"
-    return (
-        str(value).lower() if isinstance(value, bool) else f"{value:.10g}" if isinstance(value, float) else str(value)
-    )
+    return [*record.overrides, *as_overrides(record.trials[number])]
 
 
 def best_recipe(record: SweepRecord) -> Recipe:
@@ -135,8 +131,6 @@ def best_recipe(record: SweepRecord) -> Recipe:
 
 def train_command(record: SweepRecord) -> str:
     """Return the command that trains the best trial by itself."""
-    import shlex
-
     best = ranked(record)[0]
     sets = " ".join(f"--set {shlex.quote(text)}" for text in overrides_of(record, best.number))
     return f"ganherd train {shlex.quote(record.recipe)} {sets} --budget {record.steps[-1][0]}steps"

@@ -11,17 +11,17 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from ganherd.compare.compare_recipes import refuse_strangers
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
-from ganherd.recipe.member_values import name_of_trial
+from ganherd.recipe.member_values import Trial, name_of_trial
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder
 from ganherd.sweep import sweep_record
 from ganherd.sweep.halving import cost, rungs, stopped, survivors
-from ganherd.sweep.search_space import Dimension, parse_dimension, propose, split
+from ganherd.sweep.search_space import Dimension, as_overrides, parse_dimension, propose, split
 from ganherd.sweep.sweep_record import RungResult, SweepGroup, SweepRecord
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.text import duration, one_line
@@ -75,37 +75,9 @@ class _Sweep:
 
 def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
     """Return the record of a new sweep and the recipes of its runs; every mistake is reported here, before anything trains."""
-    if not request.vary:
-        raise UserError("a sweep needs settings to vary: add --vary optim.lr_g=1e-5..1e-2, for example.")
-    if not (request.is_own or request.trust_code or METRICS.is_own(request.score)):
-        raise UserError(f"this sweep is scored by {request.score}, which is not ganherd's own code: {trust.HOW}")
-    (metric,) = known_metrics([request.score])
-    if METRICS[metric].contest:
-        raise UserError(
-            f"--score {metric} compares runs with each other: choose one that is measured for each, such as fid."
-        )
-    proposed = propose(request.dimensions, request.trials, request.seed)
-    if len(proposed) < 2:
-        raise UserError("a sweep needs at least two trials: vary more, or raise --trials.")
-    common = [*request.overrides, f"herd.seeds={request.seeds}", "run.scores=false", "run.repair.policy=tell"]
-    common += [f"train.budget={request.budget}"] if request.budget else []
-    fused = [split(trial)[0] for trial in proposed]
-    shared = [split(trial)[1] for trial in proposed]
-    kinds = [kind for number, kind in enumerate(shared) if kind not in shared[:number]]
-    groups, recipes = [], []
-    for number, kind in enumerate(kinds):
-        own = [trial for trial, other in enumerate(shared) if other == kind]
-        settings = [*common, *(_override(key, value) for key, value in kind.items())]
-        is_own = request.is_own or request.trust_code
-        base = recipe_file.load(request.recipe, settings, is_own=is_own)
-        trust.check_recipe(base, request.recipe, request.trust_code, strange=not is_own)
-        _refuse(base)
-        data = base.model_dump()
-        data["herd"]["trials"] = [fused[trial] for trial in own] if fused[0] else []
-        if (base.members or 1) * base.herd.seeds * len(own) > _MANY_MEMBERS:
-            data["run"]["sprites"] = 0
-        recipes.append(recipe_file.load(data, is_own=is_own))
-        groups.append(SweepGroup(run=f"run-{number:02d}", trials=own))
+    metric = _check_metric(request)
+    proposed = _proposed_trials(request)
+    groups, recipes = _divide_into_runs(request, proposed)
     record = SweepRecord(
         recipe=request.recipe,
         overrides=list(request.overrides),
@@ -123,8 +95,49 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
     return record, recipes
 
 
-def _override(key: str, value: Any) -> str:
-    return f"{key}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+def _check_metric(request: SweepRequest) -> str:
+    """Return the name of the metric that trials are ranked by."""
+    if not (request.is_own or request.trust_code or METRICS.is_own(request.score)):
+        raise UserError(f"this sweep is scored by {request.score}, which is not ganherd's own code: {trust.HOW}")
+    (metric,) = known_metrics([request.score])
+    if METRICS[metric].contest:
+        raise UserError(
+            f"--score {metric} compares runs with each other: choose one that is measured for each, such as fid."
+        )
+    return metric
+
+
+def _proposed_trials(request: SweepRequest) -> list[Trial]:
+    """Return the settings of each trial."""
+    if not request.vary:
+        raise UserError("a sweep needs settings to vary: add --vary optim.lr_g=1e-5..1e-2, for example.")
+    proposed = propose(request.dimensions, request.trials, request.seed)
+    if len(proposed) < 2:
+        raise UserError("a sweep needs at least two trials: vary more, or raise --trials.")
+    return proposed
+
+
+def _divide_into_runs(request: SweepRequest, proposed: Sequence[Trial]) -> tuple[list[SweepGroup], list[Recipe]]:
+    """Return the trials of each run and its recipe: a run trains all trials that differ in settings of single members only."""
+    is_own = request.is_own or request.trust_code
+    common = [*request.overrides, f"herd.seeds={request.seeds}", "run.scores=false", "run.repair.policy=tell"]
+    common += [f"train.budget={request.budget}"] if request.budget else []
+    fused = [split(trial)[0] for trial in proposed]
+    shared = [split(trial)[1] for trial in proposed]
+    kinds = [kind for number, kind in enumerate(shared) if kind not in shared[:number]]
+    groups, recipes = [], []
+    for number, kind in enumerate(kinds):
+        own = [trial for trial, other in enumerate(shared) if other == kind]
+        base = recipe_file.load(request.recipe, [*common, *as_overrides(kind)], is_own=is_own)
+        trust.check_recipe(base, request.recipe, request.trust_code, strange=not is_own)
+        _refuse(base)
+        data = base.model_dump()
+        data["herd"]["trials"] = [fused[trial] for trial in own] if fused[0] else []
+        if (base.members or 1) * base.herd.seeds * len(own) > _MANY_MEMBERS:
+            data["run"]["sprites"] = 0
+        recipes.append(recipe_file.load(data, is_own=is_own))
+        groups.append(SweepGroup(run=f"run-{number:02d}", trials=own))
+    return groups, recipes
 
 
 def _refuse(recipe: Recipe) -> None:
@@ -142,13 +155,13 @@ def sweep(request: SweepRequest, folder: Path, quiet: bool = False, log: Log | N
     """Train and rank what is still missing in the folder; return the content of sweep.json."""
     record, recipes = plan(request)
     old = sweep_record.read(folder)
-    if old is not None and old.asked() != record.asked():
-        changed = recipe_file.differing(old.asked(), record.asked())
+    if old is not None and old.settings() != record.settings():
+        changed = recipe_file.differing(old.settings(), record.settings())
         raise UserError(
-            f"{folder} holds a sweep with other settings ({one_line('; '.join(changed), 300)}): choose another -o."
+            f"{folder} holds a sweep with other settings ({one_line('; '.join(changed), 300)}): choose another folder with -o."
         )
     if old is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UserError(f"{folder} exists already and holds no sweep; choose another -o.")
+        raise UserError(f"{folder} exists already and holds no sweep: choose another folder with -o.")
     state = _Sweep(old or record, recipes, folder, quiet, log or (lambda text: None))
     try:
         state.write()
@@ -162,7 +175,9 @@ def resume(folder: Path, quiet: bool = False, log: Log | None = None, trust_code
     """Continue the sweep of a folder, or return it if it is finished."""
     record = sweep_record.read(folder)
     if record is None:
-        raise UserError(f"there is no sweep in {folder}: it has no {sweep_record.FILE}.")
+        raise UserError(
+            f"there is no sweep in {folder}, because it has no {sweep_record.FILE}: name the folder that `ganherd sweep` wrote."
+        )
     request = SweepRequest(
         record.recipe,
         record.vary,
@@ -192,31 +207,34 @@ def _run(state: _Sweep) -> SweepRecord:
         steps = _planned_steps(state, scorer)
         record.steps = [(rung.step, rung.trials) for rung in rungs(len(record.trials), steps, record.halves)]
         state.write()
-    first = "; then the better half goes on" if len(record.steps) > 1 else ""
+    further = f"; the best continue to step {record.steps[-1][0]:,}" if len(record.steps) > 1 else ""
     state.log(
-        f"{len(record.trials)} trials in {_count(len(record.groups), 'run')} to step {record.steps[0][0]:,}{first} "
-        f"(to step {record.steps[-1][0]:,})"
+        f"{_count(len(record.trials), 'trial')} in {_count(len(record.groups), 'run')} to step {record.steps[0][0]:,}{further}"
     )
     for step, _ in record.steps[len(record.rungs) :]:
-        left = record.rungs[-1].left if record.rungs else list(range(len(record.trials)))
-        scores = []
-        for group, recipe in zip(record.groups, state.recipes, strict=True):
-            own = [(trial, position) for position, trial in enumerate(group.trials) if trial in left]
-            if own:
-                _train_to(state, group, recipe, step, stopped(group.trials, left))
-                state.log(f"scoring {_count(len(own), 'trial')} at step {step:,}")
-                scores += scorer.score_trials(state.folder / group.run, own, record.seeds)
-        costs = {score.trial: cost_of(score.value, record.score) for score in scores}
-        number = len(record.rungs)
-        count = record.steps[number + 1][1] if number + 1 < len(record.steps) else len(costs)
-        record.rungs.append(RungResult(step=step, scores=scores, left=survivors(costs, count)))
-        state.write()
-        best = min(costs, key=lambda trial: (costs[trial], trial))
-        value = next(score.value for score in scores if score.trial == best)
-        state.log(
-            f"step {step:,}: best {record.names[best]}, {record.score} {value if value is None else f'{value:.4g}'}"
-        )
+        _run_rung(state, scorer, step)
     return record
+
+
+def _run_rung(state: _Sweep, scorer: TrialScorer, step: int) -> None:
+    """Train the trials that are left up to a step, score them, and record which of them continue."""
+    record = state.record
+    left = record.rungs[-1].left if record.rungs else list(range(len(record.trials)))
+    scores = []
+    for group, recipe in zip(record.groups, state.recipes, strict=True):
+        own = [(trial, position) for position, trial in enumerate(group.trials) if trial in left]
+        if own:
+            _train_to(state, group, recipe, step, stopped(group.trials, left))
+            state.log(f"scoring {_count(len(own), 'trial')} at step {step:,}")
+            scores += scorer.score_trials(state.folder / group.run, own, record.seeds)
+    costs = {score.trial: cost_of(score.value, record.score) for score in scores}
+    number = len(record.rungs)
+    count = record.steps[number + 1][1] if number + 1 < len(record.steps) else len(costs)
+    record.rungs.append(RungResult(step=step, scores=scores, left=survivors(costs, count)))
+    state.write()
+    best = min(costs, key=lambda trial: (costs[trial], trial))
+    value = next(score.value for score in scores if score.trial == best)
+    state.log(f"step {step:,}: best {record.names[best]}, {record.score} {value if value is None else f'{value:.4g}'}")
 
 
 def cost_of(value: float | None, metric: str) -> float:

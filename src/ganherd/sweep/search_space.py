@@ -61,9 +61,7 @@ class Dimension:
             value = self.low * (self.high / self.low) ** share
         else:
             value = self.low + (self.high - self.low) * share
-        return (
-            round(value) if self.is_whole else float(f"{value:.4g}")
-        )  # four digits can be copied, and are what is trained
+        return round(value) if self.is_whole else float(f"{value:.4g}")  # trained with the four digits that are printed
 
 
 def parse_dimension(text: str) -> Dimension:
@@ -137,3 +135,18 @@ def split(trial: Mapping[str, Value]) -> tuple[Trial, Trial]:
     """Return the settings in which members of one run may differ, and those that need a run of their own."""
     fused = {key: value for key, value in trial.items() if key in TRIAL_KEYS}
     return fused, {key: value for key, value in trial.items() if key not in TRIAL_KEYS}
+
+
+def as_overrides(trial: Mapping[str, Value]) -> list[str]:
+    """Return the settings of a trial as `--set` takes them.
+
+    >>> as_overrides({"optim.lr_g": 1e-05, "train.ema": None, "train.flip": True})
+    ['optim.lr_g=1e-05', 'train.ema=null', 'train.flip=true']
+    """
+    return [f"{key}={_yaml_word(value)}" for key, value in trial.items()]
+
+
+def _yaml_word(value: Value) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

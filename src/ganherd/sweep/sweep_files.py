@@ -1,4 +1,4 @@
-"""The files that a sweep leaves: the best trial as a recipe, as a mixture and as a picture, and a plot of every setting."""
+"""Write the files of a finished sweep: the best trial as a recipe and as a mixture, and a plot of every setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from ganherd.metrics.metric_registry import METRICS, title_of
 from ganherd.recipe import recipe_file
 from ganherd.sweep.ranking import RankedTrial, best_recipe, is_finite, ranked
-from ganherd.sweep.search_space import parse_dimension
+from ganherd.sweep.search_space import Dimension, parse_dimension
 from ganherd.sweep.sweep_record import SweepRecord
 from ganherd.util.files import atomic_write
 from ganherd.viz import pictures
@@ -55,28 +55,10 @@ def draw(record: SweepRecord) -> Figure:
         if place >= len(dimensions):
             axes.set_visible(False)
             continue
-        dimension = dimensions[place]
-        axes.set_xlabel(dimension.key, color=INK)
+        axes.set_xlabel(dimensions[place].key, color=INK)
         if place % columns == 0:
             axes.set_ylabel(f"{title_of(record.score)} ({METRICS[record.score].goal})", color=INK)
-        values = [record.trials[trial.number][dimension.key] for trial in trials]
-        if dimension.is_logarithmic:
-            axes.set_xscale("log")
-        if dimension.is_range:
-            axes.set_xlim(dimension.low, dimension.high)
-        words = [] if dimension.is_range else [str(value) for value in dimension.values]
-        is_text = bool(words) and not all(
-            isinstance(v, int | float) and not isinstance(v, bool) for v in dimension.values
-        )
-        if is_text:
-            axes.set_xticks(range(len(words)), words)
-            axes.set_xlim(-0.6, len(words) - 0.4)
-            # next to each other, so that trials with the same value can be seen
-            aside = [0.25 * ((trial.number * 0.618) % 1.0 - 0.5) for trial in trials]
-            at = [words.index(str(value)) + offset for value, offset in zip(values, aside, strict=True)]
-        else:
-            at = [float(value) for value in values]
-        _dots(axes, at, trials, record)
+        _dots(axes, _positions(axes, dimensions[place], trials, record), trials, record)
     if trials:
         figure.suptitle(
             f"{len(record.trials)} trials of {Path(record.recipe).name}. Best: {trials[0].name}",
@@ -88,7 +70,25 @@ def draw(record: SweepRecord) -> Figure:
     return figure
 
 
+def _positions(axes: Axes, dimension: Dimension, trials: list[RankedTrial], record: SweepRecord) -> list[float]:
+    """Set up the horizontal axis for a varied setting, and return the position of each trial on it."""
+    values = [record.trials[trial.number][dimension.key] for trial in trials]
+    if dimension.is_logarithmic:
+        axes.set_xscale("log")
+    if dimension.is_range:
+        axes.set_xlim(dimension.low, dimension.high)
+    if all(isinstance(value, int | float) and not isinstance(value, bool) for value in dimension.values):
+        return [float(value) for value in values]
+    words = [str(value) for value in dimension.values]
+    axes.set_xticks(range(len(words)), words)
+    axes.set_xlim(-0.6, len(words) - 0.4)
+    # next to each other, so that trials with the same value can be seen
+    aside = [0.25 * ((trial.number * 0.618) % 1.0 - 0.5) for trial in trials]
+    return [words.index(str(value)) + offset for value, offset in zip(values, aside, strict=True)]
+
+
 def _dots(axes: Axes, at: list[float], trials: list[RankedTrial], record: SweepRecord) -> None:
+    """Draw a dot with its interval for each trial: the best one, those that trained to the end, and faint ones for the others."""
     if not trials:
         axes.text(0.5, 0.5, "no trial could be scored", color=INK, ha="center", transform=axes.transAxes)
         return
@@ -101,12 +101,5 @@ def _dots(axes: Axes, at: list[float], trials: list[RankedTrial], record: SweepR
         colour = _BEST if is_best else GENERATED if is_whole else DATA
         if trial.score.low is not None and trial.score.high is not None:
             axes.plot([x, x], [trial.score.low, trial.score.high], color=colour, lw=1, alpha=0.9 if is_whole else 0.35)
-        axes.plot(
-            [x],
-            [value],
-            "o",
-            color=colour,
-            ms=8 if is_best else 5,
-            alpha=1 if is_whole else 0.45,
-            zorder=3 if is_best else 2,
-        )
+        size, order = (8, 3) if is_best else (5, 2)
+        axes.plot([x], [value], "o", color=colour, ms=size, alpha=1 if is_whole else 0.45, zorder=order)

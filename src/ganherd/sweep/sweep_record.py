@@ -40,15 +40,15 @@ class TrialScore(_Record):
 
 
 class RungResult(_Record):
-    """The scores of the trials that trained up to a rung, and those that go on."""
+    """The scores of the trials that trained up to a rung, and those that continue."""
 
     step: int
     scores: list[TrialScore]
-    left: list[int]
+    left: list[int]  # the trials that continue
 
 
 class SweepRecord(_Record):
-    """A sweep. What is asked for never changes; `rungs` grows while it runs."""
+    """A sweep: its settings, which never change, and its results, which grow while it runs."""
 
     format: Literal[1] = 1
     recipe: str  # the name or file of the recipe
@@ -67,8 +67,8 @@ class SweepRecord(_Record):
     rungs: list[RungResult] = []
     seconds: float = Field(0.0, ge=0)  # of training and scoring, over all processes
 
-    def asked(self) -> dict[str, Any]:
-        """Return what was asked for."""
+    def settings(self) -> dict[str, Any]:
+        """Return what the user chose, which never changes."""
         return self.model_dump(exclude={"steps", "rungs", "seconds"})
 
     @property
@@ -89,4 +89,6 @@ def read(folder: Path) -> SweepRecord | None:
     try:
         return SweepRecord.model_validate(files.read_json(path))
     except (OSError, ValueError, ValidationError) as error:
-        raise UserError(f"{path} is not what ganherd writes: {str(error).splitlines()[0]}.") from None
+        raise UserError(
+            f"{path} is not what ganherd writes ({str(error).splitlines()[0]}): choose another folder with -o."
+        ) from None

@@ -42,11 +42,11 @@ def sweep(
         str | None,
         typer.Option(help="Steps or epochs of the best trials, or the time of the whole sweep. Default: the recipe's."),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Seeds of each trial.")] = 1,
-    score: Annotated[str, typer.Option(help="Score that trials are ranked by.")] = "fid",
-    samples: Annotated[int, typer.Option("-n", min=2, help="Samples for each score.")] = 1000,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds of each trial.")] = 1,
+    score: Annotated[str, typer.Option(help="Metric by which trials are ranked.")] = "fid",
+    samples: Annotated[int, typer.Option("-n", min=2, help="Number of samples for each score.")] = 1000,
     halving: Annotated[
-        bool, typer.Option("--halving/--no-halving", help="Stop the worse half of the trials again and again.")
+        bool, typer.Option("--halving/--no-halving", help="Stop the worse half of the trials early, several times.")
     ] = True,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are drawn from ranges.")] = 0,
     sets: Set = None,
