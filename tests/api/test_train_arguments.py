@@ -199,7 +199,7 @@ def test_a_mapping_of_nets_may_hold_classes_with_settings() -> None:
         ({"nets": (lambda: 5, nn.Linear)}, "the generator lambda returns a int: it must return a torch.nn.Module"),
         ({"data": (1, 2, 3)}, "data has 3 arrays"),
         ({"data": object()}, "data must be arrays of numbers"),
-        ({"data": (np.zeros((4, 5)), None)}, "shape (4, 5)"),
+        ({"data": (np.zeros((4, 3, 2, 8, 8)), None)}, "shape (4, 3, 2, 8, 8)"),
         ({"data": (np.zeros((4, 8, 8)), [1, 2])}, "2 labels"),
         ({"data": "nowhere"}, "'nowhere' is neither a known name nor a file"),
         ({"callbacks": [print]}, "not a callback: derive its class from ganherd.Callback"),

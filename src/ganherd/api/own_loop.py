@@ -94,17 +94,7 @@ class Herd:
         Raises:
             UserError: A setting is wrong, or the nets cannot be trained correctly.
         """
-        if unknown := [name for name in sections if name not in ("loss", "optim", "train")]:
-            raise UserError(
-                f"Herd has no argument {unknown[0]!r}; it takes the sections loss, optim and train of a recipe."
-            )
-        if of_runs := [key for key in ("budget", "stop", "schedules") if key in sections.get("train", {})]:
-            raise UserError(
-                f"train.{of_runs[0]} is for runs: in your own loop, decide yourself how long it trains, and write to herd.state to "
-                "change settings, such as herd.state['set.lr_g']."
-            )
-        if engine not in ("auto", "fused", "loop"):
-            raise UserError(f"engine must be auto, fused or loop, not {engine!r}.")
+        _check_arguments(engine, sections)
         self._given = GivenObjects.of((generator, discriminator))  # holds the classes
         self.recipe = recipe_file.load(
             {
@@ -219,7 +209,7 @@ class Herd:
     def set_weights(
         self, generator: StateDict | None = None, discriminator: StateDict | None = None, member: int | None = None
     ) -> None:
-        """Start from your own weights: those of one GAN's modules, as `state_dict` returns them. Adam starts anew.
+        """Start from your own weights: those of one GAN's modules, as `state_dict` returns them. Adam's moments restart at zero.
 
         Args:
             generator: The weights of a generator; None: they stay.
@@ -308,8 +298,23 @@ class Herd:
         return f"<Herd of {len(self)} members, step {self.step_count:,}, {self._plan.name} on {self._plan.device}>"
 
 
+def _check_arguments(engine: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse arguments that a herd without a run does not have."""
+    if unknown := [name for name in sections if name not in ("loss", "optim", "train")]:
+        raise UserError(
+            f"Herd has no argument {unknown[0]!r}; it takes the sections loss, optim and train of a recipe."
+        )
+    if of_runs := [key for key in ("budget", "stop", "schedules") if key in sections.get("train", {})]:
+        raise UserError(
+            f"train.{of_runs[0]} is for runs: in your own loop, decide yourself how long it trains, and write to herd.state to "
+            "change settings, such as herd.state['set.lr_g']."
+        )
+    if engine not in ("auto", "fused", "loop"):
+        raise UserError(f"engine must be auto, fused or loop, not {engine!r}.")
+
+
 def _blank(recipe: Recipe, shape: tuple[int, ...], classes: int, members: int, seed: int) -> MemberData:
-    """Return the members of a herd whose batches come from elsewhere: one row of zeros stands for their data."""
+    """Return the members of a herd whose batches come from elsewhere: one row of zeros takes the place of their data."""
     x, y = np.zeros((1, *shape), np.float32), np.zeros(1, np.int64)
     labels = tuple(str(k) for k in range(classes))
     dataset = Dataset("your own batches", x, y, x[:0], y[:0], labels, 0.0, 1.0)

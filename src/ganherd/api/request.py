@@ -53,36 +53,10 @@ class TrainingRequest:
                 f"{given.held[0].label} is an object of this process, and a job of several ranks cannot share it: put nets into a "
                 "module and data into a file, and start `ganherd train`."
             )
-        if wrong := [name for name, value in sections.items() if not isinstance(value, Mapping)]:
-            raise UserError(
-                f"ganherd.train has no argument {wrong[0]!r}; sections of a recipe are mappings, such as optim={{'lr_g': 1e-4}}."
-            )
-        own: dict[str, Any] = dict(sections)
-        named: dict[str, dict[str, Any]] = dict(given.sections)
-        for section, key, value in (
-            ("train", "budget", f"{budget}steps" if isinstance(budget, int) else budget),
-            ("herd", "seeds", seeds),
-            ("engine", "device", device),
-        ):
-            if value is not None:
-                named.setdefault(section, {})[key] = value
-        for section, values in named.items():
-            own[section] = {**own.get(section, {}), **values}
+        own = _join_sections(sections, given, budget, seeds, device)
         changes = [*_flat(own), *overrides]
-        name = Path(source).stem if isinstance(source, str | Path) else "run"
-        begun: Source = recipe_file.DEFAULT if source is None else source
-        where = given.sections.get("data", {}).get("source")
-        if where is not None and (source is None or isinstance(source, str | Path)):
-            choice = recommend.choose_for(
-                where, None if source is None else str(source), [c for c in changes if c.startswith(_CHOSEN)]
-            )
-            if not quiet:
-                say(choice.text(in_python=True))
-            begun, name = recipe_file.load(choice.recipe, choice.sets), choice.recipe if source is None else name
-        elif source is None:
-            name = recipe_file.DEFAULT
-        recipe = recipe_file.load(begun, overrides, own)
-        return cls(source, recipe, name, changes, given)
+        base, name = _choose_recipe(source, given, changes, quiet)
+        return cls(source, recipe_file.load(base, overrides, own), name, changes, given)
 
     def check_code(self, trust_code: bool) -> None:
         """Refuse code that the user has not vouched for."""
@@ -90,6 +64,41 @@ class TrainingRequest:
 
 
 _CHOSEN = ("data.size=", "train.budget=")  # settings that a choice depends on
+
+
+def _join_sections(
+    sections: Mapping[str, Any], given: GivenObjects, budget: str | int | None, seeds: int | None, device: str | None
+) -> dict[str, Any]:
+    """Return the sections that replace those of the recipe; arguments with a name of their own take precedence."""
+    if wrong := [name for name, value in sections.items() if not isinstance(value, Mapping)]:
+        raise UserError(
+            f"ganherd.train has no argument {wrong[0]!r}; sections of a recipe are mappings, such as optim={{'lr_g': 1e-4}}."
+        )
+    named: dict[str, dict[str, Any]] = dict(given.sections)
+    for section, key, value in (
+        ("train", "budget", f"{budget}steps" if isinstance(budget, int) else budget),
+        ("herd", "seeds", seeds),
+        ("engine", "device", device),
+    ):
+        if value is not None:
+            named.setdefault(section, {})[key] = value
+    return {**sections, **{name: {**sections.get(name, {}), **values} for name, values in named.items()}}
+
+
+def _choose_recipe(
+    source: Source | None, given: GivenObjects, changes: Sequence[str], quiet: bool
+) -> tuple[Source, str]:
+    """Return the recipe to start from and its name. If the user gives data, it is fitted to the data, or chosen for it."""
+    data = given.sections.get("data", {}).get("source")
+    if data is not None and (source is None or isinstance(source, str | Path)):
+        wanted = None if source is None else str(source)
+        choice = recommend.choose_for(data, wanted, [change for change in changes if change.startswith(_CHOSEN)])
+        if not quiet:
+            say(choice.text(in_python=True))
+        return recipe_file.load(choice.recipe, choice.sets), choice.recipe if source is None else Path(source).stem
+    if source is None:
+        return recipe_file.DEFAULT, recipe_file.DEFAULT
+    return source, Path(source).stem if isinstance(source, str | Path) else "run"
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> list[str]:

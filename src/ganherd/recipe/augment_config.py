@@ -22,9 +22,8 @@ _KEY = "train.augment"
 class AugmentationSpec:
     """An augmentation that a recipe can name."""
 
-    target: (
-        Any  # a function of images [..., B, C, H, W], uniform numbers [..., B, numbers] and the settings if it has any
-    )
+    # a function of images [..., B, C, H, W], uniform numbers [..., B, numbers] and the settings if it has any
+    target: Any
     numbers: int  # uniform numbers that each image needs
     about: str = ""
     settings: type[BaseModel] | None = None

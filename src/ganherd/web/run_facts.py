@@ -36,8 +36,6 @@ _LOSSES = {
     "epoch": ("epoch", "passes through the data"),
 }
 _PERFECT = {"spread": 1.0, "tells": 0.5, "differs": 0.5, "copies": 0.0}  # the value of perfect samples
-
-
 _MOST_NESTED = 40  # levels of JSON; what is deeper was not written by ganherd
 
 

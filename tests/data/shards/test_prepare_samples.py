@@ -15,7 +15,7 @@ from sample_files import NAMES, hub_parquet, labelled, png, write_tar
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.readers import class_folders
-from ganherd.data.samples import image_sample, tables, tar_files
+from ganherd.data.samples import image_sample, image_tables, tar_files
 from ganherd.data.samples.open_samples import open_samples
 from ganherd.data.shards import prepare_samples as preparing
 from ganherd.data.shards import sample_parts
@@ -27,7 +27,7 @@ from ganherd.util.errors import Interrupted
 
 @pytest.fixture(autouse=True)
 def small_units(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (image_sample, tar_files, tables):
+    for module in (image_sample, tar_files, image_tables):
         monkeypatch.setattr(module, "UNIT", 4)
 
 

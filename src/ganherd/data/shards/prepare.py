@@ -56,13 +56,9 @@ def prepare(
         jobs: Number of processes that decode; default: one per core.
         progress: Called with the number of finished files and of all files.
     """
-    if seed is not None and crop != "random":
-        raise UserError("--seed places random crops, and the crop is centre; leave it out, or take --crop random.")
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}.")
-    settings = ShardSettings(
-        source=plain_text(str(folder.resolve())), size=size, crop=crop, seed=(seed or 0) if crop == "random" else None
-    )
+    settings = shard_settings(plain_text(str(folder.resolve())), size, crop, seed)
     refuse_others(out, settings)
     (out / PARTS).mkdir(parents=True, exist_ok=True)
     with lock_folder(out):
@@ -89,6 +85,13 @@ def prepare(
                 ) from error
         shutil.rmtree(out / PARTS, ignore_errors=True)
     return index
+
+
+def shard_settings(source: str, size: int, crop: Literal["centre", "random"], seed: int | None) -> ShardSettings:
+    """Return the settings of prepared data; refuse a seed that has no effect."""
+    if seed is not None and crop != "random":
+        raise UserError("--seed places random crops, and the crop is centre; leave it out, or take --crop random.")
+    return ShardSettings(source=source, size=size, crop=crop, seed=(seed or 0) if crop == "random" else None)
 
 
 class _Work:

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from ganherd.data.samples.image_sample import SampleSource, SampleUnit
-from ganherd.data.shards.prepare import Progress, lock_folder, refuse_others, worker_pool
+from ganherd.data.shards.prepare import Progress, lock_folder, refuse_others, shard_settings, worker_pool
 from ganherd.data.shards.sample_parts import SamplePart, SamplePiece, join_parts, read_unit, write_piece
 from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, ShardSettings, read_index
 from ganherd.data.shards.worker import joined
@@ -44,9 +44,7 @@ def prepare_samples(
         jobs: Number of processes that decode; default: one per core.
         progress: Called with the number of finished samples and of all samples.
     """
-    if seed is not None and crop != "random":
-        raise UserError("--seed places random crops, and the crop is centre; leave it out, or take --crop random.")
-    settings = ShardSettings(source=place, size=size, crop=crop, seed=(seed or 0) if crop == "random" else None)
+    settings = shard_settings(place, size, crop, seed)
     refuse_others(out, settings)
     (out / PARTS).mkdir(parents=True, exist_ok=True)
     with lock_folder(out):
@@ -117,9 +115,7 @@ class _Units:
                     pool.shutdown(cancel_futures=True)  # finish the current units, drop the waiting ones
                     raise
             missing = [(unit, path) for unit, path in missing if not path.exists()]
-            for unit, path in missing[
-                :jobs
-            ]:  # units are begun in order: those of a crash are the first that are missing
+            for unit, path in missing[:jobs]:  # units are begun in order: those of a crash come first
                 self._make(unit, path)
             missing = missing[jobs:]
 

@@ -190,9 +190,7 @@ def _write_shards(
             rows = x[of_part == label]
             pixels = np.ascontiguousarray(np.repeat(rows, shape[0] // x.shape[1], axis=1)).data
             shard.digest.update(pixels)
-            with shard.path.open(
-                "ab"
-            ) as handle:  # closed again: a process may not have as many open as there are classes
+            with shard.path.open("ab") as handle:  # closed again: there may be more classes than files may be open
                 handle.write(pixels)
     return list(shards.values())
 

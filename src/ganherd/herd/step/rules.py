@@ -50,9 +50,8 @@ class StepRules:
     flip: bool = False  # mirror real images at random
     augment: tuple[str | NamedAugmentation, ...] = ()  # augmentations of all images that the discriminator sees
     augment_probability: float = 1.0  # … each of which is augmented with this probability
-    augment_target: float | None = (
-        None  # sureness of real images towards which that probability is steered; None: it is not
-    )
+    # sureness of real images towards which that probability is steered; None: it is not
+    augment_target: float | None = None
     augment_images: int = 500_000  # images in which it moves from 0 to 1 at most
     smoothing: int = 0  # steps after a swap during which the learning rates are smoothed
     wander: str = "off"  # mutation of learning rates before each update: off, reference or lognormal

@@ -11,7 +11,7 @@ import numpy as np
 from ganherd.runs.models import NOT_FINITE
 from ganherd.runs.records import LOOK_SCORES
 
-WHOLE = -1  # stands for a member where a number is about the whole run
+WHOLE = -1  # the member of a number that is about the whole run
 Columns = dict[str, "np.ndarray[Any, Any]"]
 
 

@@ -44,17 +44,15 @@ class Evidence:
     precision: float | None = None  # samples that lie where the data is, by the same share of real rows
     coverage: float | None = None  # data that has a sample near it, by the same share for real rows
     recall: float | None = None
-    missing: float | None = (
-        None  # share of the data in regions, or at the end of a main direction, that samples hardly reach
-    )
+    # share of the data in regions, or at the end of a main direction, that samples hardly reach
+    missing: float | None = None
     spread: float | None = None  # standard deviation of pixels or coordinates by the data's
     main_spread: float | None = None  # the same along the main directions of the data
     variety: float | None = None  # distance of a sample to its nearest other sample, by that of real rows
     detail: float | None = None  # differences between neighbouring pixels by the data's; points have none
     copies: float | None = None  # share of samples that look like copies of one training row; 0.05 is chance
-    nearer: float | None = (
-        None  # how often a sample is nearer to the training rows than held-out rows are; 0.5 is chance
-    )
+    # how often a sample is nearer to the training rows than held-out rows are; 0.5 is chance
+    nearer: float | None = None
     copied: int = 0  # training rows that have such copies
     held_out: int = 0  # held-out rows that copies are calibrated with
     recognised: float | None = None  # samples that the classifier sees as their class

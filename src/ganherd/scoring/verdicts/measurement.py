@@ -32,9 +32,8 @@ class Part:
     evidence: Evidence
     member: int | None = None
     weight: float | None = None
-    shares_data: bool = (
-        False  # other members are trained on the same data, so that the mixture may cover what it misses
-    )
+    # other members are trained on the same data, so that the mixture may cover what it misses
+    shares_data: bool = False
 
 
 class EvidenceCollector:

@@ -115,9 +115,8 @@ class _Walk:
 
     def __init__(self, feed: Callable[[bytes | memoryview], object]) -> None:
         self._feed = feed
-        self._seen: dict[
-            int, tuple[int, Any]
-        ] = {}  # the number of each object, and the object, so that no id is reused
+        # the number of each object by its id, and the object itself, so that no id is reused
+        self._seen: dict[int, tuple[int, Any]] = {}
 
     def visit(self, value: Any) -> None:
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | type(...)):
