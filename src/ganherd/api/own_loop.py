@@ -141,7 +141,9 @@ class Herd:
         images: list[Any] = list(x) if isinstance(x, list | tuple) else [x]
         labels: list[Any] = list(y) if isinstance(y, list | tuple) else [y] * len(images)
         if len(images) != rules.n_critic or len(labels) != len(images):
-            raise UserError(f"a step takes {rules.n_critic} batches (train.n_critic), and this one has {len(images)}.")
+            raise UserError(
+                f"a step takes {rules.n_critic} batches (train.n_critic), not {len(images)}: give a list of them."
+            )
         self._feed.batches = [self._batch(*pair) for pair in zip(images, labels, strict=True)]
         self._feed.first = self.step_count * rules.n_critic
         sizes = {batch.shape[1] for batch, _ in self._feed.batches}

@@ -210,7 +210,9 @@ class HerdFilm:
             )
         except (OSError, ValueError):  # of a run that trains, sheets are removed
             if self._last_sheet is None:
-                raise UserError(f"the sprites of {self._folder.path} are damaged.") from None
+                raise UserError(
+                    f"the sprites of {self._folder.path} are damaged: copy the run again, or train it again."
+                ) from None
         return self._last_sheet
 
     def _read_exchanges(self) -> list[Exchange]:

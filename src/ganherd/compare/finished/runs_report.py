@@ -31,9 +31,11 @@ def write(
         output: The file of the page. None: report-A-vs-B.html in this folder, with the names of the runs.
     """
     if len({path.resolve() for path in paths}) < len(paths):
-        raise UserError("A comparison needs different runs: name each of them once.")
+        raise UserError("a comparison needs different runs: name each of them once.")
     if len(paths) > runs_page.MOST_RUNS:
-        raise UserError(f"One page compares at most {runs_page.MOST_RUNS} runs; {len(paths)} are named.")
+        raise UserError(
+            f"one page compares at most {runs_page.MOST_RUNS} runs, and {len(paths)} are named: leave some out."
+        )
     names = names_of([path.resolve().name for path in paths])
     runs = dict(zip(names, map(RunFolder.open, paths), strict=True))
     facts = compare_recorded(runs)

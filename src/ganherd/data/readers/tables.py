@@ -38,12 +38,12 @@ def read_table(path: Path, label: str | None = None) -> RawData:
         lines = path.read_text("utf-8-sig").splitlines()
     rows, numbers = _cells(lines, path.suffix.lower() == ".txt")
     if not rows:
-        raise UserError(f"{path} holds no rows.")
+        raise UserError(f"{path} holds no rows: write one row of numbers in each line.")
     header = rows[0] if _is_header(rows, label) else None
     if header is not None:
         rows, numbers = rows[1:], numbers[1:]
     if not rows:
-        raise UserError(f"{path} holds a header and no rows.")
+        raise UserError(f"{path} holds a header and no rows: write rows of numbers below it.")
     width = len(header or rows[0])
     uneven = next((i for i, row in enumerate(rows) if len(row) != width), None)
     if uneven is not None:
@@ -56,7 +56,7 @@ def read_table(path: Path, label: str | None = None) -> RawData:
         notes.append("the first column counts the rows: it is left out")
         values = values[1:]
     if not values:
-        raise UserError(f"{path} has no column of numbers.")
+        raise UserError(f"{path} has no column of numbers: add one, or name another column of labels in data.label.")
     places = [repr(name) if header is not None else str(j + 1) for j, name in enumerate(names)]
     x = np.array([[_number(row[j], path, i, numbers[i], places[j]) for j in values] for i, row in enumerate(rows)])
     y = None if labelled is None else np.array([row[labelled] for row in rows])

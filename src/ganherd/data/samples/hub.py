@@ -85,7 +85,7 @@ def _arrow_files(name: str, config: str | None) -> tuple[dict[str, list[Path]], 
         by_split = {str(key): [Path(file["filename"]) for file in split.cache_files] for key, split in splits.items()}
     by_split = {split: files for split, files in by_split.items() if files}
     if not by_split:
-        raise UserError(f"{HUB}{name} holds no rows.")
+        raise UserError(f"{HUB}{name} holds no rows; name another data set or configuration.")
     return by_split, [Path(datasets.config.HF_DATASETS_CACHE), Path(constants.HF_HUB_CACHE)], reader[2] == "cache"
 
 

@@ -62,7 +62,7 @@ def _list_files(address: DataAddress) -> list[Path]:
         if file.suffix.lower() not in _SUFFIXES:
             raise UserError(f"{file} is no .tar or .parquet file: options (#…) and patterns ({{…}}) are for these.")
     if not files:
-        raise UserError(f"{path} holds no .tar or .parquet files, and options (#…) are for these.")
+        raise UserError(f"{path} holds no .tar or .parquet files, and options are for these; leave #… out.")
     return files
 
 

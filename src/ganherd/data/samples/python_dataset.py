@@ -57,7 +57,7 @@ def from_dataset(dataset: Any, *, size: int | None = None, progress: Progress | 
         if progress is not None:
             progress(len(labels), total)
     if rows is None:
-        raise UserError(f"{name} has no items.")
+        raise UserError(f"{name} has no items; give a data set that is not empty.")
     y, names = number_labels(labels, class_names(dataset))
     has_labels = bool((y != -1).any())
     return RawData(rows, y if has_labels else None, labels=names if has_labels else None)
@@ -122,7 +122,7 @@ class _PartWriter:
     def finish(self, names: tuple[str, ...]) -> Index:
         """Write the last part, and join all of them to shards."""
         if self._first is None:
-            raise UserError(f"{self._name} has no items.")
+            raise UserError(f"{self._name} has no items; give a data set that is not empty.")
         self._write()
         assert self._size is not None
         return join_parts(self._folder, ShardSettings(source=self._name, size=self._size), self._parts, names)
@@ -150,7 +150,9 @@ class _PartWriter:
         if x.ndim == 3 and x.shape[0] not in (1, 3) and x.shape[2] in (1, 3):
             x = x.transpose(2, 0, 1)
         if x.ndim != 3 or x.shape[0] not in (1, 3):
-            raise UserError(f"{where} has shape {item.value.shape}, and shards hold images of 1 or 3 channels.")
+            raise UserError(
+                f"{where} has shape {item.value.shape}, and shards hold images of 1 or 3 channels; convert it first."
+            )
         x = self._as_bytes(x, where)
         if self._size is None:
             if x.shape[1] != x.shape[2]:

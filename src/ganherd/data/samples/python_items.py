@@ -88,11 +88,15 @@ def read_items(dataset: Any, size: int | None = None) -> Iterator[Item]:
         except StopIteration:
             if iterator is not None:
                 return
-            raise UserError(f"{where} raised StopIteration, and there should be {len(dataset):,} items.") from None
+            raise UserError(
+                f"{where} raised StopIteration, but its length is {len(dataset):,}: correct its __len__."
+            ) from None
         except UserError:
             raise
         except Exception as error:  # whatever a user's data set raises
-            raise UserError(f"{where} raised {with_type(error)}.") from error
+            raise UserError(
+                f"{where} cannot be read ({with_type(error)}): correct the data set, or leave this item out."
+            ) from error
         yield _as_item(item, number, where, size)
         number += 1
 

@@ -53,7 +53,7 @@ class TarSource(SampleSource):
         for file, split in self.files:
             samples = list(_list_samples(file))
             if not samples:
-                raise UserError(f"{file} holds no files.")
+                raise UserError(f"{file} holds no files; name another tar, or write it again.")
             for start in range(0, len(samples), UNIT):
                 entries = tuple(samples[start : start + UNIT])
                 yield SampleUnit(file, split, start, len(entries), entries)
@@ -178,5 +178,5 @@ def _from_json(data: bytes, keys: tuple[str, ...], must_have: bool = False) -> L
             raise ValueError(f"its .json has no {keys[0]!r}")
         value = None if key is None else value[key]
     elif must_have:
-        raise ValueError("its .json is no object")
+        raise ValueError("its .json is not an object with keys")
     return as_label(value)

@@ -167,7 +167,9 @@ def _classes(labels: Sequence[Label], names: tuple[str, ...], source: str) -> tu
         values = np.unique(y[y >= 0])
         return np.where(y < 0, -1, np.searchsorted(values, y)), tuple(str(value) for value in values)
     if y.max() >= len(classes):
-        raise UserError(f"{source} has label {y.max()}, but names {len(classes)} classes (0 … {len(classes) - 1}).")
+        raise UserError(
+            f"{source} has label {y.max()}, but names {len(classes)} classes: use labels from 0 to {len(classes) - 1}."
+        )
     return y, tuple(plain_text(name) for name in classes) if (y >= 0).any() else ()
 
 

@@ -34,7 +34,7 @@ _BATCH = 500  # numbers that are sent to MLflow at once
 
 
 def trackers_of(recipe: Recipe) -> list[Tracker]:
-    """Return the trackers that a recipe asks for.
+    """Return the trackers that a recipe names.
 
     Raises:
         UserError: The package of one of them is not installed.
