@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from ganherd.sweep.trial_scores import TrialScorer
 
 Log = Callable[[str], None]
+_OWN_KEYS = {
+    "train.budget": "give --budget",
+    "herd.seeds": "give --seeds",
+    "herd.trials": "vary the settings themselves",
+    "herd.first": "name a recipe of one phase",
+    "run.scores": "choose the score with --score",
+    "run.repair.policy": "a trial that breaks is never repaired",
+}
+_DATA_KEYS = {
+    "data.partition",
+    "data.diet",
+    "data.epoch",
+}  # change what members see, and not what they are scored against
 _MANY_MEMBERS = 256  # more tiles than anybody looks at: no sprites are saved
 
 
@@ -84,6 +97,8 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
         raise UserError(
             f"--score {metric} compares runs with each other: choose one that is measured for each, such as fid."
         )
+    for dimension in request.dimensions:
+        _refuse_key(dimension.key)
     proposed = propose(request.dimensions, request.trials, request.seed)
     if len(proposed) < 2:
         raise UserError("a sweep needs at least two trials: vary more, or raise --trials.")
@@ -118,13 +133,24 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
         score=metric,
         samples=request.samples,
         seed=request.seed,
-        halves=request.halves and not recipes[0].strategy.meets,
+        halves=request.halves and not any(recipe.strategy.meets for recipe in recipes),
     )
     return record, recipes
 
 
 def _override(key: str, value: Any) -> str:
     return f"{key}={'null' if value is None else str(value).lower() if isinstance(value, bool) else value}"
+
+
+def _refuse_key(key: str) -> None:
+    """Refuse settings that the sweep sets itself, and those by which trials would be scored against different data."""
+    if key in _OWN_KEYS:
+        raise UserError(f"--vary {key}: the sweep sets this for all trials alike; {_OWN_KEYS[key]}.")
+    if key.startswith("data.") and key not in _DATA_KEYS:
+        raise UserError(
+            f"--vary {key}: all trials are scored against the same data; compare data with `ganherd compare`, or vary "
+            f"{', '.join(sorted(_DATA_KEYS))}."
+        )
 
 
 def _refuse(recipe: Recipe) -> None:
@@ -141,21 +167,30 @@ def _refuse(recipe: Recipe) -> None:
 def sweep(request: SweepRequest, folder: Path, quiet: bool = False, log: Log | None = None) -> SweepRecord:
     """Train and rank what is still missing in the folder; return the content of sweep.json."""
     record, recipes = plan(request)
-    old = sweep_record.read(folder)
-    if old is not None and old.asked() != record.asked():
-        changed = recipe_file.differing(old.asked(), record.asked())
-        raise UserError(
-            f"{folder} holds a sweep with other settings ({one_line('; '.join(changed), 300)}): choose another -o."
-        )
-    if old is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if sweep_record.read(folder) is None and folder.exists() and not _is_empty(folder):
         raise UserError(f"{folder} exists already and holds no sweep; choose another -o.")
-    state = _Sweep(old or record, recipes, folder, quiet, log or (lambda text: None))
     try:
-        state.write()
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the sweep cannot be written to {folder}: {error.strerror}.") from error
     with RunFolder(folder).lock():
-        return _run(state)
+        old = sweep_record.read(folder)  # by now another process may have begun, and finished it
+        if old is not None and old.asked() != record.asked():
+            changed = recipe_file.differing(old.asked(), record.asked())
+            raise UserError(
+                f"{folder} holds a sweep with other settings ({one_line('; '.join(changed), 300)}): choose another -o."
+            )
+        state = _Sweep(old or record, recipes, folder, quiet, log or (lambda text: None))
+        try:
+            state.write()
+            return _run(state)
+        except OSError as error:
+            raise UserError(f"the sweep cannot be written to {folder}: {error.strerror}.") from error
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return whether a folder holds at most the lock of a sweep that could not be written."""
+    return folder.is_dir() and all(path.name == ".lock" for path in folder.iterdir())
 
 
 def resume(folder: Path, quiet: bool = False, log: Log | None = None, trust_code: bool = False) -> SweepRecord:
