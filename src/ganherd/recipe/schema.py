@@ -181,6 +181,23 @@ class LossConfig(Section):
         return list(dict.fromkeys(self.name)) if isinstance(self.name, list) else [self.name]
 
     @property
+    def uses_consistency(self) -> bool:
+        """Whether logits of images are compared with those of augmented ones."""
+        return any(
+            any(weight) if isinstance(weight, list) else weight
+            for weight in (self.consistency_weight, self.consistency_weight_fake)
+        )
+
+    @model_validator(mode="after")
+    def _something_to_compare(self) -> LossConfig:
+        if self.uses_consistency and not self.consistency_augment:
+            raise refuse(
+                "loss.consistency_augment",
+                "loss.consistency_weight compares images with augmented ones, and loss.consistency_augment is empty: list some",
+            )
+        return self
+
+    @property
     def settings_by_name(self) -> dict[str, dict[str, Any]]:
         """The settings of each loss."""
         return dict.fromkeys(self.names, self.settings) if self.settings else {}
