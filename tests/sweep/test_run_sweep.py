@@ -179,6 +179,22 @@ def test_a_folder_holds_one_sweep(recipe: str, tmp_path: Path) -> None:
         sweep(request(recipe, "optim.lr_g=1e-4,1e-2"), tmp_path / "out", quiet=True)
 
 
+def test_a_damaged_record_is_refused_in_a_sentence(recipe: str, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    record = sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), folder, quiet=True).model_dump()
+    rung = record["rungs"][0]
+    for damage, says in [
+        ({"rungs": [{**rung, "scores": []}]}, "the scores at step 6 are not those of its trials"),
+        ({"rungs": [{**rung, "left": [7]}]}, "the scores at step 6 are not those of its trials"),
+        ({"rungs": [], "steps": [(-1, 2)]}, "its rungs do not follow each other"),
+        ({"seeds": "two"}, "seeds: Input should be a valid integer"),
+    ]:
+        (folder / "sweep.json").write_text(json.dumps({**record, **damage}))
+        with pytest.raises(UserError, match=f"is not what ganherd writes: {says}") as caught:
+            run_sweep.resume(folder, quiet=True)
+        assert "\n" not in str(caught.value)
+
+
 def test_a_second_process_changes_nothing_of_a_sweep_that_runs(recipe: str, tmp_path: Path) -> None:
     folder = tmp_path / "out"
     sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), folder, quiet=True)

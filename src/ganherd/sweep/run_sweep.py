@@ -183,9 +183,9 @@ def sweep(request: SweepRequest, folder: Path, quiet: bool = False, log: Log | N
         state = _Sweep(old or record, recipes, folder, quiet, log or (lambda text: None))
         try:
             state.write()
-            return _run(state)
         except OSError as error:
             raise UserError(f"the sweep cannot be written to {folder}: {error.strerror}.") from error
+        return _run(state)
 
 
 def _is_empty(folder: Path) -> bool:
@@ -300,10 +300,11 @@ def _planned_steps(state: _Sweep, scorer: TrialScorer) -> int:
     planned = rungs(len(record.trials), 1 << 40, record.halves)
     around = len(planned) * len(record.groups) * facts["warm"]["start_seconds"]  # what is not training
     around += sum(rung.trials for rung in planned) * record.seeds * _seconds_of_a_score(state, scorer)
-    left = amount - around - (time.monotonic() - state.began)
+    around += time.monotonic() - state.began  # the measurements themselves
+    left = amount - around
     if left <= 0:
         raise UserError(
-            f"--budget {record.budget} is too short for this sweep: its starts and scores alone take {duration(around)}; "
+            f"--budget {record.budget} is too short for this sweep: it takes {duration(math.ceil(around))} without any training; "
             "give it more time, fewer trials or fewer samples (-n)."
         )
     work = cost(len(record.trials), record.halves) * members  # members that train to the end
