@@ -256,3 +256,11 @@ def test_a_misspelt_hook_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(UserError, match=r"Steps.on_step_ends is not a hook \(did you mean 'on_step_end'\?\)"):
         ganherd.train("digits-wcgan", budget=2, callbacks=[Steps()], run=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("every", [-3, "10steps", 2.5])
+def test_stops_are_counted_in_steps(tmp_path: Path, every: Any) -> None:
+    callback = ganherd.Callback()
+    callback.every = every
+    with pytest.raises(UserError, match=r"Callback.every must be a number of steps"):
+        ganherd.train("digits-wcgan", budget=2, callbacks=[callback], run=tmp_path / "run", quiet=True)

@@ -67,6 +67,8 @@ def check_callbacks(callbacks: Sequence[object]) -> None:
                     f"{type(callback).__name__}.{name} is not a hook{did_you_mean(name, hooks, ' ({})')}: rename it, because no "
                     "other method may begin with on_."
                 )
+        if not isinstance(callback.every, int) or callback.every < 0:
+            raise UserError(f"{type(callback).__name__}.every must be a number of steps, not {callback.every!r}.")
         callback.fingerprint()  # before the training changes it
 
 
