@@ -64,7 +64,7 @@ class SeparateGan:
     def train(self, steps: int, first: int = 0) -> None:
         for step in range(first, first + steps):
             draws = Streams(self.base, step)
-            for kind, adam in (("g", self.adam_g), ("d", self.adam_d)):
+            for kind, adam in (("g", self.adam_g), ("d", self.adam_d)) if self.rules.schedules else ():
                 (group,) = adam.param_groups
                 group["lr"] = self._at(step, f"lr_{kind}")
                 group["betas"] = (self._at(step, "beta1"), self._at(step, "beta2"))

@@ -10,10 +10,11 @@ import page_server
 import pytest
 
 from ganherd.runs import run_list
-from ganherd.ui import run_catalog, run_facts
+from ganherd.ui import run_catalog
 from ganherd.ui.live import LiveFeed
 from ganherd.ui.run_catalog import RunCatalog
 from ganherd.util import files
+from ganherd.web import run_facts
 
 
 def test_runs_that_were_removed_are_forgotten(

@@ -45,7 +45,7 @@ def lay_out(members: int, width: int, torus: tuple[int, int] | None = None, popu
         population: Members in each cell of the grid.
 
     >>> lay_out(10, 720).places[:2], lay_out(10, 720).size
-    (((0, 0), (134, 0)), (664, 298))
+    (((2, 0), (136, 0)), (664, 294))
     """
     room = width - 2 * MARGIN
     cells = torus[0] * torus[1] if torus else members

@@ -34,8 +34,9 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
         if mutation.learning_rate != "off":
             # mutation is relative to the initial rates, as in the reference
             settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
+        priors = _each("nets.prior", trial.nets.prior, members)
         if mixed:
-            settings["prior"] = [PRIORS.index(name) for name in _each("nets.prior", trial.nets.prior, members)]
+            settings["prior"] = [PRIORS.index(name) for name in priors]
         settings["loss"] = [distinct.index(name) for name in names]
         if any(_values(recipe, "lecam")):
             settings |= {"lecam_real": [0.0] * members, "lecam_fake": [0.0] * members}  # means of the logits
