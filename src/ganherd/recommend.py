@@ -20,7 +20,7 @@ from ganherd.data.readers.survey import ImageSurvey
 from ganherd.data.shards.shards import ShardRows
 from ganherd.recipe import recipe_file
 from ganherd.recipe.base import in_steps
-from ganherd.recipe.schema import DataConfig, Recipe, parse_budget
+from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.registry import DATA_SOURCES
@@ -152,7 +152,8 @@ def choose_for(source: str, asked: str | None = None, given: Sequence[str] = ())
     if surveys.holds_image_files(source):
         return choose_for_folder(source, surveys.survey(source), asked, given)
     DATA_SOURCES.vouch(source)
-    dataset = load(DataConfig(source=source))
+    labels = [text for text in given if text.startswith("data.label=")]
+    dataset = load(recipe_file.load({"data": {"source": source}}, labels).data)
     facts = {
         "kind": dataset.kind,
         "shape": dataset.shape,

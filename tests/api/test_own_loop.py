@@ -246,6 +246,8 @@ def test_nets_that_take_labels_get_them() -> None:
         herd.step(x)
     with pytest.raises(UserError, match="y must have a label from 0 to 2 for each row of x"):
         herd.step(x, torch.full((8,), 3))
+    with pytest.raises(UserError, match="y has fractions: give the numbers of classes"):
+        herd.step(x, torch.full((8,), 0.5))
 
 
 @pytest.mark.parametrize(
@@ -253,6 +255,8 @@ def test_nets_that_take_labels_get_them() -> None:
     [
         (lambda h: h.step(torch.zeros(8, 1, 8, 9)), "a batch must be B × 1 × 8 × 8 or 3 × B × 1 × 8 × 8, not 8 × 1 × 8 × 9."),
         (lambda h: h.step([torch.zeros(8, 1, 8, 8)] * 2), "a step takes 1 batches"),
+        (lambda h: h.step(torch.zeros(0, 1, 8, 8)), "a batch has no rows: give at least one."),
+        (lambda h: h.step(torch.zeros(8, 1, 8, 8, dtype=torch.int64)), "a batch has numbers of type int64: give bytes or floats."),
         (lambda h: h.generator(3), "there is no member 3; this herd has 3, counted from 0."),
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), strategy={}), "has no argument 'strategy'"),
         (lambda h: ganherd.Herd(Generator, Discriminator, members=2, shape=(1, 8, 8), optim={"lrg": 1}), "'optim.lrg'"),

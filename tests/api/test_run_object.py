@@ -122,6 +122,8 @@ def test_another_run_object_needs_the_same_objects_again() -> None:
     other.resume(8, nets=nets(), data=data(), quiet=True)
     assert other.status().step == 8 and other.sample(2).x.shape == (2, 1, 8, 8)
     assert ganherd.load("run", nets=nets()).step == 8
+    gc.collect()
+    assert other.sample(2).x.shape == (2, 1, 8, 8)  # equal objects, which are gone, took nothing along
     assert ganherd.resume("run", ["train.budget=9steps"], nets=nets(), data=data(), quiet=True).status().step == 9
 
 
@@ -132,6 +134,10 @@ def test_a_failed_request_leaves_the_run_as_it_is() -> None:
         run.resume(overrides=["train.batch=9"], quiet=True)
     with pytest.raises(UserError, match="train.budget"):
         run.resume("8 apples", quiet=True)
+    with pytest.raises(UserError, match=r"budget is a float: give a number of steps"):
+        run.resume(8.5, quiet=True)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="overrides is a str"):
+        run.resume(overrides="train.budget=9steps", quiet=True)
     assert run.status().state == "finished"
 
 

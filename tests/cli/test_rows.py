@@ -12,7 +12,7 @@ import pytest
 from run_fixtures import Answer
 
 import ganherd
-from ganherd import scoring
+from ganherd import recommend, scoring
 from ganherd.data.dataset import load
 from ganherd.mixture.mixture import Mixture
 from ganherd.recipe import recipe_file
@@ -59,6 +59,19 @@ def test_a_csv_of_samples_has_names_and_labels_and_can_be_read_again(cli: Cli, w
     again = load(DataConfig(source=str(target), holdout=0))
     drawn = ganherd.load(wine_run).sample(7, label=0)
     assert again.labels == WINE.labels and np.allclose(again.x[:7], drawn.x, rtol=1e-5)
+
+
+def test_the_label_column_of_a_table_counts_when_a_recipe_is_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{i},{i % 7},{i % 5},{'red' if i % 2 else 'blue'}" for i in range(40)]
+    Path("mine.csv").write_text("\n".join(["a,b,c,colour", *rows]))
+    choice = recommend.choose_for("mine.csv", given=["data.label=colour"])
+    assert "data.label=colour" in choice.sets and choice.recipe == "wine-wcgan"
+    data = {"source": "mine.csv", "label": "colour"}
+    run = ganherd.train(data=data, budget=2, run="run", quiet=True, finishers=())
+    assert run.sample(2, label="red").x.shape == (2, 3)
 
 
 def test_an_npz_of_samples_has_the_names_of_columns(cli: Cli, wine_run: Path, tmp_path: Path) -> None:

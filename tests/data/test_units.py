@@ -63,6 +63,7 @@ def test_the_plane_holds_most_of_the_variance(wine: Dataset) -> None:
     assert np.allclose(points.var(0, ddof=1), values[::-1][:2], rtol=1e-4)
     one = main_plane(np.arange(5.0)[:, None])
     assert one == ((1.0,), (0.0,))
+    assert np.array_equal(np.abs(main_plane(np.ones((1, 3)))), np.eye(3)[::-1][:2])  # one row: any two columns
 
 
 def test_points_keep_their_proportions() -> None:

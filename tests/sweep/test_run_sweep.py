@@ -14,6 +14,7 @@ from recipes import tiny_recipe
 
 import ganherd
 from ganherd.mixture.mixture import Mixture
+from ganherd.runs.folder import RunFolder
 from ganherd.sweep import halving, run_sweep, sweep_record
 from ganherd.sweep.run_sweep import SweepRequest, sweep
 from ganherd.training import loop
@@ -158,6 +159,9 @@ def test_the_command_answers_in_a_sentence_and_leaves_the_winner(cli, recipe: st
         (["digits-wcgan", "--vary", "optim.lr=1,2"], "optim.lr"),
         (["digits-wcgan", "--vary", "optim.lr_g=1e-4,1e-3", "--score", "gam2"], "compares runs"),
         (["digits-wcgan", "--vary", "optim.lr_g=1e-4,-1"], "optim.lr_g"),
+        (["digits-wcgan", "--vary", "train.budget=5steps,9steps"], "give --budget"),
+        (["digits-wcgan", "--vary", "herd.seeds=1,2"], "give --seeds"),
+        (["digits-wcgan", "--vary", "data.source=digits,r15"], "scored against the same data"),
         (["cifar10-perclass", "--vary", "optim.lr_g=1e-4,1e-3"], "first"),
         (["--resume", "nowhere"], "no sweep"),
         ([], "name the recipe"),
@@ -173,6 +177,38 @@ def test_a_folder_holds_one_sweep(recipe: str, tmp_path: Path) -> None:
     sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), tmp_path / "out", quiet=True)
     with pytest.raises(UserError, match="other settings"):
         sweep(request(recipe, "optim.lr_g=1e-4,1e-2"), tmp_path / "out", quiet=True)
+
+
+def test_a_damaged_record_is_refused_in_a_sentence(recipe: str, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    record = sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), folder, quiet=True).model_dump()
+    rung = record["rungs"][0]
+    for damage, says in [
+        ({"rungs": [{**rung, "scores": []}]}, "the scores at step 6 are not those of its trials"),
+        ({"rungs": [{**rung, "left": [7]}]}, "the scores at step 6 are not those of its trials"),
+        ({"rungs": [], "steps": [(-1, 2)]}, "its rungs do not follow each other"),
+        ({"seeds": "two"}, "seeds: Input should be a valid integer"),
+    ]:
+        (folder / "sweep.json").write_text(json.dumps({**record, **damage}))
+        with pytest.raises(UserError, match=f"is not what ganherd writes: {says}") as caught:
+            run_sweep.resume(folder, quiet=True)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_second_process_changes_nothing_of_a_sweep_that_runs(recipe: str, tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), folder, quiet=True)
+    before = (folder / "sweep.json").read_bytes()
+    with RunFolder(folder).lock(), pytest.raises(UserError, match="another process"):
+        sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), folder, quiet=True)
+    assert (folder / "sweep.json").read_bytes() == before
+
+
+def test_halving_waits_if_members_meet_in_any_of_the_runs(recipe: str) -> None:
+    record, _ = run_sweep.plan(
+        request(recipe, "strategy.name=independent,gap", overrides=["data.partition=all", "herd.members=2"])
+    )
+    assert not record.halves
 
 
 def test_trials_of_shared_settings_are_refused_in_the_recipe(recipe: str) -> None:
@@ -194,6 +230,14 @@ def test_a_strangers_sweep_imports_nothing(cli, recipe: str, monkeypatch: pytest
         Path("out/sweep.json").write_text(json.dumps({**fresh, **change}))
         answer = cli("sweep", "--resume", "out")
         assert answer.code == 2 and len(answer.err.strip().splitlines()) == 1
+    # a finished one whose mixture was exchanged
+    Path("out/sweep.json").write_text(json.dumps(record))
+    path = Path("out/run-00/mixture/mixture.json")
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, "generator": {"name": "evil:Net", "settings": {}}}))
+    answer = cli("sweep", "--resume", "out")
+    assert answer.code == 2 and "evil" in answer.err
+    path.write_text(json.dumps(facts))
     # a run of the folder that was exchanged: its recipe is not the one that was typed
     Path("out/sweep.json").write_text(json.dumps(fresh))
     own = yaml.safe_load(Path("out/run-00/recipe.yaml").read_text())

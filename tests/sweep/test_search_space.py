@@ -40,12 +40,19 @@ def test_settings_of_members_train_in_one_run_and_others_in_runs_of_their_own() 
         ("optim.lr_g=1e-3", "at least two"),
         ("optim.lr_g=1e-3,1e-3", "at least two"),
         ("optim.lr_g=1e-2..1e-5", "smaller to a larger"),
+        ("optim.lr_g=1.2.3..4", "two numbers"),
+        ("optim.lr_g=1e-5...1e-2", "two numbers"),
+        ("optim.lr_g=..1", "two numbers"),
         ("loss.name=hinge,,minimax", "empty"),
     ],
 )
 def test_what_cannot_be_varied_is_refused_in_a_sentence(text: str, says: str) -> None:
     with pytest.raises(UserError, match=says):
         parse_dimension(text)
+
+
+def test_commas_inside_of_brackets_belong_to_a_value() -> None:
+    assert parse_dimension("optim.lr_g=[1, [2, 3]],[4, 5],6").values == ([1, [2, 3]], [4, 5], 6)
 
 
 def test_a_key_is_varied_once() -> None:

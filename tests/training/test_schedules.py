@@ -16,6 +16,7 @@ import ganherd
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
+from ganherd.training.setup.member_data import cut
 from ganherd.util.errors import Interrupted, UserError
 
 FALLING = [
@@ -100,10 +101,11 @@ def test_mistakes_are_named(schedule: dict[str, Any], says: str) -> None:
     ("sections", "says"),
     [
         ({"train": {"augment_target": 0.6}}, "train.augment is empty"),
+        ({"loss": {"consistency_weight": [0.0, 1.0], "consistency_augment": []}}, "loss.consistency_augment is empty"),
         ({"train": {"augment_target": 0.6, "augment": ["flip"]}}, "no such sign"),  # the default is a critic
     ],
 )
-def test_augmentation_that_cannot_be_steered_is_refused(sections: dict[str, Any], says: str) -> None:
+def test_augmentation_that_cannot_be_used_is_refused(sections: dict[str, Any], says: str) -> None:
     with pytest.raises(UserError, match=says):
         recipe_file.load(sections)
 
@@ -124,3 +126,10 @@ def test_frozen_layers_that_are_not_there_are_named(tmp_path: Path) -> None:
     recipe["nets"]["frozen"] = ["layer.0"]
     with pytest.raises(UserError, match=r"nets\.frozen names 'layer\.0'"):
         ganherd.train(recipe, run=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("key", ["consistency_weight", "consistency_weight_fake"])
+def test_consistency_is_refused_for_data_that_are_no_images(key: str) -> None:
+    recipe = recipe_file.load("wine-wcgan", [f"loss.{key}=1"])
+    with pytest.raises(UserError, match="compares augmented images, and wine has "):
+        cut(recipe)

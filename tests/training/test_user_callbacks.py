@@ -240,3 +240,27 @@ def test_a_callback_may_ask_for_stops(tmp_path: Path) -> None:
     stopping = ganherd.train(settings, run="stopping", quiet=True, callbacks=[Regular()])
     assert {4, 8, 12} <= set(Regular.steps)
     assert same(stopping, ganherd.train(settings, run="plain", quiet=True))
+
+
+def test_a_hook_may_be_an_attribute_of_the_callback(tmp_path: Path) -> None:
+    steps: list[int] = []
+    callback = ganherd.Callback()
+    callback.on_step_end = lambda trainer, step: steps.append(step)  # type: ignore[method-assign]
+    ganherd.train("digits-wcgan", budget=2, callbacks=[callback], run=tmp_path / "run", quiet=True, finishers=())
+    assert steps == [1, 2]
+
+
+def test_a_misspelt_hook_is_refused(tmp_path: Path) -> None:
+    class Steps(ganherd.Callback):
+        def on_step_ends(self, trainer: Any, step: int) -> None: ...
+
+    with pytest.raises(UserError, match=r"Steps.on_step_ends is not a hook \(did you mean 'on_step_end'\?\)"):
+        ganherd.train("digits-wcgan", budget=2, callbacks=[Steps()], run=tmp_path / "run", quiet=True)
+
+
+@pytest.mark.parametrize("every", [-3, "10steps", 2.5])
+def test_stops_are_counted_in_steps(tmp_path: Path, every: Any) -> None:
+    callback = ganherd.Callback()
+    callback.every = every
+    with pytest.raises(UserError, match=r"Callback.every must be a number of steps"):
+        ganherd.train("digits-wcgan", budget=2, callbacks=[callback], run=tmp_path / "run", quiet=True)

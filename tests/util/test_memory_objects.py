@@ -122,6 +122,15 @@ def test_a_name_finds_its_object_while_it_exists() -> None:
         memory_objects.find(name)
 
 
+def test_a_name_finds_its_object_after_an_equal_one_is_gone() -> None:
+    held = MemoryObject(1, "Net", "c" * 64)
+    newer = MemoryObject(2, "Net", "c" * 64)
+    assert memory_objects.find(held.name) is newer
+    del newer
+    gc.collect()
+    assert memory_objects.find(held.name) is held
+
+
 def test_another_object_of_the_same_label_is_named() -> None:
     held = MemoryObject(1, "Net", "a" * 64)
     with pytest.raises(UserError, match="Net in this process is not the one that was trained"):

@@ -171,14 +171,21 @@ class Herd:
             raise UserError(
                 f"a batch must be B × {wanted} or {count} × B × {wanted}, not {' × '.join(map(str, x.shape))}."
             )
+        if not x.numel():
+            raise UserError("a batch has no rows: give at least one.")
         bytes_ = x.dtype == torch.uint8
+        if not (bytes_ or x.is_floating_point()):
+            raise UserError(f"a batch has numbers of type {str(x.dtype).removeprefix('torch.')}: give bytes or floats.")
         x = x.to(self._herd.device, dtype)
         x = (x / 127.5 - 1 if bytes_ else x).contiguous()
         if y is None:
             if self._classes or self._herd.g.takes_label or self._herd.d.takes_label:
                 raise UserError("this herd has labels: give them as y.")
             return x, torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
-        y = torch.as_tensor(y).to(self._herd.device, torch.int64)
+        y = torch.as_tensor(y)
+        if y.is_floating_point():
+            raise UserError("y has fractions: give the numbers of classes.")
+        y = y.to(self._herd.device, torch.int64)
         if y.shape != x.shape[:2] or (y.numel() and not 0 <= int(y.min()) <= int(y.max()) < max(1, self._classes)):
             raise UserError(f"y must have a label from 0 to {max(0, self._classes - 1)} for each row of x.")
         return x, y.contiguous()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, SupportsIndex
 
 from ganherd import recommend
 from ganherd.api.given_objects import GivenObjects
@@ -45,6 +46,11 @@ class TrainingRequest:
         quiet: bool,
     ) -> TrainingRequest:
         """Put the request together. The arguments are those of `ganherd.train`."""
+        if not isinstance(source, str | Path | dict | Recipe | None):
+            raise UserError(
+                f"the recipe is a {type(source).__name__}: give the name of one, a file, a mapping or a ganherd.Recipe."
+            )
+        check_overrides(overrides)
         given = GivenObjects.of(nets, data)
         if isinstance(source, dict) and "nets" in source:
             source = {**source, "nets": given.name_nets(source["nets"])}
@@ -63,20 +69,47 @@ class TrainingRequest:
         trust.check_recipe(self.recipe, self.recipe if self.source is None else self.source, trust_code)
 
 
-_CHOSEN = ("data.size=", "train.budget=")  # settings that a choice depends on
+def check_overrides(overrides: Sequence[str]) -> None:
+    """Raise `UserError` unless these are settings as `--set` takes them."""
+    wrong = [f"holds a {type(text).__name__}" for text in overrides if not isinstance(text, str)]
+    if isinstance(overrides, str | Mapping):
+        wrong = [f"is a {type(overrides).__name__}"]
+    if wrong:
+        raise UserError(f"overrides {wrong[0]}: give a list of settings such as ['train.batch=32'].")
+
+
+def budget_text(budget: str | int | None) -> str | None:
+    """Return a budget as recipes write it; a number counts steps.
+
+    >>> budget_text(300), budget_text("20epochs")
+    ('300steps', '20epochs')
+    """
+    if budget is None or isinstance(budget, str):
+        return budget
+    if isinstance(budget, SupportsIndex) and not isinstance(budget, bool):
+        return f"{operator.index(budget)}steps"
+    raise UserError(
+        f"budget is a {type(budget).__name__}: give a number of steps or a text such as 5000steps, 20epochs or 10m."
+    )
+
+
+_CHOSEN = ("data.size=", "data.label=", "train.budget=")  # settings that a choice depends on
 
 
 def _join_sections(
     sections: Mapping[str, Any], given: GivenObjects, budget: str | int | None, seeds: int | None, device: str | None
 ) -> dict[str, Any]:
     """Return the sections that replace those of the recipe; arguments with a name of their own take precedence."""
-    if wrong := [name for name, value in sections.items() if not isinstance(value, Mapping)]:
-        raise UserError(
-            f"ganherd.train has no argument {wrong[0]!r}; sections of a recipe are mappings, such as optim={{'lr_g': 1e-4}}."
-        )
+    for name, value in sections.items():
+        if not isinstance(value, Mapping) and name in Recipe.model_fields:
+            raise UserError(f"{name} is a {type(value).__name__}: give a mapping, such as {{'lr_g': 0.0001}}.")
+        if not isinstance(value, Mapping):
+            raise UserError(
+                f"ganherd.train has no argument {name!r}; sections of a recipe are mappings, such as optim={{'lr_g': 1e-4}}."
+            )
     named: dict[str, dict[str, Any]] = dict(given.sections)
     for section, key, value in (
-        ("train", "budget", f"{budget}steps" if isinstance(budget, int) else budget),
+        ("train", "budget", budget_text(budget)),
         ("herd", "seeds", seeds),
         ("engine", "device", device),
     ):

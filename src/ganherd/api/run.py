@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.api.given_objects import GivenObjects
-from ganherd.nets.catalog import is_foreign
+from ganherd.api.request import budget_text, check_overrides
+from ganherd.nets.catalog import is_strange
 from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import run_status
@@ -69,7 +70,7 @@ class Run:
         self.folder = RunFolder.open(path)
         self.path = self.folder.path.absolute()
         self.folder = RunFolder(self.path)
-        self._callbacks, self._trust_code = tuple(callbacks), trust_code
+        self._callbacks, self._trust_code = callbacks, trust_code
         self._trained = _trained  # the user's own recipe, if it was trained in this process
         self._given = GivenObjects.of(nets, data) if _given is None else _given
         if _given is None:
@@ -130,7 +131,7 @@ class Run:
         if self._loaded is None or self._loaded[0] != version:
             facts = mixture_files.read_facts(file.parent)
             nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
-            known = {net.name for net in nets if is_foreign(net.name)} <= self._trusted_names()
+            known = {net.name for net in nets if is_strange(net.name)} <= self._trusted_names()
             self._loaded = version, mixture.load(self.path, self._trust_code or known)
         return self._loaded[1]
 
@@ -188,8 +189,9 @@ class Run:
             given.check(self.recipe, self.path)
             self._given = GivenObjects({**self._given.sections, **given.sections}, [*self._given.held, *given.held])
         if callbacks is not None:
-            self._callbacks = tuple(callbacks)
-        length = f"{budget}steps" if isinstance(budget, int) else budget
+            self._callbacks = callbacks
+        check_overrides(overrides)
+        length = budget_text(budget)
         if length is not None:
             length = longer_budget(self.path, length) if length.startswith("+") else length
             overrides = [*overrides, f"train.budget={length}"]

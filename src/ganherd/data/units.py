@@ -78,9 +78,11 @@ def main_plane(x: Array) -> tuple[tuple[float, ...], ...]:
 
     The largest number of each direction is positive, so that the same data always gives the same picture.
     """
-    vectors = np.linalg.eigh(np.cov(x, rowvar=False, dtype=np.float64).reshape(x.shape[1], -1))[1][:, ::-1].T[:2]
+    columns = x.shape[1]
+    covariance = np.cov(x, rowvar=False, dtype=np.float64).reshape(columns, -1) if len(x) > 1 else np.eye(columns)
+    vectors = np.linalg.eigh(covariance)[1][:, ::-1].T[:2]
     signs = np.sign(np.take_along_axis(vectors, np.abs(vectors).argmax(1, keepdims=True), 1))
-    plane = np.zeros((2, x.shape[1]))  # one column: the second direction is zero
+    plane = np.zeros((2, columns))  # one column: the second direction is zero
     plane[: len(vectors)] = vectors * signs
     return tuple(tuple(row) for row in plane.tolist())
 

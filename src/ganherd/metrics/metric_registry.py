@@ -309,11 +309,14 @@ def known_metrics(
 
     >>> known_metrics(["PRDC", "label-accuracy"])
     ['precision', 'recall', 'density', 'coverage', 'label_accuracy']
+    >>> known_metrics("fid")
+    ['fid']
     """
     if names is None:
         usual = {name: metric for name, metric in METRICS.items() if ORDER[metric.when] <= ORDER[when]}
         return [n for n, m in usual.items() if m.fits is None or (dataset is not None and m.fits(dataset))]
-    return list(dict.fromkeys(one for name in names for one in _known(name)))
+    several = [names] if isinstance(names, str) else names
+    return list(dict.fromkeys(one for name in several for one in _known(name)))
 
 
 def _known(name: str) -> tuple[str, ...]:

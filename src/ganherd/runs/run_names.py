@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -20,6 +21,8 @@ _MOST_BYTES = 1 << 20
 
 def named_run(word: str | Path) -> Path:
     """Return the run folder that a word names: `@last`, `@TAG`, the name of a run in the folder runs, or a path."""
+    if not isinstance(word, str | os.PathLike):
+        raise UserError(f"a run is named by a text or a path, not by a {type(word).__name__}.")
     name = str(word)
     if not name.startswith("@"):
         is_name = "\0" not in name and not Path(word).exists() and (RUNS / name / "run.json").is_file()

@@ -30,6 +30,19 @@ if TYPE_CHECKING:
     from ganherd.sweep.trial_scores import TrialScorer
 
 Log = Callable[[str], None]
+_OWN_KEYS = {
+    "train.budget": "give --budget",
+    "herd.seeds": "give --seeds",
+    "herd.trials": "vary the settings themselves",
+    "herd.first": "name a recipe of one phase",
+    "run.scores": "choose the score with --score",
+    "run.repair.policy": "a trial that breaks is never repaired",
+}
+_DATA_KEYS = {
+    "data.partition",
+    "data.diet",
+    "data.epoch",
+}  # change what members see, and not what they are scored against
 _MANY_MEMBERS = 256  # more tiles than anybody looks at: no sprites are saved
 
 
@@ -90,7 +103,7 @@ def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
         score=metric,
         samples=request.samples,
         seed=request.seed,
-        halves=request.halves and not recipes[0].strategy.meets,
+        halves=request.halves and not any(recipe.strategy.meets for recipe in recipes),
     )
     return record, recipes
 
@@ -111,6 +124,8 @@ def _proposed_trials(request: SweepRequest) -> list[Trial]:
     """Return the settings of each trial."""
     if not request.vary:
         raise UserError("a sweep needs settings to vary: add --vary optim.lr_g=1e-5..1e-2, for example.")
+    for dimension in request.dimensions:
+        _refuse_key(dimension.key)
     proposed = propose(request.dimensions, request.trials, request.seed)
     if len(proposed) < 2:
         raise UserError("a sweep needs at least two trials: vary more, or raise --trials.")
@@ -140,6 +155,17 @@ def _divide_into_runs(request: SweepRequest, proposed: Sequence[Trial]) -> tuple
     return groups, recipes
 
 
+def _refuse_key(key: str) -> None:
+    """Refuse settings that the sweep sets itself, and those by which trials would be scored against different data."""
+    if key in _OWN_KEYS:
+        raise UserError(f"--vary {key}: the sweep sets this for all trials alike; {_OWN_KEYS[key]}.")
+    if key.startswith("data.") and key not in _DATA_KEYS:
+        raise UserError(
+            f"--vary {key}: all trials are scored against the same data; compare data with `ganherd compare`, or vary "
+            f"{', '.join(sorted(_DATA_KEYS))}."
+        )
+
+
 def _refuse(recipe: Recipe) -> None:
     """Refuse recipes whose herds cannot be copied."""
     if recipe.herd.first is not None:
@@ -154,21 +180,30 @@ def _refuse(recipe: Recipe) -> None:
 def sweep(request: SweepRequest, folder: Path, quiet: bool = False, log: Log | None = None) -> SweepRecord:
     """Train and rank what is still missing in the folder; return the content of sweep.json."""
     record, recipes = plan(request)
-    old = sweep_record.read(folder)
-    if old is not None and old.settings() != record.settings():
-        changed = recipe_file.differing(old.settings(), record.settings())
-        raise UserError(
-            f"{folder} holds a sweep with other settings ({one_line('; '.join(changed), 300)}): choose another folder with -o."
-        )
-    if old is None and folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if sweep_record.read(folder) is None and folder.exists() and not _is_empty(folder):
         raise UserError(f"{folder} exists already and holds no sweep: choose another folder with -o.")
-    state = _Sweep(old or record, recipes, folder, quiet, log or (lambda text: None))
     try:
-        state.write()
+        folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the sweep cannot be written to {folder}: {error.strerror}.") from error
     with RunFolder(folder).lock():
+        old = sweep_record.read(folder)  # by now another process may have begun, and finished it
+        if old is not None and old.settings() != record.settings():
+            changed = recipe_file.differing(old.settings(), record.settings())
+            raise UserError(
+                f"{folder} holds a sweep with other settings ({one_line('; '.join(changed), 300)}): choose another -o."
+            )
+        state = _Sweep(old or record, recipes, folder, quiet, log or (lambda text: None))
+        try:
+            state.write()
+        except OSError as error:
+            raise UserError(f"the sweep cannot be written to {folder}: {error.strerror}.") from error
         return _run(state)
+
+
+def _is_empty(folder: Path) -> bool:
+    """Return whether a folder holds at most the lock of a sweep that could not be written."""
+    return folder.is_dir() and all(path.name == ".lock" for path in folder.iterdir())
 
 
 def resume(folder: Path, quiet: bool = False, log: Log | None = None, trust_code: bool = False) -> SweepRecord:
@@ -200,6 +235,8 @@ def _run(state: _Sweep) -> SweepRecord:
     from ganherd.sweep.trial_scores import TrialScorer
 
     record = state.record
+    for group, recipe in zip(record.groups, state.recipes, strict=True):
+        refuse_strangers(RunFolder(state.folder / group.run), recipe)
     if record.is_finished:
         return record
     scorer = TrialScorer(load(state.recipes[0].data), record.score, record.samples, state.log)
@@ -247,7 +284,6 @@ def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopp
     from ganherd.training import session
 
     run, budget = RunFolder(state.folder / group.run), f"train.budget={step}steps"
-    refuse_strangers(run, recipe)
     try:
         if not run.info_path.is_file():
             session.train(recipe_file.load(recipe, [budget]), run.path, group.run, state.quiet)
@@ -283,10 +319,11 @@ def _planned_steps(state: _Sweep, scorer: TrialScorer) -> int:
     planned = rungs(len(record.trials), 1 << 40, record.halves)
     around = len(planned) * len(record.groups) * facts["warm"]["start_seconds"]  # what is not training
     around += sum(rung.trials for rung in planned) * record.seeds * _seconds_of_a_score(state, scorer)
-    left = amount - around - (time.monotonic() - state.began)
+    around += time.monotonic() - state.began  # the measurements themselves
+    left = amount - around
     if left <= 0:
         raise UserError(
-            f"--budget {record.budget} is too short for this sweep: its starts and scores alone take {duration(around)}; "
+            f"--budget {record.budget} is too short for this sweep: it takes {duration(math.ceil(around))} without any training; "
             "give it more time, fewer trials or fewer samples (-n)."
         )
     work = cost(len(record.trials), record.halves) * members  # members that train to the end

@@ -20,7 +20,8 @@ from ganherd.recipe.member_values import TRIAL_KEYS, Trial, Value
 from ganherd.util.errors import UserError
 
 DEFAULT_TRIALS = 16
-_RANGE = re.compile(r"\s*(-?[\d.]+(?:[eE][-+]?\d+)?)\s*\.\.\s*(-?[\d.]+(?:[eE][-+]?\d+)?)\s*")
+_NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
+_RANGE = re.compile(rf"\s*{_NUMBER}\s*\.\.\s*{_NUMBER}\s*")
 _FACTOR = 10.0  # ranges over at least this factor are sampled on a logarithmic scale
 
 
@@ -75,15 +76,33 @@ def parse_dimension(text: str) -> Dimension:
         raise UserError(
             f"--vary {text}: write a key of the recipe and its values, e.g. optim.lr_g=1e-5..1e-2 or loss.name=hinge,minimax."
         )
-    if match := _RANGE.fullmatch(rest):
+    if "..." not in rest and (match := _RANGE.fullmatch(rest)):  # three dots may belong to either number
         low, high = float(match[1]), float(match[2])
         if not low < high or not math.isfinite(high):
             raise UserError(f"--vary {text}: a range goes from a smaller to a larger number, e.g. {key}=1e-5..1e-2.")
         return Dimension(key, low=low, high=high, is_whole=not re.search(r"[.eE]", match[1] + match[2]))
-    values = tuple(_value(part, text) for part in re.split(r",(?![^\[{]*[\]}])", rest))
+    if ".." in rest and "/" not in rest:  # not a path such as ../images
+        raise UserError(f"--vary {text}: a range has two numbers, e.g. {key}=1e-5..1e-2.")
+    values = tuple(_value(part, text) for part in _parts(rest))
     if len(values) < 2 or len({str(value) for value in values}) < len(values):
         raise UserError(f"--vary {text}: give at least two different values, or a range such as {key}=1e-5..1e-2.")
     return Dimension(key, values)
+
+
+def _parts(text: str) -> list[str]:
+    """Split a text at commas outside of brackets.
+
+    >>> _parts("[[1, 2], 3],{a: 1},5")
+    ['[[1, 2], 3]', '{a: 1}', '5']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "[{") - (letter in "]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
 
 
 def _value(text: str, option: str) -> Value:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from ganherd.runs.records import plain
 from ganherd.util import files
@@ -67,6 +67,17 @@ class SweepRecord(_Record):
     rungs: list[RungResult] = []
     seconds: float = Field(0.0, ge=0)  # of training and scoring, over all processes
 
+    @model_validator(mode="after")
+    def _is_consistent(self) -> SweepRecord:
+        numbers = range(len(self.trials))
+        steps = [step for step, _ in self.steps]
+        if steps != sorted(set(steps)) or any(step < 1 for step in steps) or len(self.rungs) > len(steps):
+            raise ValueError("its rungs do not follow each other")
+        for rung in self.rungs:
+            if not rung.scores or any(n not in numbers for n in [*rung.left, *(score.trial for score in rung.scores)]):
+                raise ValueError(f"the scores at step {rung.step} are not those of its trials")
+        return self
+
     def settings(self) -> dict[str, Any]:
         """Return what the user chose, which never changes."""
         return self.model_dump(exclude={"steps", "rungs", "seconds"})
@@ -88,7 +99,11 @@ def read(folder: Path) -> SweepRecord | None:
         return None
     try:
         return SweepRecord.model_validate(files.read_json(path))
-    except (OSError, ValueError, ValidationError) as error:
-        raise UserError(
-            f"{path} is not what ganherd writes ({str(error).splitlines()[0]}): choose another folder with -o."
-        ) from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        why = f"{place}: {first['msg']}" if place else first["msg"].removeprefix("Value error, ")
+        raise UserError(f"{path} is not what ganherd writes ({why}): choose another folder with -o.") from None
+    except (OSError, ValueError) as error:
+        why = str(error).splitlines()[0]
+        raise UserError(f"{path} is not what ganherd writes ({why}): choose another folder with -o.") from None

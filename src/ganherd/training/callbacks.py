@@ -99,7 +99,7 @@ class Callback:
 
     def implements(self, hook: str) -> bool:
         """Return whether a hook does anything."""
-        return getattr(type(self), hook) is not getattr(Callback, hook)
+        return getattr(getattr(self, hook), "__func__", None) is not getattr(Callback, hook)
 
     def call(self, hook: str, trainer: Trainer, *values: Any) -> None:
         """Call a hook by its name."""

@@ -323,7 +323,7 @@ def resume(
 def _options(
     quiet: bool, trust_code: bool, finishers: Sequence[Finisher], callbacks: Sequence[Callback], began: float | None
 ) -> SessionOptions:
-    check_callbacks(tuple(callbacks))
+    check_callbacks(callbacks)
     now = time.monotonic() if began is None else began
     return SessionOptions(quiet, trust_code, tuple(finishers), tuple(callbacks), now)
 

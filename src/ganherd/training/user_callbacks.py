@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ganherd.herd.state import State
 from ganherd.training.callbacks import Callback
 from ganherd.util.errors import UserError, with_type
+from ganherd.util.text import did_you_mean
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -50,13 +51,24 @@ class UserCallback(Callback):
             self._log(f"note: the callback {self.name} failed in close ({with_type(error)}).")
 
 
-def check_callbacks(callbacks: tuple[object, ...]) -> None:
+def check_callbacks(callbacks: Sequence[object]) -> None:
     """Raise `UserError` unless all of these are callbacks."""
+    if not isinstance(callbacks, Sequence):
+        raise UserError(f"callbacks is a {type(callbacks).__name__}: give a list of them.")
     for callback in callbacks:
         if not isinstance(callback, Callback):
             what = callback.__name__ if isinstance(callback, type) else type(callback).__name__
             hint = "give an instance of it" if isinstance(callback, type) else "derive its class from ganherd.Callback"
             raise UserError(f"{what} is not a callback: {hint}.")
+        hooks = {name for name in dir(Callback) if name.startswith("on_")}
+        for name in dir(callback):
+            if name.startswith("on_") and name not in hooks:
+                raise UserError(
+                    f"{type(callback).__name__}.{name} is not a hook{did_you_mean(name, hooks, ' ({})')}: rename it, because no "
+                    "other method may begin with on_."
+                )
+        if not isinstance(callback.every, int) or callback.every < 0:
+            raise UserError(f"{type(callback).__name__}.every must be a number of steps, not {callback.every!r}.")
         callback.fingerprint()  # before the training changes it
 
 

@@ -13,6 +13,7 @@ from ganherd.data.samples.python_dataset import from_dataset
 from ganherd.data.samples.python_items import is_python_dataset
 from ganherd.util.errors import UserError
 from ganherd.util.objects.memory_objects import MemoryObject, content_bytes, find, is_in_memory
+from ganherd.util.text import one_line
 
 __all__ = ["NAME", "hold", "is_in_memory", "read"]
 
@@ -57,11 +58,25 @@ def _raw(data: Any) -> RawData:
     each = list(data) if isinstance(data, tuple) else [data]
     if len(each) not in (1, 2, 4):
         raise UserError(f"data has {len(each)} arrays: give x, (x, y) or (x, y, x_test, y_test).")
-    arrays = [None if one is None else np.asarray(one) for one in each]
+    arrays = [None if one is None else _array(one) for one in each]
     x, y, x_test, y_test = [*arrays, None, None, None][:4]
     if x is None or x.dtype == object:
         raise UserError("data must be arrays of numbers: x, or (x, y) with the label of each row.")
     return RawData(x, _texts(y), x_test, _texts(y_test))
+
+
+def _array(values: Any) -> Array:
+    """Return an array, a tensor or nested lists as an array."""
+    try:
+        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+    except (
+        TypeError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # lists of different lengths; sparse, bfloat16 and meta tensors
+        raise UserError(
+            f"data must be arrays of numbers, and a {type(values).__name__} cannot be read as one ({one_line(str(error), 200)})."
+        ) from None
 
 
 def _texts(y: Array | None) -> Array | None:

@@ -57,7 +57,9 @@ def _names(recipe: Recipe) -> Iterator[tuple[Registry[Any], str]]:
     for name in (*(losses if isinstance(losses, list) else [losses]), *mutation.losses, mutation.d_loss):
         if name is not None:
             yield LOSSES, name
-    yield from ((AUGMENTATIONS, one if isinstance(one, str) else one.name) for one in recipe.train.augment)
+    consistency = recipe.loss.consistency_augment if recipe.loss.uses_consistency else []
+    for one in (*recipe.train.augment, *consistency):
+        yield AUGMENTATIONS, one if isinstance(one, str) else one.name
     if recipe.engine.name != "auto":
         yield ENGINES, recipe.engine.name
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ganherd.recipe.augment_config import Augmentation
 from ganherd.recipe.base import LossName, PerMember, Section, Steps, refuse
@@ -39,6 +39,23 @@ class LossConfig(Section):
     def names(self) -> list[str]:
         """The names of the losses, each once."""
         return list(dict.fromkeys(self.name)) if isinstance(self.name, list) else [self.name]
+
+    @property
+    def uses_consistency(self) -> bool:
+        """Whether logits of images are compared with those of augmented ones."""
+        return any(
+            any(weight) if isinstance(weight, list) else weight
+            for weight in (self.consistency_weight, self.consistency_weight_fake)
+        )
+
+    @model_validator(mode="after")
+    def _something_to_compare(self) -> LossConfig:
+        if self.uses_consistency and not self.consistency_augment:
+            raise refuse(
+                "loss.consistency_augment",
+                "loss.consistency_weight compares images with augmented ones, and loss.consistency_augment is empty: list some",
+            )
+        return self
 
     @property
     def settings_by_name(self) -> dict[str, dict[str, Any]]:

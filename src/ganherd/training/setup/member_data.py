@@ -60,6 +60,10 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
         raise UserError(
             f"train.augment and train.flip change images, and {dataset.name} has {dataset.kind}: leave them out."
         )
+    if not dataset.is_image and any(trial.loss.uses_consistency for trial in recipe.each_trial):
+        raise UserError(
+            f"loss.consistency_weight compares augmented images, and {dataset.name} has {dataset.kind}: leave it out."
+        )
     if recipe.run.validation and not len(dataset.x_test):
         raise UserError(f"run.validation needs held-out data, which {dataset.name} does not have: set data.holdout.")
     seeds, trials = recipe.replica_seeds, recipe.replica_trials

@@ -33,10 +33,11 @@ class MemoryObject:
     def __init__(self, value: Any, label: str, digest: str) -> None:
         self.value, self.label, self.digest = value, label, digest
         self.name = f"{MEMORY}:{re.sub(_STRANGE, '_', label)}_{digest[:_DIGITS]}"
-        _KNOWN[self.name] = self
+        _KNOWN[id(self)] = self
 
 
-_KNOWN: WeakValueDictionary[str, MemoryObject] = WeakValueDictionary()
+# By identity: two objects may have one name, and each finds it by itself. The newest comes last.
+_KNOWN: WeakValueDictionary[int, MemoryObject] = WeakValueDictionary()
 
 
 def is_in_memory(name: str) -> bool:
@@ -63,20 +64,20 @@ def find(name: str) -> MemoryObject:
     Raises:
         UserError: This process does not have it.
     """
-    try:
-        return _KNOWN[name]
-    except KeyError:
-        label = label_of(name)
-        same = [other for other in sorted(_KNOWN) if label_of(other) == label]
-        if same:
-            raise UserError(
-                f"{label} in this process is not the one that was trained, because its code or content differs: give the same "
-                "one, or start a new run."
-            ) from None
+    known = list(_KNOWN.values())
+    for held in reversed(known):
+        if held.name == name:
+            return held
+    label = label_of(name)
+    if any(label_of(held.name) == label for held in known):
         raise UserError(
-            f"{label} is an object of the Python process that trained it: give it again in Python, with nets= or data= of "
-            "ganherd.Run."
-        ) from None
+            f"{label} in this process is not the one that was trained, because its code or content differs: give the same "
+            "one, or start a new run."
+        )
+    raise UserError(
+        f"{label} is an object of the Python process that trained it: give it again in Python, with nets= or data= of "
+        "ganherd.Run."
+    )
 
 
 def find_trusted(name: str, what: str, trust_code: bool) -> Any:
