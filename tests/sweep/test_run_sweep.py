@@ -190,7 +190,7 @@ def test_a_damaged_record_is_refused_in_a_sentence(recipe: str, tmp_path: Path) 
         ({"seeds": "two"}, "seeds: Input should be a valid integer"),
     ]:
         (folder / "sweep.json").write_text(json.dumps({**record, **damage}))
-        with pytest.raises(UserError, match=f"is not what ganherd writes: {says}") as caught:
+        with pytest.raises(UserError, match=rf"is not what ganherd writes \({says}") as caught:
             run_sweep.resume(folder, quiet=True)
         assert "\n" not in str(caught.value)
 
@@ -236,7 +236,7 @@ def test_a_strangers_sweep_imports_nothing(cli, recipe: str, monkeypatch: pytest
     facts = json.loads(path.read_text())
     path.write_text(json.dumps({**facts, "generator": {"name": "evil:Net", "settings": {}}}))
     answer = cli("sweep", "--resume", "out")
-    assert answer.code == 2 and "evil" in answer.err
+    assert answer.code == 2 and "names nets that its recipe does not" in answer.err
     path.write_text(json.dumps(facts))
     # a run of the folder that was exchanged: its recipe is not the one that was typed
     Path("out/sweep.json").write_text(json.dumps(fresh))
