@@ -14,10 +14,12 @@ from recipes import tiny_recipe
 
 import ganherd
 from ganherd.mixture.mixture import Mixture
+from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
 from ganherd.sweep import halving, run_sweep, sweep_record
 from ganherd.sweep.run_sweep import SweepRequest, sweep
 from ganherd.training import loop
+from ganherd.training.setup import member_settings
 from ganherd.util.errors import Interrupted, UserError
 
 RATES = "optim.lr_g=1e-4,1e-3,1e-2,1e-1,3e-2,3e-3"
@@ -177,6 +179,24 @@ def test_a_folder_holds_one_sweep(recipe: str, tmp_path: Path) -> None:
     sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), tmp_path / "out", quiet=True)
     with pytest.raises(UserError, match="other settings"):
         sweep(request(recipe, "optim.lr_g=1e-4,1e-2"), tmp_path / "out", quiet=True)
+
+
+def test_the_work_to_set_up_trials_grows_with_their_number(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    with_setting = Recipe._with_setting
+
+    def counted(self: Recipe, *values: Any) -> Recipe:
+        calls.append(values)
+        return with_setting(self, *values)
+
+    def work(trials: int) -> int:
+        _, (planned,) = run_sweep.plan(request(recipe, "optim.lr_g=1e-5..1e-2", trials=trials))
+        calls.clear()
+        member_settings.settings_of(planned, 3)
+        return len(calls)
+
+    monkeypatch.setattr(Recipe, "_with_setting", counted)
+    assert work(40) == 2 * work(20) > 0
 
 
 def test_a_damaged_record_is_refused_in_a_sentence(recipe: str, tmp_path: Path) -> None:

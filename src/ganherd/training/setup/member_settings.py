@@ -28,9 +28,10 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
     others = dict.fromkeys(name for names in chosen for name in names if name not in mutation.losses)
     distinct = (*mutation.losses, *others)
     mixed, own = prior_of(recipe) == "mixed", _own_settings(recipe)
+    has_decay, has_lecam = decays(recipe), any(_values(recipe, "lecam"))  # once: each looks at all trials
     each = []
     for trial, names in zip(trials, chosen, strict=True):
-        settings = _numbers(trial, members, own, decays(recipe))
+        settings = _numbers(trial, members, own, has_decay)
         if mutation.learning_rate != "off":
             # mutation is relative to the initial rates, as in the reference
             settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
@@ -38,7 +39,7 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
         if mixed:
             settings["prior"] = [PRIORS.index(name) for name in priors]
         settings["loss"] = [distinct.index(name) for name in names]
-        if any(_values(recipe, "lecam")):
+        if has_lecam:
             settings |= {"lecam_real": [0.0] * members, "lecam_fake": [0.0] * members}  # means of the logits
         if recipe.strategy.settings.rate_smoothing != "0":
             settings["met"] = [_LONG_AGO] * members  # the step of its last swap
