@@ -45,7 +45,7 @@ def test_points_are_float32_without_labels(cli, tmp_path) -> None:
     assert found["y"].tolist() == [-1] * 7 and set(found["member"]) <= {0, 1}
     assert cli("sample", path, "-o", "points.png").code == 0
     assert Image.open("points.png").format == "PNG"
-    assert "points cannot be written as images" in cli("sample", path, "-o", "folder/").sentence
+    assert "cannot be written as images" in cli("sample", path, "-o", "folder/").sentence
     assert "generates the label '3' alone" in cli("sample", path, "-o", "x.npz", "--label", "3").sentence
 
 
@@ -146,7 +146,7 @@ def test_places_that_cannot_be_written(cli, run) -> None:
     for target in ("file/x.png", "file/x.npz", "/proc/x.npz", "/proc/x/", "folder.png"):
         assert f"-o {target.rstrip('/')}" in cli("sample", run, "-o", target).sentence
     assert "not an empty folder" in cli("sample", run, "-o", "file").sentence
-    assert ".png, a .svg, an .npz, or a folder/" in cli("sample", run, "-o", "grid.jpeg").sentence
+    assert ".png, a .svg, an .npz, a .csv, or a folder/" in cli("sample", run, "-o", "grid.jpeg").sentence
     assert "Missing option '-o'" in cli("sample", run).sentence
 
 

@@ -144,7 +144,7 @@ def test_downloads_hold_the_same_samples(page: PageServer, shown_runs: Path) -> 
         assert (np.asarray(Image.open(first)) == expected.x[0, 0]).all()
     with Image.open(io.BytesIO(page.get("/api/runs/classes/samples.png?n=12").body)) as image:
         assert image.width > 100
-    assert "points cannot be saved as images" in page.get("/api/runs/points/samples.zip").sentence
+    assert "cannot be saved as images" in page.get("/api/runs/points/samples.zip").sentence
 
 
 def test_a_walk_begins_and_ends_at_samples(page: PageServer) -> None:
@@ -183,7 +183,7 @@ def test_scores_and_ranks(page: PageServer, shown_runs: Path) -> None:
         ("samples?member=7", "there is no member 7"),
         ("samples.png?n=401", "a picture shows at most 400 samples"),
         ("samples.npz?n=10001", "n: Input should be less than or equal to 10000."),
-        ("samples.gif", "kind: Input should be 'png', 'npz' or 'zip'."),
+        ("samples.gif", "kind: Input should be 'png', 'npz', 'csv' or 'zip'."),
         ("walk?frames=1000", "frames: Input should be less than or equal to 120."),
     ],
 )

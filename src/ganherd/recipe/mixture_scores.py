@@ -22,6 +22,7 @@ _NOT = {  # metrics of `ganherd score` that cannot choose weights, with the reas
     "prdc": "it is a group of four scores",
     "diversity": "it measures pixels within each class, and mixtures are weighed by features",
     "memorisation": "it compares samples with single images of the training data",
+    **dict.fromkeys(("columns", "correlations"), "it measures columns, and mixtures are weighed by features"),
     "inception_score": "it needs a classifier head, which only `ganherd score` accepts",
     "ais": "a likelihood belongs to nets, not to samples",
     **dict.fromkeys(("gam", "gam2", "gam_ii"), "it compares several runs"),

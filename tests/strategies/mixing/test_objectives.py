@@ -69,7 +69,9 @@ def stage(monkeypatch: pytest.MonkeyPatch) -> Stage:
         each.append(
             SampledGenerator(torch.from_numpy(points), torch.from_numpy(points), logits, torch.from_numpy(asked))
         )
-    data = type("Data", (), {"name": "clusters", "is_image": False, "labels": ("a", "b", "c"), "x": x, "y": y})()
+    data = type(
+        "Data", (), {"name": "clusters", "is_image": False, "kind": "points", "labels": ("a", "b", "c"), "x": x, "y": y}
+    )()
     data.x_test, data.y_test, data.shape = x[:0], y[:0], (2,)
     return Stage(ExtractedFeatures(torch.from_numpy(x), None, y, nobody), data, each)
 
