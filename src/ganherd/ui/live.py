@@ -16,7 +16,7 @@ from ganherd.util.files import JsonObject
 from ganherd.web import run_facts
 from ganherd.web.shown_run import LiveLook, ShownRun, mtime_ms
 
-PERIOD = 3.0  # seconds between two looks at the files
+PERIOD = 4.0  # seconds between two looks at the files
 _REREAD_AFTER = 5.0  # seconds after which an unchanged state is read again: a process can end without writing
 _SILENCE = 15.0  # seconds after which a comment is sent, so that tunnels stay open
 MOST_LISTENERS = 64
