@@ -13,7 +13,6 @@ import json
 import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -35,6 +34,7 @@ from ganherd.mixture.generators import Generators
 from ganherd.mixture.mixture import Mixture
 from ganherd.recipe.net_config import NetConfig
 from ganherd.util.version import __version__
+from provenance import commit
 
 CASES: list[tuple[str, dict[str, Any], tuple[int, int, int], int, int]] = [  # net, settings, shape, latent, members
     ("small", {"width": 128}, (1, 8, 8), 32, 10),  # the recipe digits-wcgan
@@ -164,10 +164,9 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             rows.append(measure(case, Path(folder)))
             print(rows[-1], file=sys.stderr)
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout.strip()
     facts = {
         "command": "python benchmarks/exports.py",
-        "commit": commit,
+        "commit": commit(),
         "date": datetime.date.today().isoformat(),
         "machine": f"{platform.machine()}, one thread",
         "versions": {

@@ -10,7 +10,6 @@ import datetime
 import json
 import platform
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +23,7 @@ from ganherd.features.extract import moments
 from ganherd.metrics import frechet, prdc
 from ganherd.metrics.kid import SUBSETS, kid
 from ganherd.metrics.statistics import intervals
+from provenance import commit
 
 SETTINGS = {  # features, shift and scale of the samples against the data's standard normal distribution
     "the same, 8 features": (8, 0.0, 1.0),
@@ -90,10 +90,9 @@ def main() -> None:
                 f"half width {result['half_width']:.4f}, needed {result['needed']:.4f}",
                 flush=True,
             )
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
     facts = {
         "command": "python " + shlex.join(sys.argv),
-        "commit": commit,
+        "commit": commit(),
         "date": datetime.datetime.now(datetime.UTC).date().isoformat(),
         "machine": f"{platform.system()} {platform.machine()}, 1 thread",
         "torch": torch.__version__,

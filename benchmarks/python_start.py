@@ -20,7 +20,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +29,7 @@ from sklearn.datasets import load_digits
 
 from ganherd.util.host import cores
 from ganherd.util.version import __version__
+from provenance import provenance
 
 ROOT = Path(__file__).resolve().parents[1]
 LINES = """\
@@ -91,12 +91,9 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=8, help="Width and height of the images in pixels.")
     args = parser.parse_args()
     rows = [measure(args.size, args.cores) for _ in range(args.rounds)]
-    commit = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     facts = {
         "benchmark": "python start",
-        "command": " ".join(["python", "benchmarks/python_start.py", *sys.argv[1:]]),
-        "commit": commit,
-        "date": datetime.now(UTC).strftime("%Y-%m-%d"),
+        **provenance(),
         "machine": f"{platform.machine()}, {min(args.cores, cores())} cores",
         "versions": {"ganherd": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "lines": LINES.splitlines(),

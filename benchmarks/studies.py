@@ -22,6 +22,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 import torch
+from scipy import stats
 
 from command_line import command
 
@@ -29,6 +30,7 @@ matplotlib.use("Agg")
 from matplotlib import pyplot as plt
 
 HERE = Path(__file__).parent / "results"
+_LONG = ("mixture_scores", "replaced")  # not in rows.jsonl
 
 
 @dataclass(frozen=True)
@@ -50,12 +52,14 @@ class Study:
     metrics: str
     samples: int
     network: str = ""
+    slope_from: int = 0  # fit a line to the score of every iteration from this one on; 0: none
 
 
 _GRID = "mnist-cellular-3x3"
 _CELLULAR = "strategy.cellular."
 _APART = (f"{_CELLULAR}topology=isolated", f"{_CELLULAR}selection=false")  # cells that never meet: plain GANs
 _R1 = ("loss.r1_weight=1",)
+_NO_R1 = "loss.r1_weight=0"  # of the studies that were measured before the recipes had the penalty
 _OF_A_GRID = (f"{_CELLULAR}mixing.keep=last", "train.precision=tf32", "engine.name=graph", "run.scores=false")
 STUDIES = {
     "cellular-decay": Study(
@@ -75,7 +79,7 @@ STUDIES = {
             "slow": Arm(_GRID, "half the learning rates: is it the rate?", ("optim.lr_g=1e-4", "optim.lr_d=1e-4")),
             "strong-critic": Arm(_GRID, "the discriminator learns at every step: is it too weak?", ("train.skip_d=0",)),
         },
-        _OF_A_GRID,
+        (*_OF_A_GRID, _NO_R1),
         "fid,histogram",
         10_000,
         "lipizzaner_mnist_cnn.npz",
@@ -88,7 +92,7 @@ STUDIES = {
             "rare-critic": Arm(_GRID, "the discriminator learns at every fourth step", (*_APART, "train.skip_d=3")),
             "noise": Arm(_GRID, "noise of 0.1 on what the discriminator sees", (*_APART, "train.input_noise=0.1")),
         },
-        _OF_A_GRID,
+        (*_OF_A_GRID, _NO_R1),
         "fid,histogram",
         10_000,
         "lipizzaner_mnist_cnn.npz",
@@ -115,6 +119,55 @@ STUDIES = {
                 "mnist-cellular-4x4", f"4 × 4 with loss.r1_weight {weight}", (f"loss.r1_weight={weight}",)
             )
             for weight in ("0.1", "1", "10")
+        },
+        _OF_A_GRID,
+        "fid,histogram",
+        10_000,
+        "lipizzaner_mnist_cnn.npz",
+    ),
+    "grid-r1-long": Study(
+        "With an R1 penalty, does a grid still improve, or decay, from iteration 100 to 400?",
+        {
+            f"{size}-r1-{weight}": Arm(
+                f"mnist-cellular-{size}", f"{size} with loss.r1_weight {weight}", (f"loss.r1_weight={weight}",)
+            )
+            for size in ("4x4", "5x5")
+            for weight in ("0.1", "1", "10")
+        },
+        (*_OF_A_GRID, "train.budget=400epochs"),
+        "fid,histogram",
+        10_000,
+        "lipizzaner_mnist_cnn.npz",
+        slope_from=100,
+    ),
+    "policies": Study(
+        "Which policy of survival gains on a 4 × 4 grid with an R1 penalty?",
+        {
+            name: Arm("mnist-cellular-4x4", why, (*_R1, *(f"{_CELLULAR}{setting}" for setting in settings)))
+            for name, why, settings in (
+                ("default", "a trained net stays if it is better", ()),
+                ("fresh", "a fresh opponent of the neighbourhood at each batch", ("opponents=neighbourhood",)),
+                ("comma-1", "(1,1): the trained net always stays", ("survival=comma",)),
+                ("comma-4", "(1,4)", ("survival=comma", "offspring=4", "opponents=partner")),
+                ("plus-4", "(1+4): the best of four stays if it is better", ("offspring=4", "opponents=partner")),
+                ("comma-16", "(1,16)", ("survival=comma", "offspring=16", "opponents=partner")),
+                ("ageing", "a net gives way after 3 iterations", ("max_age=3",)),
+            )
+        },
+        _OF_A_GRID,
+        "fid,histogram",
+        10_000,
+        "lipizzaner_mnist_cnn.npz",
+    ),
+    "grid-paper": Study(
+        "What do the grids of the cellular paper give exactly as printed, and with a fresh opponent at each batch?",
+        {
+            **{f"{n}x{n}": Arm(f"mnist-cellular-{n}x{n}-paper", f"{n} × {n} as printed") for n in (2, 3, 4, 5)},
+            "4x4-fresh": Arm(
+                "mnist-cellular-4x4-paper",
+                "4 × 4 with a fresh opponent of the neighbourhood at each batch",
+                (f"{_CELLULAR}opponents=neighbourhood",),
+            ),
         },
         _OF_A_GRID,
         "fid,histogram",
@@ -194,7 +247,11 @@ def train(study: Study, name: str, args: argparse.Namespace) -> None:
         "scores": scores,
         **recorded(run),
     }
+    if study.slope_from and len(facts["mixture_scores"]) > study.slope_from + 1:
+        facts["slope"] = slope(best_cells(facts)[study.slope_from :])
     result.write_text(json.dumps(facts) + "\n")
+    with (args.runs / "rows.jsonl").open("a") as rows:  # what is there if a later arm fails
+        rows.write(json.dumps({key: value for key, value in facts.items() if key not in _LONG}) + "\n")
 
 
 def recorded(run: Path) -> dict[str, Any]:
@@ -239,6 +296,16 @@ def best_cells(arm: dict[str, Any]) -> np.ndarray:
     """Return the score of the best cell of each seed at each iteration: [iterations, seeds]."""
     scores = np.array(arm["mixture_scores"])  # [T, seeds × cells]
     return scores.reshape(len(scores), arm["seeds"], -1).min(2)
+
+
+def slope(scores: np.ndarray) -> dict[str, Any]:
+    """Return the least-squares slope of scores [iterations, seeds] per iteration: of each seed, their mean, its 95 % interval."""
+    slopes = np.polyfit(np.arange(len(scores)), scores, 1)[0]  # [seeds]
+    mean = float(slopes.mean())
+    if len(slopes) < 2:
+        return {"each": slopes.tolist(), "mean": mean}
+    half = float(stats.t.ppf(0.975, len(slopes) - 1) * slopes.std(ddof=1) / np.sqrt(len(slopes)))
+    return {"each": slopes.tolist(), "mean": mean, "low": mean - half, "high": mean + half}
 
 
 def plot(arms: list[dict[str, Any]], path: Path, title: str) -> None:

@@ -12,8 +12,6 @@ import argparse
 import json
 import os
 import platform
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -32,6 +30,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.features.real_features import RealFeatures
 from ganherd.scoring.verdicts.joining import judge_herd
 from ganherd.scoring.verdicts.measurement import EvidenceCollector
+from provenance import commit
 from verdict_data import DATA, UNSEEN
 from verdict_herds import RIGHT, Builder, Herd
 from verdict_training import Training, Trainings
@@ -193,7 +192,7 @@ def main() -> None:
     if args.o:
         facts = {
             "commands": commands,
-            "commit": _commit(),
+            "commit": commit(),
             "date": time.strftime("%Y-%m-%d"),
             "machine": {
                 "machine": platform.machine(),
@@ -205,13 +204,6 @@ def main() -> None:
         }
         args.o.parent.mkdir(parents=True, exist_ok=True)
         args.o.write_text(json.dumps({**facts, **totals, "rows": rows}, indent=1) + "\n")
-
-
-def _commit() -> str:
-    """Return the commit of the code; empty outside a checkout."""
-    if shutil.which("git") is None:
-        return ""
-    return subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, check=False).stdout.strip()
 
 
 if __name__ == "__main__":

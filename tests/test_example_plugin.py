@@ -65,8 +65,13 @@ def test_the_example_trains_resumes_exactly_and_is_scored_and_compared(cli: Cli,
     (edges,) = [scores["edges"] for scores in [scored["scores"]]]
     assert edges["value"] > 0 and edges["interval"]["low"] < edges["value"] < edges["interval"]["high"]
     assert (edges["samples"], edges["network"], edges["real_samples"]) == (20, "pixels", 32)
-    table = cli("score", "whole", "--metrics", "edges", "-n", 20, "-q", "--trust-code").out
-    assert "edge strength" in table
+    assert edges["settings"] == {"distance": 1}
+    table = cli("score", "whole", "--metrics", "edges,edges(distance=3)", "-n", 20, "-q", "--trust-code").out
+    assert "edge strength " in table and "edge strength(distance=3)" in table
+    both = json.loads(Path("whole/scores.json").read_text())["scores"]
+    assert both["edges"]["value"] != both["edges(distance=3)"]["value"]
+    usual = json.loads(cli("score", "whole", "-n", 20, "--json", "-q", "--trust-code").out)["scores"]
+    assert usual["edges(distance=2)"]["settings"] == {"distance": 2} and "fid" in usual
     answer = cli("compare", "whole", "half", "--metrics", "edges", "-n", 20, "-q", "--trust-code")
     assert answer.code == 0 and "edge strength" in answer.out and "1 is best" in answer.out
 
@@ -102,6 +107,15 @@ def test_lists_name_plugins_without_importing_them(cli: Cli, installed: None) ->
         ("loss.settings.margn=1", "unknown key 'loss.settings.margn'; did you mean 'margin'?"),
         ("loss.settings.margin=-1", "loss.settings.margin must be a number of at least 0, not -1"),
         ("data.settings.size=2", "data.settings.size must be a whole number of at least 4 and at most 64, not 2"),
+        (
+            "run.metrics=[{name: edges, distnce: 2}]",
+            "unknown key 'run.metrics.distnce'; did you mean 'distance'?",
+        ),
+        (
+            "run.metrics=[{name: edges, distance: 0}]",
+            "run.metrics.distance must be a whole number of at least 1, not 0",
+        ),
+        ("run.metrics=[{name: fid, distance: 2}]", "the metric fid has no settings: leave run.metrics out"),
         ("strategy.ring.evry=2steps", "unknown key 'strategy.ring.evry'; did you mean 'strategy.ring.every'?"),
     ],
 )
@@ -109,6 +123,21 @@ def test_a_wrong_setting_is_reported_in_a_sentence(cli: Cli, installed: None, se
     assert (
         cli("train", EXAMPLE / "recipe.yaml", f"--set={setting}", "--quiet").sentence == f"--set {setting}: {sentence}"
     )
+
+
+@pytest.mark.parametrize(
+    ("metrics", "sentence"),
+    [
+        ("edges(distnce=2)", "unknown key 'edges.distnce'; did you mean 'distance'?."),
+        ("edges(distance=0)", "edges.distance must be a whole number of at least 1, not 0."),
+        ("edges(2)", "write settings as NAME(key=value), separated by commas."),
+        ("fid(n=2)", "the metric fid has no settings: leave them out."),
+    ],
+)
+def test_a_wrong_setting_of_a_metric_is_reported_before_a_run_is_opened(
+    cli: Cli, installed: None, metrics: str, sentence: str
+) -> None:
+    assert cli("score", "nowhere", "--metrics", metrics, "--trust-code").sentence == f"metric {metrics}: {sentence}"
 
 
 def test_recipes_name_the_same_objects_without_an_installation(
@@ -121,11 +150,17 @@ def test_recipes_name_the_same_objects_without_an_installation(
         recipe["data"]["source"] = "ganherd_example.blobs:blobs"
         recipe["loss"]["name"] = "ganherd_example.relativistic:Relativistic"
         recipe["strategy"] = {"name": "ganherd_example.ring:Ring", "Ring": {"every": "3steps"}}
+        recipe["run"]["metrics"][0]["name"] = "ganherd_example.edges:edges"
         Path("own.yaml").write_text(yaml.safe_dump(recipe))
         sets = [text for text in SETS if "strategy.ring" not in text]
         assert cli("train", "own.yaml", *sets, "--run", "own", "--quiet").code == 0
         names = {plugin["name"] for plugin in json.loads(Path("own/run.json").read_text())["plugins"]}
-        assert names == {recipe["data"]["source"], recipe["loss"]["name"], recipe["strategy"]["name"]}
+        assert names == {
+            recipe["data"]["source"],
+            recipe["loss"]["name"],
+            recipe["strategy"]["name"],
+            "ganherd_example.edges:edges",
+        }
         scored = cli("score", "own", "--metrics", "ganherd_example.edges:edges", "-n", 20, "-q", "--trust-code")
         assert scored.code == 0 and "edge strength" in scored.out
     for name in [name for name in sys.modules if name.startswith("ganherd_example")]:

@@ -20,9 +20,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
-def test_the_page_trains_scores_and_resumes(
-    cli: Callable[..., Answer], brief: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_page_trains_scores_and_resumes(cli: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("my_plugins.py").write_text("\n\n".join(blocks("python")))
     Path("mine.yaml").write_text("\n".join(blocks("yml")))
     with importable(Path.cwd() / "nothing", monkeypatch):
@@ -30,10 +28,15 @@ def test_the_page_trains_scores_and_resumes(
         events = [json.loads(line)["event"] for line in Path("own/events.jsonl").read_text().splitlines()]
         assert events.count("average") == 3
         kinds = {plugin["kind"] for plugin in json.loads(Path("own/run.json").read_text())["plugins"]}
-        assert kinds == {"strategy", "data source", "generator", "loss", "augmentation"}
-        scored = cli("score", "own", "--metrics", "my_plugins:contrast", "-n", 30, "-q", "--json", "--trust-code")
-        entry = json.loads(scored.out)["scores"]["my_plugins:contrast"]
-        assert entry["interval"]["low"] < entry["value"] < entry["interval"]["high"]
+        assert kinds == {"strategy", "data source", "generator", "loss", "augmentation", "metric"}
+        entry = json.loads(Path("own/scores.json").read_text())["scores"]["my_plugins:contrast(border=1)"]
+        assert entry["interval"]["low"] < entry["value"] < entry["interval"]["high"] and entry["settings"] == {
+            "border": 1
+        }
+        scored = cli(
+            "score", "own", "--metrics", "my_plugins:contrast(border=2)", "-n", 30, "-q", "--json", "--trust-code"
+        )
+        assert list(json.loads(scored.out)["scores"]) == ["my_plugins:contrast(border=2)"]
         assert cli("train", "--resume", "own", "--budget", "24steps", "--quiet", "--trust-code").code == 0
     sys.modules.pop("my_plugins")
 

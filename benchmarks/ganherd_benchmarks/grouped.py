@@ -7,7 +7,7 @@ folding the members into the channels, and back, moves nothing.
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -127,15 +127,30 @@ class GroupedNet:
         return vmap(lambda *own: function(*own, **kwargs), in_dims=dims)(*args)
 
 
+class VmappedNet:
+    """The members' modules as one function of inputs [N, B, …], through `torch.func.vmap`, as its tutorial shows it."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        self.params, self.buffers = stack_module_state(list(members))
+        self._module = members[0]
+
+    def __call__(self, *inputs: Tensor) -> Tensor:
+        def call(params: Tensors, buffers: Tensors, *own: Tensor) -> Any:
+            return functional_call(self._module, (params, buffers), own)
+
+        out: Tensor = vmap(call, randomness="different")(self.params, self.buffers, *inputs)
+        return out
+
+
 class GroupedHerd:
     """Train all members in one step: gradients of the sum of their losses, one Adam over the stacked parameters."""
 
-    def __init__(self, work: RivalWork, members: int) -> None:
+    def __init__(self, work: RivalWork, members: int, net: Callable[[list[nn.Module]], Any] = GroupedNet) -> None:
+        """Build the members; `net` stacks the modules of all members."""
         self._work, self._members = work, members
         optim = work.recipe.optim
         self.g, self.d = (
-            GroupedNet([make().to(work.device, work.dtype) for _ in range(members)])
-            for make in (work.make_g, work.make_d)
+            net([make().to(work.device, work.dtype) for _ in range(members)]) for make in (work.make_g, work.make_d)
         )
         self._g_params, self._d_params = list(self.g.params.values()), list(self.d.params.values())
         self._adam_g = work.adam(self._g_params, optim.lr_g)
@@ -148,7 +163,7 @@ class GroupedHerd:
                 fake = self.g(work.noise(n, batch))
                 real = work.real(batch, n).transpose(0, 1)  # [N, B, C, H, W], drawn as it should lie
             loss = work.loss.d(self._judge(real), self._judge(fake))
-            if work.loss.penalty:
+            if work.penalised:
                 loss = loss + work.penalty(self._judge, real, fake.to(real.dtype))
         update(self._adam_d, self._d_params, loss.sum(), work.recipe.loss.clip if work.loss.clip else None)
         with work.precisely():
@@ -157,4 +172,5 @@ class GroupedHerd:
 
     def _judge(self, x: Tensor) -> Tensor:
         """Logits [N, B]."""
-        return self.d(x).to(self._work.dtype)
+        logits: Tensor = self.d(x)
+        return logits.flatten(1).to(self._work.dtype)

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from ganherd.bench.cases import Case
 from ganherd.herd.engine.device import DTYPES
-from ganherd.losses.adversarial import Loss, gradient_penalty
+from ganherd.losses.adversarial import Loss, gradient_penalty, r1_penalty
 from ganherd.nets import build_discriminator, build_generator
-from ganherd.recipe.schema import NetConfig, Recipe
+from ganherd.recipe.schema import Recipe
 from ganherd.util.registry import LOSSES
 
 
@@ -30,13 +30,11 @@ class RivalWork:
 
     @classmethod
     def of(cls, case: Case, recipe: Recipe, data: Tensor, device: torch.device) -> RivalWork:
-        net = NetConfig(name=case.net)
-
         def make_g() -> nn.Module:
-            return build_generator(net, case.shape, case.latent)
+            return build_generator(recipe.nets.generator, case.shape, case.latent)
 
         def make_d() -> nn.Module:
-            return build_discriminator(net, case.shape)
+            return build_discriminator(recipe.nets.discriminator, case.shape)
 
         return cls(make_g, make_d, data.to(device), recipe, device)
 
@@ -74,12 +72,19 @@ class RivalWork:
         graph = self.device.type == "cuda"
         return torch.optim.Adam(list(params), lr, betas, optim.eps, fused=True, capturable=graph)  # type: ignore[arg-type]
 
+    @property
+    def penalised(self) -> bool:
+        """Whether the discriminator's loss has a gradient penalty."""
+        return self.loss.penalty is not None or self.recipe.loss.r1_weight != 0.0
+
     def penalty(self, critic: Callable[[Tensor], Tensor], x: Tensor, fake: Tensor) -> Tensor:
-        """Return the gradient penalty [N] between x and fake [N, B, …], for critics that return [N, B]."""
-        at = torch.rand(x.shape[:2], device=self.device)
-        weight = self.recipe.loss.gp_weight
-        assert isinstance(weight, float)
-        return weight * gradient_penalty(critic, x, fake, at)
+        """Return the gradient penalties [N] for x and fake [N, B, …], for critics that return [N, B]."""
+        total = torch.zeros(len(x), device=self.device, dtype=self.dtype)
+        weight, r1_weight = self.recipe.loss.gp_weight, self.recipe.loss.r1_weight
+        assert isinstance(weight, float) and isinstance(r1_weight, float)
+        if self.loss.penalty:
+            total = total + weight * gradient_penalty(critic, x, fake, torch.rand(x.shape[:2], device=self.device))
+        return total + 0.5 * r1_weight * r1_penalty(critic, x) if r1_weight else total
 
 
 def update(optimiser: torch.optim.Optimizer, params: list[Tensor], loss: Tensor, clip: float | None = None) -> None:
@@ -118,11 +123,15 @@ class PlainGanPair:
             with torch.no_grad():
                 fake = self._run_g(work.noise(batch))
                 real = work.real(batch).contiguous(memory_format=self._format)
-            loss = work.loss.d(self._run_d(real).to(work.dtype), self._run_d(fake).to(work.dtype))
-            if work.loss.penalty:
+            loss = work.loss.d(self._judge(real), self._judge(fake))
+            if work.penalised:
                 fake = fake.to(real.dtype)
-                loss = loss + work.penalty(lambda x: self._run_d(x[0])[None].to(work.dtype), real[None], fake[None])[0]
+                loss = loss + work.penalty(lambda x: self._judge(x[0])[None], real[None], fake[None])[0]
         update(self._adam_d, self._d_params, loss, work.recipe.loss.clip if work.loss.clip else None)
         with work.precisely():
-            loss = work.loss.g(self._run_d(self._run_g(work.noise(batch))).to(work.dtype))
+            loss = work.loss.g(self._judge(self._run_g(work.noise(batch))))
         update(self._adam_g, self._g_params, loss)
+
+    def _judge(self, x: Tensor) -> Tensor:
+        """Return logits [B]."""
+        return self._run_d(x).flatten().to(self._work.dtype)

@@ -13,7 +13,7 @@ from ganherd.bench.cases import images, known, recipe_of
 from ganherd.bench.engine_rates import MeasuredWay, best_threads, peaks, reset_peaks, synchronize
 from ganherd.herd.engine.device import device_of, set_precision
 from ganherd.util.errors import UserError
-from ganherd_benchmarks.grouped import GroupedHerd
+from ganherd_benchmarks.grouped import GroupedHerd, GroupedNet, VmappedNet
 from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 from ganherd_benchmarks.processes import processes
 
@@ -110,9 +110,28 @@ def _streamed(work: RivalWork, members: int, seconds: float, channels_last: bool
 
 def grouped(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
     """Measure members folded into channels: grouped convolutions (batched products for an MLP) in a CUDA graph."""
+    return _stacked("grouped", GroupedNet, work, members, seconds)
+
+
+def vmapped(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
+    """Measure stacked modules through `torch.func.vmap`."""
+    herd = GroupedHerd(work, members, VmappedNet)
+    return _measured("vmap", lambda: timed(herd.step, members, seconds, work.device), work)
+
+
+def vmapped_graph(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
+    """Measure stacked modules through `torch.func.vmap`, in a CUDA graph."""
+    _needs_gpu(work, "vmap-graph")
+    return _stacked("vmap-graph", VmappedNet, work, members, seconds)
+
+
+def _stacked(
+    name: str, net: Callable[[list[nn.Module]], object], work: RivalWork, members: int, seconds: float
+) -> MeasuredWay:
+    """Measure stacked members, in a CUDA graph on a GPU."""
 
     def run() -> float:
-        herd = GroupedHerd(work, members)
+        herd = GroupedHerd(work, members, net)
         times = max(1, _CAPTURED // members) if work.device.type == "cuda" else 1
 
         def steps() -> None:
@@ -121,7 +140,7 @@ def grouped(work: RivalWork, members: int, seconds: float) -> MeasuredWay:
 
         return timed(captured(steps, work.device), times * members, seconds, work.device)
 
-    return _measured("grouped", run, work)
+    return _measured(name, run, work)
 
 
 def measure(name: str, members: int, way: str, seconds: float, device: str, precision: str) -> MeasuredWay:
@@ -148,3 +167,4 @@ def _needs_gpu(work: RivalWork, name: str) -> None:
 
 
 PLAIN = {"eager": eager, "streams": streams, "grouped": grouped, "compiled": compiled}
+VMAPPED = {"vmap": vmapped, "vmap-graph": vmapped_graph}

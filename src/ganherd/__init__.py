@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from ganherd.api import load, open, resume, runs, train
     from ganherd.api.own_loop import Herd
     from ganherd.api.run import Run
-    from ganherd.mixture.mixture import Mixture, Samples
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.mixture.samples import Samples
     from ganherd.recipe.schema import Recipe
     from ganherd.training.callbacks import Callback
     from ganherd.training.recording.trackers import MLflow, TensorBoard, WandB
@@ -33,7 +34,7 @@ _HOMES = {
     "load": "ganherd.api",
     "Run": "ganherd.api.run",
     "Mixture": "ganherd.mixture.mixture",
-    "Samples": "ganherd.mixture.mixture",
+    "Samples": "ganherd.mixture.samples",
     "Herd": "ganherd.api.own_loop",
     "Callback": "ganherd.training.callbacks",
     "TensorBoard": "ganherd.training.recording.trackers",

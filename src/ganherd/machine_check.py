@@ -127,6 +127,7 @@ def _extras() -> Iterator[CheckRow]:
         ("pyarrow", "parquet", "data.source: FILE.parquet"),
         ("datasets", "hf", "data.source: hf:owner/name"),
         ("tensorboard", "tensorboard", "run.tensorboard"),
+        ("optuna", "optuna", "ganherd sweep --sampler optuna"),
         ("wandb", "wandb", "run.wandb"),
     ):
         yield _row(package, _version(package), use, f"pip install 'ganherd[{extra}]'")

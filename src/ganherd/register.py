@@ -90,10 +90,11 @@ def metric(
     direction: Literal["lower", "higher", "nearest"],
     best: float | None = None,
     on: Literal["images", "features", "context"] = "images",
+    settings: type[BaseModel] | None = None,
     about: str = "",
     **facts: Any,
 ) -> Callable[[Target], Target]:
-    """Register a metric, for `--metrics NAME`: a function of (real, generated) that returns a number.
+    """Register a metric, for `--metrics NAME` and `run.metrics`: a function of (real, generated) that returns a number.
 
     It may return a mapping instead: `value`, `interval` as (low, high), and any other numbers for scores.json.
 
@@ -101,11 +102,13 @@ def metric(
         direction: Which values are better; `nearest`: those nearest to `best`.
         best: The value of a perfect mixture. Default: 0 for lower, no limit for higher.
         on: What is compared: arrays of images or points in the units of the data, features [n, d] of the network of the other
-            scores, or the whole `ScoringContext`, which is then the only argument.
+            scores, or the whole `ScoringContext`, which then takes the place of both arguments.
+        settings: The model of its settings, of which the function gets an instance as its last argument. A recipe writes them
+            next to the name, an option as `NAME(key=value)`.
         about: One line about it. Default: the first line of its docstring.
         facts: Other fields of `Metric`, such as `bounds`, `title` or `needs_classes`.
     """
-    return METRICS.register(name, direction=direction, best=best, on=on, about=about, **facts)
+    return METRICS.register(name, direction=direction, best=best, on=on, settings=settings, about=about, **facts)
 
 
 def strategy(

@@ -48,6 +48,9 @@ def test_recipes(train, cli) -> None:
     assert "loss.name lists 4 values, but the herd has 3 members" in train(loss={"name": ["hinge"] * 4})
     assert "herd.members is 5, but small.npz has 3 classes" in train(herd={"members": 5})
     assert "run.weights names the label 'four'; the data has zero, one, 2" in train(run={"weights": {"four": 1.0}})
+    assert train(run={"metrics": ["gam2"]}) == (
+        "run.metrics: gam2 compares runs with each other; use `ganherd score --metrics gam2 RUN RUN`."
+    )
     assert "graph" in train("--set", "engine.name=graph")
     assert "generator dcgan is made for images of" in train(nets={"generator": "dcgan"})
     assert "toy or mlp" in train("--set", "data.source=ring8", "--set", "nets.generator=wcgan")

@@ -20,10 +20,10 @@ from torch import nn
 class G(nn.Module):
     def __init__(self, shape, latent):
         super().__init__()
-        self.shape, self.first, self.norm = tuple(shape), nn.Linear(latent, 64), nn.LayerNorm(64)
+        self.shape, self.first, self.bound = tuple(shape), nn.Linear(latent, 64), nn.Threshold(0.1, 0.0)
         self.wide = nn.Conv2d(1, 1, 7, padding=3)
     def forward(self, z):
-        return torch.cos(self.wide(self.norm(self.first(z)).reshape(-1, *self.shape)))
+        return torch.sinc(self.wide(self.bound(self.first(z)).reshape(-1, *self.shape)))
 
 class InPlace(G):
     def forward(self, z):
@@ -92,11 +92,11 @@ def test_linear_layers_by_batch_and_precision(explain, train, by) -> None:
 
 def test_what_has_no_kernel_is_named_with_the_reason(explain) -> None:
     (g, _) = explain("--set", "nets.generator={name: 'explained_nets:G', settings: {}}")["nets"]
-    assert hows(g, "gpu")["norm"] == ("LayerNorm", VMAP)
-    assert hows(g, "gpu")["cos"] == ("cos", VMAP)
+    assert hows(g, "gpu")["bound"] == ("Threshold", VMAP)
+    assert hows(g, "gpu")["sinc"] == ("sinc", VMAP)
     assert hows(g, "gpu")["wide"] == ("Conv2d", EACH)
     why = {layer["layer"]: layer["gpu"]["why"] for layer in g["layers"]}
-    assert "LayerNorm has no operation for all members" in why["norm"]
+    assert "Threshold has no operation for all members" in why["bound"]
     assert not HAS_TRITON or "no kernel for its size" in why["wide"]
 
 

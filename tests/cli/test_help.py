@@ -115,7 +115,7 @@ def test_recipes_keys_and_runs_are_completed(here: Path) -> None:
     assert complete_recipe("ring8-g") == ["ring8-gan", "ring8-gap4"]
     assert complete_recipe("mi") == ["mine.yaml"]
     assert complete_training("mi") == ["mine.yaml", "mine.npz"] and complete_training("pic") == ["pictures"]
-    assert complete_setting("optim.l") == ["optim.lr_g=", "optim.lr_d="]
+    assert complete_setting("optim.lr") == ["optim.lr_g=", "optim.lr_d="]
     assert complete_setting("data.partition=") == [f"data.partition={one}" for one in ("by-class", "all", "diet")]
     assert complete_setting("nonsense=") == []
     assert complete_run("@") == ["@last", "@best"] and complete_run("runs/") == ["runs/00001-a"]

@@ -36,6 +36,10 @@ NETS: list[tuple[str, dict[str, Any], tuple[int, ...]]] = [
     ("toy", {"width": 8}, (2,)),
     ("residual", {"width": 2, "attention": True}, (3, 14, 14)),
     ("conditional", {"width": 2, "attention": True}, (3, 16, 16)),
+    ("r3gan", {"width": 8, "blocks": 1, "group": 4}, (3, 14, 14)),
+    ("r3gan", {"width": 8, "blocks": 1, "group": 4, "label": True}, (1, 16, 16)),
+    ("stylegan", {"width": 4}, (3, 14, 14)),
+    ("stylegan", {"width": 4, "label": True}, (1, 16, 16)),
 ]
 SEEDS, LABELLED = range(3, 35), range(100, 109)
 

@@ -24,13 +24,15 @@ def conditional_generator(attention: bool) -> ConditionalGenerator:
 
 @pytest.mark.parametrize("attention", [False, True])
 def test_each_class_makes_the_images_that_the_conditional_generator_makes_of_it(attention: bool) -> None:
-    told = conditional_generator(attention)
+    conditional = conditional_generator(attention)
     y = torch.arange(CLASSES).repeat_interleave(torch.tensor([9, 5, 7]))
     z = torch.randn(len(y), LATENT, dtype=torch.float64)
-    buffers = {name: value.clone() for name, value in told.named_buffers()}
-    every = list(class_extraction.generators(told, z, y))
-    assert all(torch.equal(value, buffers[name]) for name, value in told.named_buffers())  # it was only looked at
-    images = told.train()(z, y)
+    buffers = {name: value.clone() for name, value in conditional.named_buffers()}
+    every = list(class_extraction.generators(conditional, z, y))
+    assert all(
+        torch.equal(value, buffers[name]) for name, value in conditional.named_buffers()
+    )  # it was only looked at
+    images = conditional.train()(z, y)
     assert len(every) == CLASSES
     for label, named in enumerate(every):
         own = ResidualGenerator(SHAPE, LATENT, width=4, attention=attention).double()
@@ -44,16 +46,19 @@ def test_each_class_makes_the_images_that_the_conditional_generator_makes_of_it(
 
 @pytest.mark.parametrize("body", ["residual", "plain"])
 @pytest.mark.parametrize("spectral", [False, True])
-def test_each_class_judges_as_the_conditional_discriminator_does_of_it(spectral: bool, body: str) -> None:
+@pytest.mark.parametrize("size", [{}, {"growth": 1, "smallest": 8, "flat_blocks": 2}], ids=["growing", "constant"])
+def test_each_class_judges_as_the_conditional_discriminator_does_of_it(
+    spectral: bool, body: str, size: dict[str, int]
+) -> None:
     torch.manual_seed(1)
-    told = ConditionalDiscriminator(SHAPE, CLASSES, width=4, spectral=spectral, body=body).double()
+    conditional = ConditionalDiscriminator(SHAPE, CLASSES, width=4, spectral=spectral, body=body, **size).double()
     x = torch.randn(5, *SHAPE, dtype=torch.float64)
     with torch.no_grad():
-        told.train()(x, torch.zeros(5, dtype=torch.int64))  # spectral norm has an estimate
+        conditional.train()(x, torch.zeros(5, dtype=torch.int64))  # spectral norm has an estimate
     for label in range(CLASSES):
-        own = ResidualDiscriminator(SHAPE, width=4, spectral=spectral, body=body).double()
-        own.load_state_dict(class_extraction.discriminator(told, label))
-        theirs = told.eval()(x, torch.full((5,), label)) - told.head.bias
+        own = ResidualDiscriminator(SHAPE, width=4, spectral=spectral, body=body, **size).double()
+        own.load_state_dict(class_extraction.discriminator(conditional, label))
+        theirs = conditional.eval()(x, torch.full((5,), label)) - conditional.head.bias
         ours = own.eval()(x) - own.head.bias
         factor = own.head.weight.norm() if spectral else 1.0
         assert torch.allclose(ours * factor, theirs, rtol=1e-9, atol=1e-12)

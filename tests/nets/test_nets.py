@@ -21,6 +21,7 @@ from ganherd.util.errors import UserError
 
 NAMES = sorted(name for name, spec in catalog.GENERATORS.items() if not spec.labelled)  # those: test_residual.py
 SIDE = {"dcgan": 28}
+AROUND = {"label", "minibatch_std", "packing"}  # settings that are built around a net
 NARROW: dict[str, dict[str, Any]] = {
     "mlp": {"hidden": [12, 10]},
     "dcgan": {"width": 4},
@@ -29,6 +30,8 @@ NARROW: dict[str, dict[str, Any]] = {
     "toy": {"width": 8},
     "small": {"width": 8},
     "residual": {"width": 2},
+    "r3gan": {"width": 4, "blocks": 1, "group": 4},
+    "stylegan": {"width": 4},
 }
 
 
@@ -114,6 +117,8 @@ def test_gradient_penalty_can_be_differentiated(name: str) -> None:
     off = {"batch_norm": False} if "batch_norm" in catalog.DISCRIMINATORS[critic(name).name].settings else {}
     d = build_discriminator(critic(name, **off), shape_of(name))
     g = build_generator(net(name), shape_of(name), 6)
+    for p in [*g.parameters(), *d.parameters()]:  # a layer of 0 would let no gradient through
+        nn.init.normal_(p, 0.0, 0.1) if p.dim() > 1 and not p.any() else None
     x = g(torch.randn(4, 6))
     (slope,) = torch.autograd.grad(d(x).sum(), x, create_graph=True)
     (slope.flatten(1).norm(dim=1) - 1).square().mean().backward()
@@ -260,7 +265,7 @@ def test_the_catalog_knows_what_the_nets_take() -> None:
             if "settings" in parameters:  # handed on to the class that it extends
                 parameters = inspect.signature(built.__base__).parameters
             knobs = {k: p.default for k, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-            assert knobs.keys() == spec.settings.keys() - {"label"}, (role, name)  # that one is built around the net
+            assert knobs.keys() == spec.settings.keys() - AROUND, (role, name)
             for key, knob in knobs.items():
                 default = list(knob) if isinstance(knob, tuple) else knob
                 assert default == spec.settings[key].default, (role, name, key)

@@ -95,6 +95,21 @@ def test_a_plain_body_for_images_that_can_be_halved(name: str, attention: bool, 
         pair(name, (2, 5, 17), d={"attention": attention, "body": "plain"})
 
 
+def test_one_width_everywhere_gives_the_nets_of_sngan() -> None:
+    """Three blocks of 256 channels up from 4 px; four of 128 channels down to 8 px, two of which keep the size."""
+    inner = {"growth": 1, "smallest": 8, "flat_blocks": 2}
+    g, d = pair("residual", (3, 32, 32), {"width": 256, "growth": 1}, {"width": 128, **inner})
+    wide = [m for m in g.modules() if isinstance(m, nn.Conv2d) and m.out_channels > 3]
+    assert len(wide) == 6 and all(m.weight.shape == (256, 256, 3, 3) for m in wide)
+    convolutions = [m for m in d.modules() if isinstance(m, nn.Conv2d)]
+    assert len(convolutions) == 1 + 4 * 2 and {m.out_channels for m in convolutions} == {128}
+    sizes: list[int] = []
+    for block in d.get_submodule("body.blocks").children():
+        block.register_forward_hook(lambda *given: sizes.append(given[2].shape[-1]))
+    d(torch.randn(2, 3, 32, 32))
+    assert sizes == [16, 8, 8, 8]
+
+
 @pytest.mark.parametrize("body", BODIES)
 @pytest.mark.parametrize("side", [32, 64, 128])
 def test_attention_looks_at_16_or_32_pixels(side: int, body: str) -> None:

@@ -28,6 +28,7 @@ class Individual:
     adam: torch.optim.Adam
     loss: str = ""
     fitness: float = float("inf")
+    born: int = -1  # the iteration in which it was trained
 
     def clone(self) -> Individual:
         net, adam = copy.deepcopy((self.net, self.adam))
@@ -39,21 +40,26 @@ class Individual:
 
 
 class PlainGrid:
-    """A torus of rows × columns cells with `population` individuals each, of one seed."""
+    """A torus of rows × columns cells with `population` individuals each, of one seed; `first` is the number of its first cell."""
 
-    def __init__(self, assembly: PreparedHerd, rows: int, columns: int) -> None:
+    def __init__(self, assembly: PreparedHerd, rows: int, columns: int, first: int = 0) -> None:
+        self.first = first
         self.recipe, self.rules, self.feed = assembly.recipe, assembly.herd.rules, assembly.herd.feed
         self.settings = self.recipe.strategy.cellular
         self.p, self.rows, self.columns = self.settings.population, rows, columns
+        self.trains = (
+            self.settings.offspring or self.p
+        )  # nets that a cell trains; streams and data are those of its members
         self.seed = self.recipe.run.seed
-        gans = [SeparateGan(assembly, member) for member in range(rows * columns * self.p)]
+        gans = [SeparateGan(assembly, first * self.trains + member) for member in range(rows * columns * self.trains)]
         self.base = [gan.base for gan in gans]
         self.lr0 = {"g": self.recipe.optim.lr_g, "d": self.recipe.optim.lr_d}
-        cells = [range(cell * self.p, (cell + 1) * self.p) for cell in range(rows * columns)]
+        cells = [range(cell * self.trains, cell * self.trains + self.p) for cell in range(rows * columns)]
         self.pops = {kind: [[self._individual(gans[m], kind) for m in cell] for cell in cells] for kind in ("g", "d")}
         if self.settings.mutation.losses and self.settings.mutation.loss_each == "creation":
-            for member, one in enumerate(one for cell in self.pops["g"] for one in cell):
-                one.loss = self._drawn_loss(Streams(self.base[member], 0))
+            for cell, pop in zip(cells, self.pops["g"], strict=True):
+                for member, one in zip(cell, pop, strict=True):
+                    one.loss = self._drawn_loss(Streams(self.base[member], 0))
 
     @staticmethod
     def _individual(gan: SeparateGan, kind: str) -> Individual:
@@ -84,17 +90,19 @@ class PlainGrid:
             }
             new, old = self._one_cell(cell, sub, iteration, span)
             for kind in ("g", "d"):
-                after[kind].append(self._settled(old[kind], new[kind]))
+                for one in new[kind]:
+                    one.born = iteration
+                after[kind].append(self._settled(old[kind], new[kind], iteration))
         self.pops = after
 
     def _one_cell(self, cell: int, sub: dict, iteration: int, span: int) -> tuple[dict, dict]:
         """(trained, old) individuals of the cell, by kind."""
-        x, noise = self._fitness_sample(cell, iteration, len(sub["g"]))
+        x, noise = self._fitness_sample(cell, iteration, max(self.trains, len(sub["g"])))
         old = {kind: sub[kind][: self.p] for kind in ("g", "d")}
         if self.settings.selection:
             self._evaluate(sub["g"], sub["d"], sub, x, noise)
             new = {
-                kind: [self._tournament(sub[kind], cell, iteration, number, j).clone() for j in range(self.p)]
+                kind: [self._tournament(sub[kind], cell, iteration, number, j).clone() for j in range(self.trains)]
                 for number, kind in enumerate(("g", "d"))
             }
         else:
@@ -104,30 +112,35 @@ class PlainGrid:
         return new, old
 
     def _tournament(self, sub: list[Individual], cell: int, iteration: int, number: int, j: int) -> Individual:
-        key = rng.keys(np.zeros(1, np.int64), self.seed, -rng.TOURNAMENT, cell, iteration, number)
-        u = rng.draw(key, (self.p, len(self._widest()) * self.p), "uniform", torch.float64)[0, j].tolist()
+        key = rng.keys(np.zeros(1, np.int64), self.seed, -rng.TOURNAMENT, self.first + cell, iteration, number)
+        u = rng.draw(key, (self.trains, len(self._widest()) * self.p), "uniform", torch.float64)[0, j].tolist()
         drawn = sorted(range(len(sub)), key=lambda i: u[i])[: self.settings.tournament]
         return min((sub[i] for i in drawn), key=lambda one: one.fitness)
 
     def _widest(self) -> list[int]:
         return max((self.neighbourhood(cell) for cell in range(self.rows * self.columns)), key=len)
 
-    def _settled(self, old: list[Individual], new: list[Individual]) -> list[Individual]:
-        """The worst old ones give way to the best new ones where these are strictly better; the best first."""
-        if not self.settings.selection:
-            return sorted(new, key=lambda one: one.fitness)
-        stay, best = sorted(old, key=lambda one: one.fitness), sorted(new, key=lambda one: one.fitness)
+    def _settled(self, old: list[Individual], new: list[Individual], iteration: int) -> list[Individual]:
+        """The worst old ones give way to the best new ones where these are strictly better, or they are too old; the best first."""
+        best = sorted(new, key=lambda one: one.fitness)
+        if not self.settings.selection or self.settings.survival == "comma":
+            return best[: self.p]
+
+        def too_old(one: Individual) -> bool:
+            return 0 < self.settings.max_age < iteration - one.born
+
+        stay = sorted(old, key=lambda one: (too_old(one), one.fitness))
         for i in range(self.settings.replacements):
-            if best[i].fitness < stay[self.p - 1 - i].fitness:
+            if too_old(stay[self.p - 1 - i]) or best[i].fitness < stay[self.p - 1 - i].fitness:
                 stay[self.p - 1 - i] = best[i]
         return sorted(stay, key=lambda one: one.fitness)
 
     # -- fitness --------------------------------------------------------------------------------------------------
 
     def _fitness_sample(self, cell: int, iteration: int, generators: int) -> tuple[Tensor, list[Tensor]]:
-        key = rng.keys(np.zeros(1, np.int64), self.seed, -rng.FITNESS, cell, iteration)
+        key = rng.keys(np.zeros(1, np.int64), self.seed, -rng.FITNESS, self.first + cell, iteration)
         n = self.settings.fitness.samples
-        own = self.feed.member_rows(cell * self.p)
+        own = self.feed.member_rows((self.first + cell) * self.trains)
         generator = rng.seed_(torch.Generator(), rng.key(int(key[0]), rng.ORDER))
         order = torch.randperm(len(own), generator=generator).numpy()
         x = self.feed.gather(torch.from_numpy(own[np.resize(order, n)])[None])[0][0]
@@ -164,30 +177,32 @@ class PlainGrid:
     def _train(self, cell: int, new: dict, sub: dict, first: int, span: int) -> None:
         mutation = self.settings.mutation
         if mutation.each == "iteration":
-            for j in range(self.p):
-                draws = Streams(self.base[cell * self.p + j], first)
+            for j in range(self.trains):
+                draws = Streams(self.base[cell * self.trains + j], first)
                 for number, kind in enumerate(("g", "d")):
                     self._mutate(new[kind][j], kind, draws, number)
         if mutation.losses and mutation.loss_each == "iteration":
-            for j in range(self.p):
-                new["g"][j].loss = self._drawn_loss(Streams(self.base[cell * self.p + j], first))
+            for j in range(self.trains):
+                new["g"][j].loss = self._drawn_loss(Streams(self.base[cell * self.trains + j], first))
         # the others that may be met: as they were when the iteration began
-        others = new if self.settings.selection else sub
+        opponents = self.settings.opponents if self.settings.selection else "neighbourhood"
+        others = sub if opponents == "neighbourhood" else new
         rest = {kind: [replace(one, net=copy.deepcopy(one.net)) for one in others[kind]] for kind in ("g", "d")}
         for step in range(first, first + span):
-            for j in range(self.p):
-                draws = Streams(self.base[cell * self.p + j], step)
-                met = {
-                    kind: [new[kind][j], *(rest[kind][(j + i) % self.p] for i in range(1, self.p))]
-                    if self.settings.selection
-                    else [new[kind][j], *(one for i, one in enumerate(rest[kind]) if i != j)]
-                    for kind in ("g", "d")
-                }
+            for j in range(self.trains):
+                draws = Streams(self.base[cell * self.trains + j], step)
+                rivals = {
+                    "winners": [(j + i) % self.trains for i in range(1, self.trains)],
+                    "partner": [],
+                    "neighbourhood": [i for i in range(len(rest["g"])) if i != j % self.p],
+                }[opponents]
+                met = {kind: [new[kind][j], *(rest[kind][i] for i in rivals)] for kind in ("g", "d")}
                 if mutation.losses and mutation.loss_each == "batch":
                     new["g"][j].loss = self._drawn_loss(draws)
                 self._generator_step(new["g"][j], met["d"], draws)
                 if step % (self.rules.skip_d + 1) == 0:
-                    self._discriminator_step(cell * self.p + j, new["d"][j], met["g"], draws, step, new["g"][j].loss)
+                    member = cell * self.trains + j
+                    self._discriminator_step(member, new["d"][j], met["g"], draws, step, new["g"][j].loss)
 
     def _generator_step(self, one: Individual, opponents: list[Individual], draws: Streams) -> None:
         z = self._noise(draws, 1)
@@ -202,7 +217,8 @@ class PlainGrid:
     def _discriminator_step(
         self, member: int, one: Individual, opponents: list[Individual], draws: Streams, step: int, loss_name: str
     ) -> None:
-        x = self.feed.batch_at(slice(member, member + 1), self.base[member], step)[0][0]
+        row = self.first * self.p + member
+        x = self.feed.batch_at(slice(row, row + 1), self.base[member], step)[0][0]
         fake = self._meet(opponents, draws, 1).net(self._noise(draws, 0)).detach()
         real_logit, fake_logit = one.net(x).flatten(), one.net(fake).flatten()
         name = self.settings.mutation.d_loss or loss_name

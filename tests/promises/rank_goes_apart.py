@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import processes
@@ -22,6 +22,8 @@ from ganherd.recipe import recipe_file
 from ganherd.strategies.cellular.cellular import Cellular
 from ganherd.strategies.strategy import Event
 from ganherd.training import session
+
+HoldBack = Callable[[pytest.MonkeyPatch, Communicator, Path, int], None]
 
 
 def uneven(patch: pytest.MonkeyPatch, comm: Communicator, folder: Path, slow: int) -> None:
@@ -44,7 +46,7 @@ def uneven(patch: pytest.MonkeyPatch, comm: Communicator, folder: Path, slow: in
     patch.setattr(Cellular, "close", closing)
 
 
-def main(engine: str, *jobs: str) -> None:
+def main(engine: str, *jobs: str, hold_back: HoldBack = uneven) -> None:
     tiny_runs.skip_products(pytest.MonkeyPatch())
     with open_job(lambda: connect(engine)) as comm:
         for each in map(json.loads, jobs):
@@ -52,7 +54,7 @@ def main(engine: str, *jobs: str) -> None:
                 if "slow" in each:
                     marks = Path(f"{each['run']}-marks")
                     marks.mkdir(exist_ok=True)
-                    uneven(patch, comm, marks, each["slow"])
+                    hold_back(patch, comm, marks, each["slow"])
                 session.train(recipe_file.load(each["recipe"]), each["run"], quiet=True, job=comm)
 
 

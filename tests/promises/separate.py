@@ -43,6 +43,7 @@ class SeparateGan:
         self.ema = self._module(assembly, "g", member) if self.rules.ema is not None else self.g
         self.takes_label: dict[nn.Module, bool] = {}
         self.averaged = 0
+        self.packing = self.recipe.nets.discriminator.settings.get("packing", 1)
         self.losses: list[tuple[float, float]] = []
         self.shared: Tensor | None = None  # samples of this step that both updates see
 
@@ -107,22 +108,17 @@ class SeparateGan:
             loss = loss + self.rules.class_d * cross_entropy(real_classes, self.y)
             loss = loss + self.rules.class_d * cross_entropy(fake_classes, self.y)
         if self.rules.game.penalty:  # also where another member has one: the pass moves batch-norm buffers
-            at = draws.draw((rng.PENALTY, update), (self.rules.batch,), "uniform", x.dtype)[0]
-            at = at.reshape(-1, *(1,) * (x.dim() - 1))
-            between = (x + at * (fake - x)).requires_grad_()
-            logit, _ = self._judge(between, draws, next(calls))
-            slope = torch.autograd.grad(logit.sum(), between, create_graph=True)[0]
+            at = draws.draw((rng.PENALTY, update), (self.rules.batch // self.packing,), "uniform", x.dtype)[0]
+            at = at.repeat_interleave(self.packing).reshape(-1, *(1,) * (x.dim() - 1))
+            slope = self._slope(x + at * (fake - x), draws, next(calls))
             penalty = ((slope.flatten(1).pow(2).sum(1) + 1e-12).sqrt() - 1).pow(2).mean()
             if self.loss == "wasserstein-gp":
                 loss = loss + self._at(step, "gp_weight") * penalty
         if self.rules.r1 and not self.rules.slope_noise:
-            at = x.detach().clone().requires_grad_()
-            call = 8 * (update + 1) + 4
-            slope = torch.autograd.grad(self._judge(at, draws, call)[0].sum(), at, create_graph=True)[0]
+            slope = self._slope(x, draws, 8 * (update + 1) + 4)
             loss = loss + self._at(step, "r1") / 2 * slope.pow(2).flatten(1).sum(1).mean()
         if self.rules.r2 and not self.rules.slope_noise:
-            at = fake.detach().clone().requires_grad_()
-            slope = torch.autograd.grad(self._judge(at, draws, 8 * (update + 1) + 5)[0].sum(), at, create_graph=True)[0]
+            slope = self._slope(fake, draws, 8 * (update + 1) + 5)
             loss = loss + self._at(step, "r2") / 2 * slope.pow(2).flatten(1).sum(1).mean()
         loss = loss + self._regularisers(draws, step, update, (x, fake), (real_logit, fake_logit))
         self.adam_d.zero_grad()
@@ -138,6 +134,13 @@ class SeparateGan:
             surer = np.sign(real_logit.detach().sign().mean().item() - self.rules.augment_target)
             moved = self.own["augment_probability"] + surer * self.rules.batch / self.rules.augment_images
             self.own["augment_probability"] = min(max(moved, 0.0), 1.0)
+
+    def _slope(self, x: Tensor, draws: Streams, call: int) -> Tensor:
+        """The gradient of the logit of each pack by the samples in it, a row for a pack."""
+        x = x.detach().clone().requires_grad_()
+        logits = self._judge(x, draws, call)[0].reshape(-1, self.packing)
+        assert all(torch.equal(column, logits[:, 0]) for column in logits.T)  # samples of a pack are judged together
+        return torch.autograd.grad(logits.mean(1).sum(), x, create_graph=True)[0].reshape(len(logits), -1)
 
     def _regularisers(self, draws: Streams, step: int, update: int, images, logits) -> Tensor | float:
         """What is added to the discriminator's loss without second derivatives."""
@@ -212,6 +215,8 @@ class SeparateGan:
             done = min(max((step - one.start) / one.over, 0), 1) if one.shape != "step" else float(step >= one.start)
             way = (1 - np.cos(np.pi * done)) / 2 if one.shape == "cosine" else done
             factor = (1 - way) * one.first + way * one.last
+            if one.shape == "inverse":
+                factor = one.first / (1 + (one.first / one.last - 1) * done)
             value = 1 - (1 - value) * factor if name.startswith("beta") else value * factor
         return value
 
@@ -271,6 +276,8 @@ class SeparateGan:
             norm = torch.sqrt(sum(g.pow(2).sum() for g in gradients))
             for gradient in gradients:
                 gradient.mul_(self.rules.grad_clip / max(float(norm), self.rules.grad_clip))
+        for parameter in (p for p in module.parameters() if p.grad is not None):
+            parameter.grad = parameter.grad + self.own.get("l2_weight", 0.0) * parameter.detach()
 
     def _clip(self) -> None:
         for module in self.d.modules():

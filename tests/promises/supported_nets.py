@@ -438,6 +438,20 @@ class ClassicSpectralNorm(Net):
         self.f, self.o = nn.utils.spectral_norm(self.f), nn.utils.spectral_norm(self.o)
 
 
+class OrthogonalSpectralNorm(Net):
+    """A spectral norm of an orthogonal weight, as in BigGAN: its largest singular value is 1, so the weight stays."""
+
+    def setup(self) -> None:
+        self.inner = nn.utils.spectral_norm(nn.Linear(WIDTH, WIDTH))
+        with torch.no_grad():  # a permutation with signs: the estimate is exactly 1
+            weight = torch.eye(WIDTH)[torch.randperm(WIDTH)] * torch.randn(WIDTH).sign()
+            self.inner.get_parameter("weight_orig").copy_(weight)
+            self.inner.get_buffer("weight_u").copy_(torch.eye(WIDTH)[0])
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.inner(h)
+
+
 class SpectralNorm(Net):
     """`nn.utils.parametrizations.spectral_norm`."""
 

@@ -113,6 +113,21 @@ CASES: dict[str, dict[str, Any]] = {
     "population of 2": {"grid": [2, 2], "population": 2},
     "population of 2, both replaced": {"grid": [2, 2], "population": 2, "replacements": 2, "tournament": 3},
     "population of 2, no selection": {"grid": [2, 2], "population": 2, "selection": False},
+    "fresh opponents": {"grid": [3, 3], "opponents": "neighbourhood"},
+    "population of 2, fresh opponents": {"grid": [2, 2], "population": 2, "opponents": "neighbourhood"},
+    "population of 2, partners": {"grid": [2, 2], "population": 2, "opponents": "partner"},
+    "(1,1)": {"grid": [2, 2], "survival": "comma"},
+    "(1,4)": {"grid": [2, 2], "offspring": 4, "survival": "comma", "opponents": "partner"},
+    "(2,3), losses at creation": {
+        "grid": [2, 2],
+        "population": 2,
+        "offspring": 3,
+        "survival": "comma",
+        "mutation": {"losses": MUSTANGS, "loss_each": "creation"},
+    },
+    "(1+3), fresh opponents": {"grid": [2, 2], "offspring": 3, "opponents": "neighbourhood"},
+    "ageing": {"grid": [3, 3], "max_age": 1, "tournament": 1, "fitness": {"samples": 16, "over": "worst"}},
+    "population of 2, ageing": {"grid": [2, 2], "population": 2, "replacements": 2, "max_age": 1},
 }
 
 
@@ -123,16 +138,25 @@ def test_fused_cells_equal_cells_trained_one_by_one(tmp_path: Path, case: str) -
     plain.run(ITERATIONS, SPAN)
     assembly, strategy, _ = train(recipe)
     found = {**assembly.herd.state, "fitness.g": strategy.fitness[:, 0], "fitness.d": strategy.fitness[:, 1]}
+    individuals = np.arange(len(strategy.cells.own)) % strategy.cells.rows < strategy.cells.population
     for name, wanted in plain.state().items():
         torch.testing.assert_close(
-            found[name], wanted, rtol=1e-9, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
+            found[name][individuals], wanted, rtol=1e-9, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}"
         )
     if "creation" in case:  # else it is drawn anew before it is used again
         names = assembly.herd.rules.game.names
-        assert [names[i] for i in found["set.loss"].tolist()] == plain.losses()
+        assert [names[i] for i in found["set.loss"][individuals].tolist()] == plain.losses()
 
 
-@pytest.mark.parametrize(("how", "case"), [({"engine": "loop"}, "2x2"), ({"chunk": 3}, "3x3, no selection")])
+@pytest.mark.parametrize(
+    ("how", "case"),
+    [
+        ({"engine": "loop"}, "2x2"),
+        ({"chunk": 3}, "3x3, no selection"),
+        ({"chunk": 3}, "(1,4)"),
+        ({"engine": "loop"}, "fresh opponents"),
+    ],
+)
 def test_engines_give_the_same_grid(tmp_path: Path, how: dict[str, Any], case: str) -> None:
     recipe = settings(tmp_path, **CASES[case])
     one, other = (train(recipe, **each)[0].herd.state for each in ({}, how))
@@ -149,10 +173,48 @@ def test_compared_grids_include_all_outcomes_of_tournaments_and_replacements(tmp
     assert new.any() and not new.all()
 
 
+def test_a_comma_replaces_every_net_and_ageing_those_that_survived_once(tmp_path: Path) -> None:
+    for case in ("(1,1)", "ageing"):
+        _, _, events = train(settings(tmp_path, **CASES[case]))
+        ends = [facts for name, facts in events if name == "replacement"]
+        new, before, after = (
+            np.array([[facts[f"{kind}_{name}"] for kind in ("g", "d")] for facts in ends])  # [T, 2, C]
+            for name in ("new", "before", "after")
+        )
+        assert (new & (after > before)).any()  # a worse one stays
+        assert new.all() if case == "(1,1)" else not new.all() and (new[1:] | new[:-1]).all()
+
+
+def test_the_best_offspring_becomes_the_individual(tmp_path: Path) -> None:
+    _, _, events = train(settings(tmp_path, **CASES["(1,4)"]))
+    for facts in (facts for name, facts in events if name == "replacement"):
+        for kind in ("g", "d"):
+            trained = np.array(facts[f"{kind}_trained"]).reshape(-1, 4)
+            assert facts[f"{kind}_after"][::4] == trained.min(1).tolist()
+            assert facts[f"{kind}_from"][::4] == (trained.argmin(1) + np.arange(0, 16, 4)).tolist()
+            assert len({*trained[0]}) == 4  # batches and noise make them different
+
+
+def test_a_broken_offspring_changes_no_individual_of_other_cells_and_never_becomes_one(tmp_path: Path) -> None:
+    states = []
+    for broken in (False, True):
+        assembly, strategy, engine = made(settings(tmp_path, **CASES["(1,4)"]))
+        list(strategy.open(0))
+        engine.advance(0, SPAN, assembly.herd.zero_sums())
+        if broken:  # three of the four generators of the first cell
+            assembly.herd.state["g.params"][:3] = torch.nan
+        list(strategy.close(SPAN))
+        states.append(assembly.herd.state)
+    healthy, other = ({name: value[::4] for name, value in state.items()} for state in states)
+    assert all(torch.isfinite(value).all() for name, value in other.items() if name.startswith(("g.", "d.")))
+    for name, value in healthy.items():
+        assert torch.equal(value[1:], other[name][1:]), name
+
+
 # -- replicas are runs --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("case", ["2x2", "2x2, no selection", "population of 2"])
+@pytest.mark.parametrize("case", ["2x2", "2x2, no selection", "population of 2", "(1,4)", "(1+3), fresh opponents"])
 def test_a_replica_equals_the_grid_with_its_seed(tmp_path: Path, case: str) -> None:
     both = train(settings(tmp_path, seeds=2, **CASES[case]))[0].herd.state
     for number, seed in enumerate((3, 4)):
@@ -184,6 +246,9 @@ KEPT = {"mixing": {"samples": 20, "generations": 3, "keep": "best"}}
         ("2x2, no selection", {}),
         ("population of 2", KEPT),
         ("losses at creation", {}),
+        ("fresh opponents", {}),
+        ("(2,3), losses at creation", KEPT),
+        ("ageing", {}),
     ],
 )
 def test_a_stop_within_an_iteration_or_between_two_is_exact(

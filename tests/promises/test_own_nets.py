@@ -63,8 +63,9 @@ SUPPORTED = {
     supported.OwnTrain: "graph",
     supported.EvalInConstructor: "graph",
     supported.ReplacedForward: "vmap",
-    supported.ClassicSpectralNorm: "loop",
-    supported.SpectralNorm: "loop",
+    supported.ClassicSpectralNorm: "graph",
+    supported.OrthogonalSpectralNorm: "graph",
+    supported.SpectralNorm: "graph",
     supported.OwnSpectralNorm: "loop",
     supported.ClassicWeightNorm: "vmap",
     supported.WeightNorm: "graph",
@@ -73,7 +74,7 @@ SUPPORTED = {
     supported.Attention: "graph",
     supported.Dtypes: "graph",
     supported.NumberDrawn: "loop",
-    supported.NoiseOfItsShape: "vmap",
+    supported.NoiseOfItsShape: "graph",
     supported.SubclassOfALayer: "graph",
     supported.Lists: "graph",
     supported.Branch: "loop",
@@ -197,6 +198,11 @@ def test_explain_prints_no_warnings_of_vmap(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert not explain(herd)["one_by_one"]
+
+
+def test_a_spectral_norm_that_leaves_its_weight_as_it_is_is_accepted(tmp_path: Path) -> None:
+    herd = herd_of(tmp_path, supported.OrthogonalSpectralNorm, train={"precision": "float32"}).herd
+    assert Engine(herd, plan_of("fused")).advance(0, 1, herd.zero_sums()) == 1
 
 
 @pytest.mark.parametrize("net", REFUSED, ids=lambda net: net.__name__)

@@ -29,6 +29,7 @@ KEYS = {  # a key of a recipe, and what a hostile folder writes there
     "nets.discriminator": {"name": "NAME", "settings": {}},
     "train.augment": ["NAME"],
     "engine.name": "NAME",
+    "run.metrics": [{"name": "NAME", "width": 3}],
 }
 COMMANDS = {
     "resume": ("train", "--resume", "RUN", "--budget", "9steps", "--quiet"),
@@ -73,7 +74,7 @@ def test_a_run_folder_gives_no_leave(cli: Cli, run: Path, evil: Path, key: str, 
         assert "Traceback" not in answer.err and "evil_plugin" not in sys.modules
         if command == "train":
             assert "belongs to a run and names" in answer.sentence and "give --trust-code" in answer.sentence
-        if command == "resume" and key != "engine.name":  # that of run.json counts
+        if command == "resume" and key not in ("engine.name", "run.metrics"):  # that of run.json counts; left out
             assert "is code that is not ganherd's: give --trust-code" in answer.sentence
         if command == "sample" and key != "nets.generator":
             assert answer.code == 0, "samples need the generators only"
@@ -88,6 +89,14 @@ def test_names_in_scores_import_nothing(cli: Cli, run: Path, evil: Path) -> None
     for words in (("status", folder), ("report", folder, "--quiet"), ("compare", folder, folder, "-q")):
         assert "Traceback" not in cli(*words).err
     assert METRICS.get("evil") is None and "evil_plugin" not in sys.modules
+
+
+def test_metrics_of_a_run_folder_are_left_out_of_its_scores(cli: Cli, run: Path, evil: Path) -> None:
+    folder = Path(shutil.copytree(run, "hostile"))
+    changed(folder, "run.metrics", [{"name": "NAME", "width": 3}, "memorisation"], "evil")
+    scores = json.loads(cli("score", folder, "-n", 20, "--quiet", "--json").out)["scores"]
+    assert "fid" in scores and "memorisation" in {*scores, *scores["skipped"]}
+    assert "is code that is not ganherd's: give --trust-code" in scores["skipped"]["evil"]
 
 
 def test_the_mixture_of_a_run_gives_no_leave(run: Path, tmp_path: Path, evil: Path) -> None:

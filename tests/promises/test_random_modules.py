@@ -37,6 +37,7 @@ REFUSALS = [
     "with `.data` under vmap transform is not allowed",
     "Either your tensor may have escaped from inside a function being vmapped",
     "vmap: inplace arithmetic",
+    "has been modified by an inplace operation",  # Embedding(max_norm=…) that scales rows for the first time in training
     "You tried to vmap over _NoopSaveInputs",  # torch.utils.checkpoint in PyTorch 2.11
 ]
 FEW_REFUSALS = 0.15  # of the modules that all members could run at once

@@ -56,6 +56,35 @@ STRATEGIES: dict[str, dict[str, Any]] = {
             },
         },
     },
+    # opponents of the whole neighbourhood, more offspring than individuals, and nets that expire
+    "policies": {
+        "strategy": {
+            "name": "cellular",
+            "cellular": {
+                "grid": [2, 3],
+                "iteration": "4steps",
+                "offspring": 2,
+                "max_age": 1,
+                "opponents": "neighbourhood",
+                "fitness": {"samples": 16},
+                "mixing": {"when": "iteration", "samples": 64, "generations": 3},
+            },
+        },
+    },
+    "comma": {
+        "strategy": {
+            "name": "cellular",
+            "cellular": {
+                "grid": [2, 2],
+                "iteration": "4steps",
+                "offspring": 3,
+                "survival": "comma",
+                "opponents": "partner",
+                "fitness": {"samples": 16},
+                "mixing": {"when": "iteration", "samples": 64, "generations": 3, "keep": "best"},
+            },
+        },
+    },
     # a graph of the recipe's own in the middle, and a score of which more is better
     "rewired": {
         "strategy": {
@@ -222,6 +251,7 @@ def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
         ranks = RunFolder(tmp_path / strategy).info.ranks
         written = [len(own) for own in (ranks.members if ranks else None) or []]
         expected = {"independent": [], "gap": [2, 2, 2], "cellular": [2, 2, 2], "rewired": [2, 2, 2]}
+        expected |= {"policies": [4, 4, 4], "comma": [3, 3, 6]}
         assert written == expected.get(strategy, [2, 2, 1])
 
 

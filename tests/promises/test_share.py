@@ -277,7 +277,10 @@ def test_sharing_needs_more_than_one_member(tmp_path: Path) -> None:
         ({"share": {"every": "5steps"}}, "strategy.share.every has no effect if no layers are shared"),
         ({"share": {"generator": ["layers"], "every": "0"}}, "strategy.share.every 0 means never"),
         ({"share": {"generator": "layers"}}, "must be a list of layers by their names"),
-        ({"name": "gap", "share": {"generator": ["layers"]}}, "strategy.share has no effect with strategy.name gap"),
+        (
+            {"name": "cellular", "cellular": {"exchange": "async"}, "share": {"generator": ["layers"]}},
+            "with strategy.cellular.exchange async ranks are not at the same step: leave one of them out",
+        ),
         ({"share": {"layers": ["layers"]}}, "unknown key 'strategy.share.layers'"),
     ],
 )

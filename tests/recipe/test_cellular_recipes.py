@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from ganherd.herd.engine.engines import Plan, make_engine, place_state
-from ganherd.recipe.recipe_file import load, names
+from ganherd.recipe.recipe_file import load, names, text
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.build_strategy import make_strategy
@@ -82,6 +82,7 @@ def trained(recipe: Recipe, steps: int) -> tuple[PreparedHerd, set[str], dict[st
 def test_all_that_the_papers_ask_for_are_there() -> None:
     grids = {f"mnist-cellular-{n}x{n}" for n in (2, 3, 4, 5)}
     ablations = {f"mnist-cellular-4x4-{what}" for what in ("noselection", "isolated", "apart")}
+    grids |= {f"{grid}-paper" for grid in grids}
     diets = {f"mnist-cellular-4x4-diet{share}" for share in (25, 50, 75)}
     others = {"mnist-mustangs-3x3"} | {f"{data}-cellular-3x3" for data in ("celeba", "cifar10", "digits", "ring8")}
     assert grids | ablations | diets | others <= set(CELLULAR)
@@ -97,23 +98,48 @@ def test_a_cellular_recipe_trains_an_iteration(tmp_path: Path, name: str) -> Non
     assert ("mixture" in events) == (settings.mixing.when == "iteration")
     assert moved == {"g", "d"}
     assert all(bool(torch.isfinite(assembly.herd.state[f"{kind}.params"]).all()) for kind in moved)
-    own = 1 if settings.topology == "isolated" else 3 if settings.grid == [2, 2] else 5
-    assert [len(one.members) for one in found.all] == [own] * settings.cells
+    near = 1 if settings.topology == "isolated" else 3 if settings.grid == [2, 2] else 5
+    classes = 10 if recipe.herd.per_class > 1 else 1  # each with a grid
+    assert [len(mixture.members) for mixture in found.all] == [near] * settings.cells * classes
 
 
 @pytest.mark.parametrize("name", MNIST)
 def test_on_mnist_they_have_the_nets_and_rates_of_table_1(name: str) -> None:
-    """And only what their names say differs from the 2 × 2 grid."""
-    recipe, table = load(name), load("mnist-cellular-2x2")
-    assert (recipe.nets, recipe.loss, recipe.optim) == (table.nets, table.loss, table.optim)
+    """And only what their names say differs from the 2 × 2 grid; without selection there is no penalty."""
+    table = load("mnist-cellular-2x2-paper" if "paper" in name else "mnist-cellular-2x2")
+    recipe, meets_unselected = load(name), "noselection" in name or "mustangs" in name
+    assert (recipe.nets, recipe.optim) == (table.nets, table.optim)
+    assert recipe.loss == table.loss.model_copy(update={"r1_weight": 0.0} if meets_unselected else {})
     assert recipe.train == table.train.model_copy(update={"budget": recipe.train.budget})
     assert recipe.nets.latent == 64 and recipe.optim.lr_g == 2e-4 and recipe.train.skip_d == 1
     free = {"grid"}
     free |= {"selection", "tournament"} if "noselection" in name or "apart" in name or "mustangs" in name else set()
-    free |= {"topology", "mixing"} if "isolated" in name or "apart" in name else set()
+    free |= {"topology"} if "isolated" in name or "apart" in name else set()
+    free |= {"mixing"} if meets_unselected else set()
     free |= {"iteration", "mutation"} if "mustangs" in name else set()
     ours, theirs = (one.strategy.cellular.model_dump() for one in (recipe, table))
     assert {key for key in ours if ours[key] != theirs[key]} <= free
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+def test_a_paper_grid_is_table_1_as_printed(n: int) -> None:
+    recipe = load(f"mnist-cellular-{n}x{n}-paper")
+    cellular = recipe.strategy.cellular
+    assert (recipe.train.budget, recipe.train.batch, recipe.train.skip_d) == ("200epochs", 100, 1)
+    assert (recipe.nets.latent, recipe.optim.lr_g, recipe.optim.lr_d) == (64, 2e-4, 2e-4)
+    for net in (recipe.nets.generator, recipe.nets.discriminator):
+        assert (net.name, net.settings["hidden"], net.settings["activation"]) == ("mlp", [256, 256], "tanh")
+    assert (cellular.grid, cellular.population, cellular.tournament) == ([n, n], 1, 2)
+    mutation = cellular.mutation
+    assert (mutation.learning_rate, mutation.strength, mutation.probability) == ("reference", 1e-4, 0.5)
+    assert (cellular.mixing.sigma, cellular.mixing.keep, recipe.loss.r1_weight) == (0.01, "last", 0.0)
+
+
+def test_the_grids_have_the_penalty_that_ends_their_decay_and_keep_the_last_iteration() -> None:
+    for n in (2, 3, 4, 5):
+        recipe = load(f"mnist-cellular-{n}x{n}")
+        assert recipe.loss.r1_weight == 1.0 and recipe.strategy.cellular.mixing.keep == "last"
+        assert f"mnist-cellular-{n}x{n}-paper" in text(f"mnist-cellular-{n}x{n}")
 
 
 def test_the_ablation_is_selection_times_communication() -> None:

@@ -19,9 +19,15 @@ from ganherd.util.registry import STRATEGIES
 STORED = json.loads(Path(__file__).with_name("preset_digests.json").read_text())  # of the time before families
 
 
+# Settings of nets that came later, with the value by which they change nothing.
+LATER = {"packing": 1, "minibatch_std": 0, "growth": 8, "smallest": 4, "flat_blocks": 0}
+
+
 def flat(data: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     values: dict[str, Any] = {}
     for key, value in data.items():
+        if key == "settings" and isinstance(value, dict):
+            value = {name: one for name, one in value.items() if name not in LATER or one != LATER[name]}
         deeper = isinstance(value, dict) and value and key not in ("settings", "weights", "first")
         values |= flat(value, f"{prefix}{key}.") if deeper else {prefix + key: value}
     return values

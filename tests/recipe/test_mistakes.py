@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import assume, given
@@ -220,11 +221,33 @@ def test_a_graph_needs_a_gpu(tmp_path: Path) -> None:
     assert load({"engine": {"name": "graph", "device": "cuda"}}).engine.name == "graph"
 
 
-def test_a_swap_is_never_asynchronous(tmp_path: Path) -> None:
-    said = mistake("strategy:\n  name: gap\n  gap:\n    exchange: async", tmp_path)
-    assert said.startswith("recipe.yaml line 4: strategy.gap has no exchange: a swap takes two")
-    said = mistake("strategy:\n  name: gap\n  cellular: {exchange: async}", tmp_path)
-    assert "strategy.cellular has no effect with strategy.name gap" in said
+def test_settings_of_a_grid_that_have_no_effect_or_do_not_fit_are_refused(tmp_path: Path) -> None:
+    def said(**cellular: Any) -> str:
+        grid = {"strategy": {"name": "cellular", "cellular": cellular}}
+        with pytest.raises(UserError) as refused:
+            load({"data": {"partition": "all"}, "loss": {"name": "non-saturating"}, **grid})
+        return str(refused.value)
+
+    key = "strategy.cellular"
+    for name, value in (("offspring", 4), ("opponents", "partner"), ("max_age", 2), ("survival", "comma")):
+        assert f"{key}.{name} has no effect with {key}.selection false" in said(selection=False, **{name: value})
+    assert f"{key}.max_age has no effect with {key}.survival comma" in said(survival="comma", max_age=2)
+    assert f"{key}.offspring 2 is fewer than the 3 individuals of a cell" in said(population=3, offspring=2)
+    assert f"{key}.offspring" in said(offspring=65)
+
+
+def test_asynchronous_swaps_have_settings_that_fit(tmp_path: Path) -> None:
+    gap = "strategy:\n  name: gap\n  gap:\n    "
+    message = mistake(f"{gap}staleness: 3", tmp_path)
+    assert message.startswith(
+        "recipe.yaml line 4: strategy.gap.staleness has no effect with strategy.gap.exchange sync"
+    )
+    message = mistake(f"{gap}replay: runs/1", tmp_path)
+    assert message.startswith("recipe.yaml line 4: strategy.gap.replay has no effect with strategy.gap.exchange sync")
+    message = mistake(f"{gap}exchange: async\n    pace: [1, 0.5, 0.5, 1]", tmp_path)
+    assert "strategy.gap.pace simulates members of different speed" in message
+    message = mistake("strategy:\n  name: gap\n  cellular: {exchange: async}", tmp_path)
+    assert "strategy.cellular has no effect with strategy.name gap" in message
 
 
 def test_of_several_mistakes_the_first_in_the_file_is_told(tmp_path: Path) -> None:

@@ -140,7 +140,7 @@ def test_notes_on_networks_are_below_the_scores(make_run: MakeRun, fakes: Any) -
     (run.path / "scores.json").write_text(json.dumps({"scores": {"fid": {"value": 5.0, **facts, "interval": span}}}))
     _, outline = page(run, data)
     assert "inception-2015-12-05: resizing bilinear to 299 × 299." in outline.text
-    assert "95 % 4.000 to 6.000 (bootstrap)" in outline.text
+    assert "interval: bootstrap" in outline.text and "95 % 4.000 to 6.000" not in outline.text
 
 
 def with_pictures(folder: Path, step: int, captions: dict[str, str]) -> None:

@@ -109,6 +109,22 @@ def test_curves_have_exact_values_zoom_a_band_and_a_log_axis(
     expect(place.locator("p.small")).to_contain_text("discriminator loss")
 
 
+def test_curves_begin_with_variety_unless_a_score_has_enough_points(
+    shown_runs: Path, tmp_path: Path, visit: Visit
+) -> None:
+    run = Path(shutil.copytree(shown_runs / "classes", tmp_path / "classes"))
+    last = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]["step"]
+    others = [
+        line for line in (run / "events.jsonl").read_text().splitlines() if json.loads(line)["event"] != "checkpoint"
+    ]
+    for points, figure in ((7, "spread"), (8, "distance")):
+        saved = [{"event": "checkpoint", "step": last * (i + 1) // 8, "score": 1.0 / (i + 1)} for i in range(points)]
+        (run / "events.jsonl").write_text("\n".join([*others, *map(json.dumps, saved)]) + "\n")
+        tab = wait(visit(report.write(run, output=tmp_path / f"{points}.html").as_uri()))
+        expect(tab.locator("#course-curves").get_by_label("Figure")).to_have_value(figure)
+        assert tab.locator("#course-curves option").count() > 2
+
+
 def test_tables_are_sorted_by_click_and_by_keyboard(pages: dict[str, str], visit: Visit) -> None:
     tab = wait(visit(pages["classes"]))
     head = tab.locator("#members th", has_text="generator loss")

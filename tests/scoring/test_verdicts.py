@@ -13,11 +13,13 @@ import pytest
 from score_fixtures import FakeDataset
 
 import verdict_data
+from ganherd import scoring
 from ganherd.api import ScoreFinisher
 from ganherd.data.dataset import load
 from ganherd.features.material import ScoringContext
 from ganherd.features.real_features import RealFeatures
 from ganherd.mixture import mixture
+from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EventRecord
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, read_verdict
@@ -324,6 +326,26 @@ def test_a_run_that_cannot_be_judged_still_finishes_with_its_scores(
     assert "no verdict: there is nothing to judge" in lines
     content = json.loads(folder.scores_path.read_text())
     assert "diversity" in content["scores"] and "verdict" not in content
+
+
+def test_a_metric_that_cannot_be_loaded_costs_neither_the_run_nor_its_other_scores(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = scoring.known_metrics
+
+    def refuse(*words: Any, more: Any = (), **settings: Any) -> list[str]:
+        if more:
+            raise UserError("the metric memorisation cannot be loaded.")
+        return known(*words, **settings)
+
+    monkeypatch.setattr("ganherd.scoring.known_metrics", refuse)
+    folder, lines = RunFolder(_copy(run, tmp_path)), list[str]()
+    recipe = recipe_file.load(folder.recipe, ["run.metrics=[memorisation]"])
+    ScoreFinisher().on_mixture(Product(folder, recipe, load(recipe.data), mixture.load(folder.path), lines.append))
+    assert "run.metrics are not scored: the metric memorisation cannot be loaded." in lines
+    content = json.loads(folder.scores_path.read_text())
+    assert content["scores"]["skipped"] == {"memorisation": "the metric memorisation cannot be loaded"}
+    assert "diversity" in content["scores"] and "verdict" in content
 
 
 def test_check_computes_what_is_missing_and_stores_it(run: Path, tmp_path: Path, cli: Any) -> None:

@@ -16,8 +16,10 @@ import ganherd
 from ganherd.mixture.mixture import Mixture
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
-from ganherd.sweep import halving, run_sweep, sweep_record
+from ganherd.sweep import halving, run_sweep, sweep_plan, sweep_record
+from ganherd.sweep.optuna_sampler import propose_round
 from ganherd.sweep.run_sweep import SweepRequest, sweep
+from ganherd.sweep.search_space import parse_dimension
 from ganherd.training import loop
 from ganherd.training.setup import member_settings
 from ganherd.util.errors import Interrupted, UserError
@@ -45,8 +47,8 @@ def recipe(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def request(recipe: str, *vary: str, **settings: Any) -> SweepRequest:
-    asked = {"budget": "6steps", "score": "kid", "samples": 30, **settings}
-    return SweepRequest(recipe, vary, **asked)
+    chosen = {"budget": "6steps", "score": "kid", "samples": 30, **settings}
+    return SweepRequest(recipe, vary, **chosen)
 
 
 def weights(mixture: Mixture, replica: int = 0) -> list[torch.Tensor]:
@@ -60,9 +62,11 @@ def test_each_trial_equals_the_same_settings_trained_alone(recipe: str, tmp_path
     """Promise 1, for every setting that trials may differ in, with two seeds."""
     trials: list[dict[str, Any]] = [
         {"optim.lr_g": 1e-4, "optim.lr_d": 1e-3, "loss.name": "hinge", "loss.gp_weight": 5.0, "loss.r1_weight": 0.0,
-         "optim.beta1": 0.0, "optim.beta2": 0.9, "train.ema": None, "train.augment_probability": 1.0, "train.input_noise": 0.0},
+         "optim.beta1": 0.0, "optim.beta2": 0.9, "train.ema": None, "train.augment_probability": 1.0, "train.input_noise": 0.0,
+         "nets.discriminator.dropout": 0.0},
         {"optim.lr_g": 5e-4, "optim.lr_d": 1e-4, "loss.name": "wasserstein-gp", "loss.gp_weight": 10.0, "loss.r1_weight": 1.0,
-         "optim.beta1": 0.5, "optim.beta2": 0.99, "train.ema": 0.9, "train.augment_probability": 0.3, "train.input_noise": 0.1},
+         "optim.beta1": 0.5, "optim.beta2": 0.99, "train.ema": 0.9, "train.augment_probability": 0.3, "train.input_noise": 0.1,
+         "nets.discriminator.dropout": 0.3},
     ]  # fmt: skip
     base = yaml.safe_load(Path(recipe).read_text())
     together = ganherd.train(
@@ -81,15 +85,15 @@ def test_each_trial_equals_the_same_settings_trained_alone(recipe: str, tmp_path
 
 
 def test_the_better_half_goes_on_and_equals_itself_alone(recipe: str, tmp_path: Path) -> None:
-    found = sweep(request(recipe, RATES), tmp_path / "out", quiet=True)
-    assert found.is_finished and found.steps == [(3, 6), (6, 4)]
-    first, last = found.rungs
-    kept = sorted(sorted(range(6), key=lambda t: run_sweep.cost_of(first.scores[t].value, "kid"))[:4])
-    assert first.left == kept == [score.trial for score in last.scores] and len(first.scores) == 6
-    assert sweep_record.read(tmp_path / "out") == found
+    record = sweep(request(recipe, RATES), tmp_path / "out", quiet=True)
+    assert record.is_finished and record.steps == [(3, 6), (6, 4)]
+    first, last = record.rungs
+    better = sorted(sorted(range(6), key=lambda t: sweep_plan.cost_of(first.scores[t].value, "kid"))[:4])
+    assert first.left == better == [score.trial for score in last.scores] and len(first.scores) == 6
+    assert sweep_record.read(tmp_path / "out") == record
     mixture = ganherd.load(tmp_path / "out" / "run-00")
-    for trial, steps in [(kept[0], 6), (next(t for t in range(6) if t not in kept), 3)]:
-        rate = found.trials[trial]["optim.lr_g"]
+    for trial, steps in [(better[0], 6), (next(t for t in range(6) if t not in better), 3)]:
+        rate = record.trials[trial]["optim.lr_g"]
         settings = [f"optim.lr_g={rate}", f"train.budget={steps}steps", "run.repair.policy=tell"]
         alone = ganherd.train(recipe, settings, run=tmp_path / f"alone-{trial}", quiet=True, finishers=())
         pairs = zip(weights(mixture, trial), weights(alone.mixture), strict=True)
@@ -122,9 +126,9 @@ def test_a_stopped_sweep_continues_and_finds_the_same(
 
 
 def test_other_nets_train_in_runs_of_their_own_and_are_ranked_together(recipe: str, tmp_path: Path) -> None:
-    found = sweep(request(recipe, "train.batch=4,8", "optim.lr_g=1e-4,1e-2"), tmp_path / "out", quiet=True)
-    assert [group.trials for group in found.groups] == [[0, 1], [2, 3]]
-    assert [score.trial for score in found.rungs[-1].scores] == [0, 1, 2, 3]
+    record = sweep(request(recipe, "train.batch=4,8", "optim.lr_g=1e-4,1e-2"), tmp_path / "out", quiet=True)
+    assert [group.trials for group in record.groups] == [[0, 1], [2, 3]]
+    assert [score.trial for score in record.rungs[-1].scores] == [0, 1, 2, 3]
     batches = [
         ganherd.recipe.recipe_file.load(tmp_path / "out" / run / "recipe.yaml").train.batch
         for run in ("run-00", "run-01")
@@ -133,9 +137,9 @@ def test_other_nets_train_in_runs_of_their_own_and_are_ranked_together(recipe: s
 
 
 def test_a_trial_that_breaks_does_not_harm_the_others(recipe: str, tmp_path: Path) -> None:
-    asked = request(recipe, "optim.lr_g=1e-4,1e200", overrides=["engine.name=fused"])
-    found = sweep(asked, tmp_path / "out", quiet=True)
-    good, broken = found.rungs[-1].scores
+    wanted = request(recipe, "optim.lr_g=1e-4,1e200", overrides=["engine.name=fused"])
+    record = sweep(wanted, tmp_path / "out", quiet=True)
+    good, broken = record.rungs[-1].scores
     assert good.value is not None and broken.value is None and broken.why
 
 
@@ -190,7 +194,7 @@ def test_the_work_to_set_up_trials_grows_with_their_number(recipe: str, monkeypa
         return with_setting(self, *values)
 
     def work(trials: int) -> int:
-        _, (planned,) = run_sweep.plan(request(recipe, "optim.lr_g=1e-5..1e-2", trials=trials))
+        _, (planned,) = sweep_plan.plan(request(recipe, "optim.lr_g=1e-5..1e-2", trials=trials))
         calls.clear()
         member_settings.settings_of(planned, 3)
         return len(calls)
@@ -225,7 +229,7 @@ def test_a_second_process_changes_nothing_of_a_sweep_that_runs(recipe: str, tmp_
 
 
 def test_halving_waits_if_members_meet_in_any_of_the_runs(recipe: str) -> None:
-    record, _ = run_sweep.plan(
+    record, _ = sweep_plan.plan(
         request(recipe, "strategy.name=independent,gap", overrides=["data.partition=all", "herd.members=2"])
     )
     assert not record.halves
@@ -266,3 +270,96 @@ def test_a_strangers_sweep_imports_nothing(cli, recipe: str, monkeypatch: pytest
     with pytest.raises(UserError, match="evil"):
         sweep(request(recipe, "optim.lr_g=1e-4,1e-3"), Path("out"), quiet=True)
     assert not Path("harm").exists()
+
+
+def test_optuna_proposes_rounds_from_scores_and_a_stopped_sweep_finds_the_same(
+    recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("optuna")
+    wanted = request(
+        recipe,
+        "optim.lr_g=1e-5..1e-1",
+        "loss.name=hinge,minimax",
+        trials=7,
+        budget="3steps",
+        sampler="optuna",
+        rounds=3,
+    )
+    whole = sweep(wanted, tmp_path / "whole", quiet=True)
+    assert whole.is_finished and [len(scores) for scores in whole.round_scores] == [3, 2, 2]
+    assert [group.trials for group in whole.groups] == [[0, 1, 2], [3, 4], [5, 6]]
+    assert len({str(trial) for trial in whole.trials}) == 7
+    assert whole.trials[:3] == sweep_plan.plan(request(recipe, *wanted.vary, trials=3))[0].trials
+    train_to, stops = run_sweep._train_to, [1, 2]
+
+    def stop(state: Any, group: Any, *rest: Any) -> None:
+        if stops and group.run == f"run-0{stops[0]}":
+            stops.pop(0)
+            raise Interrupted("stopped")
+        train_to(state, group, *rest)
+
+    monkeypatch.setattr(run_sweep, "_train_to", stop)
+    for _ in range(2):
+        with pytest.raises(Interrupted):
+            sweep(wanted, tmp_path / "parts", quiet=True)
+    parts = run_sweep.resume(tmp_path / "parts", quiet=True)
+    assert parts.trials == whole.trials and parts.rungs == whole.rungs
+    other = sweep_plan.plan(
+        wanted, [[entry.model_copy(update={"value": 1.0 / (1 + entry.trial)}) for entry in whole.round_scores[0]]]
+    )
+    assert other[0].trials[3:] != whole.trials[3:5]
+
+
+@pytest.mark.parametrize(("trials", "rounds"), [(4, 2), (6, 3), (7, 3), (8, 4), (40, 4)])
+def test_few_trials_make_fewer_rounds(recipe: str, trials: int, rounds: int) -> None:
+    pytest.importorskip("optuna")
+    wanted = request(recipe, "optim.lr_g=1e-5..1e-1", trials=trials, sampler="optuna")
+    assert sweep_plan.plan(wanted)[0].rounds == rounds
+
+
+def test_any_seed_proposes_a_round() -> None:
+    pytest.importorskip("optuna")
+    dimension = parse_dimension("optim.lr_g=1e-5..1e-1")
+    assert propose_round([dimension], [{"optim.lr_g": 1e-3}], {0: 1.0}, 2, seed=10**12, number=1)
+
+
+def test_a_herd_of_several_per_class_saves_no_sprites_of_many_members(recipe: str) -> None:
+    wanted = request(recipe, "optim.lr_g=1e-5..1e-1", trials=9, seeds=10, overrides=["herd.per_class=3"])
+    (planned,) = sweep_plan.plan(wanted)[1]
+    assert planned.run.sprites == 0
+
+
+def test_a_step_of_a_few_members_measures_a_large_herd(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from ganherd.herd.engine import autotune
+    from ganherd.training.setup.assemble import assemble
+
+    _, (planned,) = sweep_plan.plan(request(recipe, "optim.lr_g=1e-5..1e-2", trials=6))
+    herd = assemble(planned).herd
+    assert autotune.measured_members(herd) is herd
+    monkeypatch.setattr(autotune, "_MOST_MEASURED", 5)
+    few = autotune.measured_members(herd)
+    assert few.num_members == 5 < herd.num_members
+    plan = autotune._candidates(herd, planned.engine)[0]
+    assert autotune.measure_rate(few, plan, 1e-9) > 0
+
+
+def test_messages_name_the_options_of_a_sweep(cli, recipe: str) -> None:
+    def sentence(*words: str) -> str:
+        return cli("sweep", recipe, "--budget", "4steps", *words).sentence
+
+    assert sentence("--vary", "optim.lrg=1e-4,1e-3").startswith("--vary optim.lrg=1e-4,1e-3: unknown key 'optim.lrg'")
+    assert sentence("--vary", "train.batch=0,8").startswith("--vary train.batch=0,8: train.batch must be")
+    assert sentence("--vary", "optim.lr_g=-1,2").startswith("--vary: optim.lr_g cannot be -1")
+    assert "herd.members is 5" in sentence("--vary", "herd.members=5,6") and not Path("sweeps").exists()
+    for_optuna = ("--vary", "train.ema=0.1..0.9", "--sampler", "optuna")
+    assert "2 to 3 rounds" in sentence(*for_optuna, "--trials", "6", "--rounds", "4")
+    assert sentence(*for_optuna, "--trials", "3") == "--sampler optuna needs at least 4 trials: raise --trials."
+    resumed = cli("sweep", "--resume", "out", "--sampler", "optuna").sentence
+    assert resumed == "--sampler is recorded in the sweep: leave it out with --resume."
+    for option, *value in (("--seeds", "3"), ("--score", "kid"), ("-n", "50"), ("--seed", "7"), ("--no-halving",)):
+        message = cli("sweep", "--resume", "out", option, *value).sentence
+        assert message == f"{option} is recorded in the sweep: leave it out with --resume."
+    assert "choose even or optuna" in sentence("--vary", "train.ema=0.1..0.9", "--sampler", "tpe")
+    Path("full").mkdir()
+    with RunFolder("full").lock():
+        assert "choose another -o" in sentence("--vary", "optim.lr_g=1e-4,1e-3", "-o", "full")

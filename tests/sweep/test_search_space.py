@@ -28,6 +28,14 @@ def test_ranges_of_whole_numbers_give_whole_numbers() -> None:
     assert all(isinstance(one, int) and 4 <= one <= 64 for one in batches) and len(set(batches)) == len(batches)
 
 
+def test_trials_that_repeat_are_proposed_once_and_a_resumed_sweep_proposes_the_same() -> None:
+    batch = [parse_dimension("train.batch=4..8")]
+    few = propose(batch, 16)
+    assert sorted(str(one["train.batch"]) for one in few) == ["4", "5", "6", "7", "8"]
+    assert propose(batch, len(few)) == few  # a resume knows only how many there are
+    assert len(propose([*batch, parse_dimension("optim.lr_g=1e-5..1e-2")], 16)) == 16
+
+
 def test_settings_of_members_train_in_one_run_and_others_in_runs_of_their_own() -> None:
     assert split({"optim.lr_g": 0.1, "train.batch": 8}) == ({"optim.lr_g": 0.1}, {"train.batch": 8})
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ganherd.api.products import PictureFinisher, ReportFinisher, ScoreFinisher
+from ganherd.api.products import MemberWeightFinisher, PictureFinisher, ReportFinisher, ScoreFinisher
 from ganherd.api.request import TrainingRequest
 from ganherd.api.run import Run
 from ganherd.recipe.schema import Recipe
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
 
 __all__ = [
-    "FINISHERS", "Interrupted", "PictureFinisher", "Recipe", "ReportFinisher", "Run", "ScoreFinisher", "UserError",
-    "load", "open", "resume", "runs", "train",
+    "FINISHERS", "Interrupted", "MemberWeightFinisher", "PictureFinisher", "Recipe", "ReportFinisher", "Run", "ScoreFinisher",
+    "UserError", "load", "open", "resume", "runs", "train",
 ]  # fmt: skip
 
-FINISHERS: tuple[Finisher, ...] = (PictureFinisher(), ScoreFinisher(), ReportFinisher())
+FINISHERS: tuple[Finisher, ...] = (MemberWeightFinisher(), PictureFinisher(), ScoreFinisher(), ReportFinisher())
 
 
 def train(

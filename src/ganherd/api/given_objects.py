@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.data.readers import in_memory
+from ganherd.data.samples.python_items import is_python_dataset
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
+from ganherd.util.meter import ProgressBar
 from ganherd.util.objects.memory_objects import MemoryObject, fingerprint, is_in_memory, label_of
 
 _ROLES = ("generator", "discriminator")
@@ -26,8 +28,8 @@ class GivenObjects:
     held: list[MemoryObject] = field(default_factory=list)
 
     @classmethod
-    def of(cls, nets: Any = None, data: Any = None) -> GivenObjects:
-        """Name what the user gives as nets and data.
+    def of(cls, nets: Any = None, data: Any = None, quiet: bool = True) -> GivenObjects:
+        """Name what the user gives as nets and data. Unless `quiet`, show the progress of reading a data set.
 
         Raises:
             UserError: It is neither.
@@ -40,7 +42,8 @@ class GivenObjects:
         elif isinstance(data, str | os.PathLike):
             given.sections["data"] = {"source": os.fspath(data)}
         elif data is not None:
-            given.held.append(in_memory.hold(data))
+            with ProgressBar("items read", quiet or not is_python_dataset(data)) as bar:
+                given.held.append(in_memory.hold(data, bar.at))
             given.sections["data"] = {"source": given.held[-1].name}
         return given
 

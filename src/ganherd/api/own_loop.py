@@ -27,7 +27,7 @@ from ganherd.training.setup import preflight
 from ganherd.training.setup.assemble import put_together
 from ganherd.training.setup.member_data import MemberData
 from ganherd.util import files, tensor_file
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, whole_number
 
 StateDict = Mapping[str, Tensor]
 _STEP = "step"  # the name of the number of steps in a saved state
@@ -95,6 +95,10 @@ class Herd:
             UserError: A setting is wrong, or the nets cannot be trained correctly.
         """
         _check_arguments(engine, sections)
+        members, classes = whole_number("members", members, 1), whole_number("classes", classes, 0)
+        if isinstance(shape, str) or not isinstance(shape, Sequence) or not len(shape):
+            raise UserError(f"shape must be the shape of one sample, such as (1, 28, 28), not {shape!r}.")
+        shape = tuple(whole_number("each number of shape", number, 1) for number in shape)
         self._given = GivenObjects.of((generator, discriminator))  # holds the classes
         self.recipe = recipe_file.load(
             {
@@ -162,10 +166,10 @@ class Herd:
     def _batch(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
         """Return a batch of all members on the device: x [N, B, …] and y [N, B]."""
         count, dtype = len(self), self._herd.state["g.params"].dtype
-        x = torch.as_tensor(x)
+        x = _as_tensor("a batch", x)
         if tuple(x.shape[1:]) == self._shape and x.dim() == len(self._shape) + 1:
             x = x.expand(count, *x.shape)
-            y = None if y is None else torch.as_tensor(y).expand(count, -1)
+            y = None if y is None else _as_tensor("y", y).expand(count, -1)
         if x.dim() != len(self._shape) + 2 or x.shape[0] != count or tuple(x.shape[2:]) != self._shape:
             wanted = " × ".join(map(str, self._shape))
             raise UserError(
@@ -182,7 +186,7 @@ class Herd:
             if self._classes or self._herd.g.takes_label or self._herd.d.takes_label:
                 raise UserError("this herd has labels: give them as y.")
             return x, torch.zeros(x.shape[:2], dtype=torch.int64, device=x.device)
-        y = torch.as_tensor(y)
+        y = _as_tensor("y", y)
         if y.is_floating_point():
             raise UserError("y has fractions: give the numbers of classes.")
         y = y.to(self._herd.device, torch.int64)
@@ -305,6 +309,14 @@ class Herd:
 
     def __repr__(self) -> str:
         return f"<Herd of {len(self)} members, step {self.step_count:,}, {self._plan.name} on {self._plan.device}>"
+
+
+def _as_tensor(name: str, value: Any) -> Tensor:
+    """Return an array or a tensor as a tensor."""
+    try:
+        return torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError):
+        raise UserError(f"{name} must be a tensor or an array of numbers, not a {type(value).__name__}.") from None
 
 
 def _check_arguments(engine: str, sections: Mapping[str, Mapping[str, Any]]) -> None:

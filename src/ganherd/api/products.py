@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ganherd.features.material import MetricSkipped
 from ganherd.mixture.sampling import heading
 from ganherd.runs.records import plain
 from ganherd.runs.results.verdict_record import VERDICT
@@ -16,6 +17,27 @@ from ganherd.util.errors import UserError
 from ganherd.util.files import atomic_write
 from ganherd.viz import pictures
 from ganherd.viz.sheets import draw_samples
+
+
+class MemberWeightFinisher(Finisher):
+    """Weigh the members of each class by a score, if classes have several members. Grids have weighed theirs already."""
+
+    def on_mixture(self, product: Product) -> None:
+        by, herd = product.recipe.run.member_weights, product.recipe.herd
+        is_one_gan = product.recipe.strategy.settings.is_one_gan
+        if herd.per_class == 1 or by == "equal" or product.mixture.neighbourhoods is not None or is_one_gan:
+            return
+        from ganherd.scoring.member_weights import weigh_members
+
+        try:
+            weighed = weigh_members(product.mixture, product.dataset, by)
+        except (UserError, MetricSkipped) as error:
+            product.log(f"Members of each class keep equal weights: {error}")
+            return
+        product.mixture = weighed.mixture
+        product.mixture.save(product.folder.mixture)
+        change = f"{weighed.before:.4g} with equal weights, {weighed.after:.4g} with these"
+        product.log(f"Members of each class weighted by {by} (mean over classes: {change}).")
 
 
 class PictureFinisher(Finisher):
@@ -64,12 +86,21 @@ class ScoreFinisher(Finisher):
         from ganherd.scoring.verdicts.run_verdict import judge_contexts
 
         contexts = scoring.contexts(product.mixture, product.dataset, progress=product.log)
+        more = product.recipe.run.metrics
+        names, skipped = scoring.known_metrics(None, dataset=product.dataset), {}
         try:
-            names = scoring.known_metrics(None, dataset=product.dataset)
+            names = scoring.known_metrics(None, dataset=product.dataset, more=more)
+        except UserError as error:
+            product.log(f"run.metrics are not scored: {error}")
+            more_names = [entry if isinstance(entry, str) else entry.name for entry in more]
+            skipped = dict.fromkeys(more_names, str(error).rstrip("."))
+        try:
             product.scores = scoring.score_contexts(contexts, names)
         except UserError as error:  # for example, a member was left NaN by policy
             product.log(f"not scored: {error}")
-            product.scores = {"skipped": dict.fromkeys(scoring.known_metrics(None), str(error).rstrip("."))}
+            product.scores = {"skipped": dict.fromkeys(names, str(error).rstrip("."))}
+        if skipped:
+            product.scores = {**product.scores, "skipped": {**product.scores.get("skipped", {}), **skipped}}
         content: dict[str, Any] = {"scores": product.scores}
         try:
             content[VERDICT] = judge_contexts(contexts, product.folder).as_json()

@@ -51,7 +51,7 @@ class TrainingRequest:
                 f"the recipe is a {type(source).__name__}: give the name of one, a file, a mapping or a ganherd.Recipe."
             )
         check_overrides(overrides)
-        given = GivenObjects.of(nets, data)
+        given = GivenObjects.of(nets, data, quiet)
         if isinstance(source, dict) and "nets" in source:
             source = {**source, "nets": given.name_nets(source["nets"])}
         if given.held and detect(os.environ) != "local":

@@ -25,7 +25,8 @@ from ganherd.util.errors import UserError
 from ganherd.util.paths import from_here
 
 if TYPE_CHECKING:
-    from ganherd.mixture.mixture import Mixture, Samples
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.mixture.samples import Samples
     from ganherd.training.callbacks import Callback
     from ganherd.training.finish import Finisher
 
@@ -174,7 +175,7 @@ class Run:
 
         Args:
             budget: The new length of the whole run, such as 5000steps, or what is added to it: +200steps.
-            overrides: Settings that may differ: train.budget, run.scores and data.source.
+            overrides: Settings that may differ: train.budget, run.scores, run.metrics and data.source.
             nets: The nets of the run, if they were defined in a notebook or a function and this process does not have them.
             data: The data of the run, if it was given as arrays and this process does not have them.
             callbacks: Objects whose hooks are called; None: those that this object was created with.
@@ -185,7 +186,7 @@ class Run:
         from ganherd.training import session
 
         if nets is not None or data is not None:
-            given = GivenObjects.of(nets, data)
+            given = GivenObjects.of(nets, data, quiet)
             given.check(self.recipe, self.path)
             self._given = GivenObjects({**self._given.sections, **given.sections}, [*self._given.held, *given.held])
         if callbacks is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,17 @@ class Case:
     loss: str
     sizes: tuple[int, ...]  # numbers of members on a GPU
     cpu_sizes: tuple[int, ...]
+    generator: Mapping[str, object] = field(default_factory=dict)  # settings of the net
+    discriminator: Mapping[str, object] = field(default_factory=dict)
+
+
+def _wide(generator: int, discriminator: int, batch: int) -> Case:
+    """Return the case of one residual GAN of SNGAN's form with these widths."""
+    return Case(
+        f"residual nets of one width ({generator} and {discriminator}) at 32 px, spectral norm, batch {batch}, hinge",
+        "residual", (3, 32, 32), 128, batch, "hinge", (1,), (1,),
+        {"width": generator, "growth": 1}, {"width": discriminator, "growth": 1, "smallest": 8, "flat_blocks": 2},
+    )  # fmt: skip
 
 
 CASES: dict[str, Case] = {
@@ -53,6 +64,9 @@ CASES: dict[str, Case] = {
         "the residual nets for one class (32 px, spectral norm), batch 64, hinge",
         "residual", (3, 32, 32), 128, 64, "hinge", (1, 10, 100), (1, 2),
     ),
+    "wide": _wide(256, 128, 64),
+    "wide-batch": _wide(256, 128, 256),
+    "wider": _wide(384, 256, 256),
     "small": Case(
         "the default's nets (8 px), batch 64, gradient penalty",
         "small", (1, 8, 8), 32, 64, "wasserstein-gp", (1, 10, 100), SEVERAL,
@@ -78,7 +92,11 @@ def recipe_of(case: Case, members: int, source: Path | str, device: str, precisi
     settings: dict[str, Any] = {
         "data": {"source": str(source), "partition": "all", "holdout": 0.0},
         "herd": {"members": members},
-        "nets": {"generator": case.net, "discriminator": case.net, "latent": case.latent},
+        "nets": {
+            "generator": {"name": case.net, **case.generator},
+            "discriminator": {"name": case.net, **case.discriminator},
+            "latent": case.latent,
+        },
         "loss": {"name": case.loss},
         "train": {"batch": case.batch, "n_critic": 1, "precision": precision},
         "engine": {"device": device},

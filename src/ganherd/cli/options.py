@@ -15,7 +15,7 @@ from ganherd.cli.completion import complete_run, complete_setting
 from ganherd.util.errors import UserError
 from ganherd.util.plugin_leave import trusting_plugins
 from ganherd.util.terminal.screen import Block, Line, Styled, show_screen
-from ganherd.util.text import say, show
+from ganherd.util.text import say, show, split_values
 
 if TYPE_CHECKING:
     from ganherd.runs.results.verdict_record import VerdictRecord
@@ -93,12 +93,12 @@ def examples(*lines: str) -> str:
 
 
 def names(text: str | None) -> list[str] | None:
-    """Split names at commas; None stays None.
+    """Split names at commas that are not inside of brackets; None stays None.
 
-    >>> names("fid, kid"), names(None)
-    (['fid', 'kid'], None)
+    >>> names("fid, contrast(window=3, best=1)"), names(None)
+    (['fid', 'contrast(window=3, best=1)'], None)
     """
-    return [name.strip() for name in text.split(",")] if text else None
+    return [name.strip() for name in split_values(text)] if text else None
 
 
 def numbers(option: str, text: str, example: str) -> tuple[int, ...]:

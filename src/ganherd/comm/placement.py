@@ -29,9 +29,9 @@ def place(
     Args:
         members: The number of members in one replica.
         ranks: The number of ranks.
-        replicas: The number of replicas.
+        replicas: The number of replicas; or of all classes of all replicas, if members only meet within their class.
         grid: Rows and columns of the torus of cells, if neighbours on it meet. The cells of a rank are then a rectangle,
-            unless blocks of consecutive cells balance the work better.
+            unless blocks of consecutive cells balance the work better, or there are at least as many replicas as ranks.
         together: This many consecutive members stay on one rank, e.g. the individuals of a cell.
         weights: The speed of each rank; ranks of different speed get blocks of consecutive cells.
 
@@ -41,12 +41,12 @@ def place(
     if members % together:
         raise ValueError(f"{members} members are not whole groups of {together}")
     cells = members // together
-    if grid is None or weights is not None:
+    if grid is not None and grid[0] * grid[1] != cells:
+        raise ValueError(f"{cells} cells do not lie on a grid of {grid[0]} × {grid[1]}")
+    if grid is None or weights is not None or replicas >= ranks:  # Blocks in order cut few replicas.
         counts = shares(cells * replicas, [1.0] * ranks if weights is None else weights)
         cells_by_rank: Sequence[Iterable[int]] = _in_order(counts)
     else:
-        if grid[0] * grid[1] != cells:
-            raise ValueError(f"{cells} cells do not lie on a grid of {grid[0]} × {grid[1]}")
         cells_by_rank = _on_grids(*grid, ranks, replicas)
     members_by_rank = [[cell * together + j for cell in sorted(own) for j in range(together)] for own in cells_by_rank]
     return Placement(tuple(map(tuple, members_by_rank)))

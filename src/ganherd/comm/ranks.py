@@ -61,11 +61,16 @@ class Ranks:
         from ganherd.comm.placement import place
 
         grid, together = recipe.strategy.settings.torus, recipe.strategy.settings.group_size
-        replicas, speeds = recipe.herd.replicas, None if weights is None else list(weights)
-        placed = place(members, job.world_size, replicas=replicas, grid=grid, together=together, weights=speeds)
+        speeds = None if weights is None else list(weights)
+        # The members of a class meet like those of a replica, so a class is placed like one.
+        group_members = recipe.herd.per_class if recipe.herd.per_class > 1 else members
+        replicas = recipe.herd.replicas * members // group_members
+        placed = place(group_members, job.world_size, replicas=replicas, grid=grid, together=together, weights=speeds)
         while speeds and not placed.ranks[0]:  # The first rank writes the run, so it must not be a spare.
             speeds[0] = 2 * speeds[0] or min(speed for speed in speeds if speed)
-            placed = place(members, job.world_size, replicas=replicas, grid=grid, together=together, weights=speeds)
+            placed = place(
+                group_members, job.world_size, replicas=replicas, grid=grid, together=together, weights=speeds
+            )
         busy = [rank for rank, own in enumerate(placed.ranks) if own]
         placement = Placement(tuple(placed.ranks[rank] for rank in busy))
         return Ranks(job, job.new_group(busy), placement, placed.ranks, None if weights is None else tuple(weights))

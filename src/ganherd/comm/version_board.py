@@ -33,7 +33,13 @@ class VersionBoard:
     """
 
     def __init__(
-        self, comm: Communicator, placement: Placement, wanted: Sequence[Sequence[int]], tensors: State, bound: int
+        self,
+        comm: Communicator,
+        placement: Placement,
+        wanted: Sequence[Sequence[int]],
+        tensors: State,
+        bound: int,
+        ahead: int | None = None,
     ) -> None:
         """Set up the channels between this rank and its peers.
 
@@ -42,8 +48,10 @@ class VersionBoard:
             placement: The members of each rank.
             wanted: The members that each rank takes.
             tensors: The tensors that are published of a member; only names, types and shapes matter.
-            bound: The largest difference between a version that is taken and the version that this rank publishes.
+            bound: The most versions that what is taken may be behind the version that this rank publishes.
+            ahead: The most versions that it may be ahead; None: the same number.
         """
+        self._ahead = bound if ahead is None else ahead
         self._comm, self._bound, self._layout = comm, bound, row_messages.Layout.of(tensors)
         self._routes = row_messages.routes(placement.locations(), wanted, comm.rank)
         self._channels: dict[int, _Channel] = {}
@@ -95,10 +103,10 @@ class VersionBoard:
     def take(self, tensors: State, version: int) -> State:
         """Return copies of the wanted members: this rank's current ones, and the newest received from other ranks.
 
-        Versions of received members differ from `version` by at most `bound`; ranks whose newest version is older are waited for.
+        Versions of received members are at most `bound` behind `version` and `ahead` of it; slower ranks are waited for.
         """
         with self._timed():
-            self._newest_allowed = version + self._bound
+            self._newest_allowed = version + self._ahead
             oldest = max(0, version - self._bound)
             self._wait(lambda: all(each.version >= oldest for each in self._channels.values()))
             self._newest_allowed += 1  # While this rank trains, messages that the next `take` may use can arrive.

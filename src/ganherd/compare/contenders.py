@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ganherd.compare.entry import names_of
 from ganherd.util.errors import UserError
-from ganherd.util.text import shortened
+from ganherd.util.text import shortened, split_values
 
 _OVERRIDE = re.compile(r":(?=[A-Za-z_]\w*(?:\.\w+)*=)")  # a colon that begins an override, and not one of a value
 
@@ -70,7 +70,7 @@ def _varied(text: str) -> tuple[str, list[str]]:
     (('optim.lr_g', ['1e-4', '5e-4']), ('strategy.cellular.grid', ['[2,2]', '[3,3]']))
     """
     key, equals, rest = text.partition("=")
-    values = re.split(r",(?![^\[{]*[\]}])", rest)
+    values = split_values(rest)
     if not key or not equals or len(values) < 2 or not all(value.strip() for value in values):
         raise UserError(f"--vary {text}: give a key of the recipe and at least two values, e.g. optim.lr_g=1e-4,5e-4.")
     return key.strip(), [value.strip() for value in values]

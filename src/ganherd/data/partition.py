@@ -26,20 +26,28 @@ class Partition:
 
 
 def partition(
-    dataset: Dataset, settings: schema.DataConfig, members: int | None, batch: int, seed: int, together: int = 1
+    dataset: Dataset,
+    settings: schema.DataConfig,
+    members: int | None,
+    batch: int,
+    seed: int,
+    together: int = 1,
+    per_class: int = 1,
 ) -> Partition:
     """Return the rows of the members of one replica.
 
     Args:
-        members: Number of members; None: one per class, or 1 if members share the data.
+        members: Number of members; None: `per_class` for each class, or 1 if members share the data.
         batch: Size of a batch; a note names members that have fewer rows.
         seed: Seed of the random fractions (`data.partition: diet`).
         together: Number of consecutive members that see the same random fraction.
+        per_class: Number of consecutive members that see the same class.
     """
     notes: list[str] = []
     if settings.partition == "by-class":
-        rows, label = _by_class(dataset, members, notes), np.arange(len(dataset.labels), dtype=np.int64)
-        who = [f"class {name!r}" for name in dataset.labels]
+        label = np.repeat(np.arange(len(dataset.labels), dtype=np.int64), per_class)
+        of_class = _by_class(dataset, members, per_class, notes)
+        rows, who = [of_class[k] for k in label], [f"class {dataset.labels[k]!r}" for k in label]
     else:
         n = members or 1
         label, who = np.full(n, -1, np.int64), [f"member {k}" for k in range(n)]
@@ -50,7 +58,7 @@ def partition(
             rows = [np.sort(shuffle(len(everything), "diet", seed, k // together)[:keep]) for k in range(n)]
     count = np.array([len(row) for row in rows], np.int64)
     if small := [k for k in range(len(rows)) if count[k] < batch]:
-        some = few([f"{who[k]} has {count[k]}" for k in small], 5)
+        some = few(list(dict.fromkeys(f"{who[k]} has {count[k]}" for k in small)), 5)
         notes.append(
             f"{len(small)} of {len(rows)} members have fewer rows than a batch of {batch} and see some twice: {some}"
         )
@@ -62,7 +70,7 @@ def partition(
     return Partition(index, count, label, tuple(notes))
 
 
-def _by_class(dataset: Dataset, members: int | None, notes: list[str]) -> list[Ints]:
+def _by_class(dataset: Dataset, members: int | None, per_class: int, notes: list[str]) -> list[Ints]:
     """Return the rows of each class, and add a note about rows without a label."""
     classes = len(dataset.labels)
     if not classes:
@@ -70,10 +78,11 @@ def _by_class(dataset: Dataset, members: int | None, notes: list[str]) -> list[I
             f"data.partition is by-class, but {dataset.name} has no labels; "
             f"set data.partition to all or diet, or give labels."
         )
-    if members is not None and members != classes:
+    if members is not None and members != classes * per_class:
+        each = f" with {per_class} members each" if per_class > 1 else ""
         raise UserError(
-            f"herd.members is {members}, but {dataset.name} has {classes} classes and data.partition is by-class; "
-            f"leave herd.members out, or set data.partition to all or diet."
+            f"herd.members is {members}, but {dataset.name} has {classes} classes{each} and data.partition is by-class; "
+            f"leave herd.members out and set herd.per_class, or set data.partition to all or diet."
         )
     rows = [np.flatnonzero(dataset.y == k).astype(np.int64) for k in range(classes)]
     if empty := [dataset.labels[k] for k in range(classes) if not len(rows[k])]:

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 _LAYERS: dict[str, Any] = {  # the settings of a layer are the keyword arguments of its function
     "linear": F.linear, "conv2d": F.conv2d, "conv_transpose2d": F.conv_transpose2d, "leaky_relu": F.leaky_relu,
-    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "add": torch.add, "mul": torch.mul, "matmul": torch.matmul,
+    "tanh": torch.tanh, "sigmoid": torch.sigmoid, "rsqrt": torch.rsqrt, "add": torch.add, "mul": torch.mul, "matmul": torch.matmul,
     "softmax": F.softmax, "permute": torch.permute, "max_pool2d": F.max_pool2d, "slice": torch.narrow,
     "upsample": F.interpolate, "concat": lambda *x, dim: torch.cat(x, dim), "embedding": lambda y, w: w[y],
     "affine": lambda x, gain, shift: x * gain + shift, "reshape": lambda x, shape: x.reshape(len(x), *shape),

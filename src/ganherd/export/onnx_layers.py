@@ -112,6 +112,8 @@ def append_layer(
     match layer:
         case "affine":
             return graph.add("Add", graph.add("Mul", inputs[0], inputs[1]), inputs[2])
+        case "rsqrt":
+            return graph.add("Reciprocal", graph.add("Sqrt", *inputs))
         case "leaky_relu":
             slope = settings["negative_slope"]
             return graph.add("LeakyRelu", *inputs, alpha=slope) if slope else graph.add("Relu", *inputs)

@@ -90,6 +90,9 @@ class _Tracer:
 
     def _convert(self, node: fx.Node) -> None:
         """Append the layer of one node, or make the node another name of its input."""
+        if node.all_input_nodes and all(given.name in self._weights for given in node.all_input_nodes):
+            self._weights[node.name] = self._folded(node)
+            return
         kind = str(node.target).split(".")[1]
         arguments = _arguments(node)
         if isinstance(arguments.get("dim"), int):  # exported layers count dimensions from the front
@@ -104,6 +107,19 @@ class _Tracer:
             raise self._refusal(node)
         self._net.layers.append((f"v{len(self._net.layers)}", layer, inputs, settings))
         self._values[node.name] = self._net.layers[-1][0]
+
+    def _folded(self, node: fx.Node) -> Tensor:
+        """Compute what depends on weights alone, [members, …]."""
+
+        def run(member: int) -> Tensor:
+            args = fx.node.map_arg(
+                node.args, lambda given: self._weights[given.name][member % len(self._weights[given.name])]
+            )
+            out: Tensor = node.target(*args, **node.kwargs)  # type: ignore[operator]
+            return out
+
+        members = max(len(self._weights[given.name]) for given in node.all_input_nodes)
+        return torch.stack([run(member) for member in range(members)])
 
     def _refusal(self, node: fx.Node) -> UserError:
         """Return the error that names an unknown operation and its layer."""
@@ -219,6 +235,7 @@ _CONVERTERS: dict[str, _Converter] = {
     "leaky_relu": lambda t, n, a: t._plain(n, a, "leaky_relu", "self", negative_slope=float(a["negative_slope"])),
     "relu": lambda t, n, a: t._plain(n, a, "leaky_relu", "self", negative_slope=0.0),
     "tanh": lambda t, n, a: t._plain(n, a, "tanh", "self"),
+    "rsqrt": lambda t, n, a: t._plain(n, a, "rsqrt", "self"),
     "sigmoid": lambda t, n, a: t._plain(n, a, "sigmoid", "self"),
     "embedding": lambda t, n, a: t._plain(n, a, "embedding", "indices", "weight"),
     "matmul": lambda t, n, a: t._plain(n, a, "matmul", "self", "other"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,20 +37,28 @@ class RealFeatures:
     head: Path | None = None  # a classifier head for inception
     trust_code: bool = False
     progress: Progress | None = None
+    label: int | None = None  # only rows of this class; None: all rows
+    whole: RealFeatures | None = None  # the features of all classes, whose network a class uses
 
     @cached_property
     def network(self) -> Network:
         """Return the network, which is loaded or trained on first use."""
+        if self.whole is not None:
+            return self.whole.network
         wanted = self.wanted or networks.cheap(self.dataset)
         return networks.find(wanted, self.dataset, head=self.head, trust_code=self.trust_code, progress=self.progress)
 
     @cached_property
     def rows(self) -> np.ndarray:
         """Return the rows of the training split that are used [n]: all, or always the same `limit` of them."""
-        n = len(self.dataset.x)
-        if self.limit is None or self.limit >= n or not self.network.heavy or torch.cuda.is_available():
-            return np.arange(n)
-        return np.sort(shuffle(n, "real rows of a score")[: self.limit])
+        rows = np.arange(len(self.dataset.x)) if self.label is None else np.flatnonzero(self.dataset.y == self.label)
+        if self.limit is None or self.limit >= len(rows) or not self.network.heavy or torch.cuda.is_available():
+            return rows
+        return np.sort(rows[shuffle(len(rows), "real rows of a score")[: self.limit]])
+
+    def of_class(self, label: int) -> RealFeatures:
+        """Return the features of one class alone; of all rows for -1. Unlike `real_of`, those of other classes are not needed."""
+        return self if label < 0 else replace(self, label=label, whole=self)
 
     @cached_property
     def real(self) -> ExtractedFeatures:
@@ -112,7 +120,7 @@ class RealFeatures:
             precision(best_device()),
             VERSION,
         )
-        return "|".join(str(part) for part in parts)
+        return "|".join(str(part) for part in parts) + ("" if self.label is None else f"|class {self.label}")
 
     def real_of(self, classes: tuple[int, ...]) -> ExtractedFeatures:
         """Return the features of some classes; of all the data if none is named."""

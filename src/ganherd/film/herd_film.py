@@ -151,9 +151,9 @@ class HerdFilm:
             raise UserError(
                 f"a film needs samples of two steps, and {folder.path} has saved {saved}: let it train longer."
             )
-        settings = folder.recipe.strategy.settings
-        self._torus, self._is_gap = settings.torus, folder.recipe.strategy.name == "gap"
-        layout = lay_out(each, width, self._torus, settings.group_size if self._torus else 1)
+        recipe = folder.recipe
+        self._torus, self._is_gap = recipe.torus, recipe.strategy.name == "gap"
+        layout = lay_out(each, width, self._torus, recipe.strategy.settings.group_size if self._torus else 1)
         self._painter = FramePainter(index, layout, self._members)
         self._shown = len(layout.places)
         self._exchanges = self._read_exchanges()

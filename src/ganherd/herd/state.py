@@ -213,7 +213,12 @@ def init_members(make: MakeNet, seeds: Sequence[int], dtype: torch.dtype) -> tup
     require_memory(num_bytes, f"weights and optimiser state of {len(seeds):,} nets")
     params = torch.empty(len(seeds), blueprint.num_params, dtype=dtype)
     buffers = {name: torch.empty(len(seeds), *shape, dtype=kind) for name, (shape, kind) in blueprint.buffers.items()}
+    first_rows: dict[int, int] = {}
     for row, seed in enumerate(seeds):
+        if (first_row := first_rows.setdefault(seed, row)) != row:  # trials of a sweep start from the same weights
+            for stack in (params, *buffers.values()):
+                stack[row] = stack[first_row]
+            continue
         module = build_seeded(make, seed).to(dtype) if row else blueprint.module
         if [tuple(p.shape) for p in module.parameters()] != list(blueprint.shapes.values()):
             raise UserError(

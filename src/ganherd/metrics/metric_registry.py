@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
+
+from pydantic import BaseModel
 
 from ganherd.data.readers.synthetic import STACKED
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.plugin_metric import On, measure_by
 from ganherd.recipe.mixture_scores import is_own
+from ganherd.recipe.plugins.named_entry import MetricEntry, parse_metric, read_metric
+from ganherd.recipe.plugins.plugin_settings import full_settings
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.registry import METRICS as METRICS
@@ -46,6 +51,9 @@ class Metric:
     real: str = ""
     # What a value below and above that of real data says in a table
     beyond_real: tuple[str, str] = ("worse", "worse")
+    settings: type[BaseModel] | None = None  # the model of its settings
+    # Returns the function that measures it with these settings
+    measure_with: Callable[[Mapping[str, Any]], Callable[[ScoringContext], ScoreEntry]] | None = None
 
     @classmethod
     def adopt(
@@ -56,6 +64,7 @@ class Metric:
         direction: Literal["lower", "higher", "nearest"] = "lower",
         best: float | None = None,
         on: On = "images",
+        settings: type[BaseModel] | None = None,
         about: str = "",
         **facts: Any,
     ) -> Metric:
@@ -66,7 +75,9 @@ class Metric:
             raise UserError(f"the metric {name} has direction nearest: give the best value, too.")
         if on not in get_args(On):
             raise UserError(f"the metric {name} compares {on!r}: use one of {', '.join(get_args(On))}.")
-        measure, about = measure_by(name, target, on), about or (inspect.getdoc(target) or "").partition("\n")[0]
+        about = about or (inspect.getdoc(target) or "").partition("\n")[0]
+        facts |= {"settings": settings, "measure_with": partial(measure_by, name, target, on, settings)}
+        measure = measure_by(name, target, on, settings)
         return cls(measure, about, _BEST[direction] if best is None else best, direction, **facts)
 
     def merit(self, value: Number) -> Number:
@@ -302,10 +313,18 @@ def metric_of(score: str) -> Metric:
 
 
 def known_metrics(
-    names: Sequence[str] | None, when: Literal["train", "score"] = "train", dataset: Any = None
+    names: Sequence[str] | None,
+    when: Literal["train", "score"] = "train",
+    dataset: Any = None,
+    more: Iterable[str | MetricEntry] = (),
 ) -> list[str]:
-    """Return names of metrics as the registry has them, each once; None: those that are measured by default, with those
-    for this data alone. Names are the user's words, which give leave to import the plug-ins that they name.
+    """Return names of metrics as the registry has them, each once. A name may have settings: `contrast(window=3)`.
+
+    Args:
+        names: The user's words, which give leave to import the plug-ins that they name; None: those that are measured by default.
+        when: At which time they are measured by default.
+        dataset: The data; some metrics are measured by default for some data only.
+        more: Metrics that the recipe of a run adds to the default. They give no leave.
 
     >>> known_metrics(["PRDC", "label-accuracy"])
     ['precision', 'recall', 'density', 'coverage', 'label_accuracy']
@@ -314,13 +333,43 @@ def known_metrics(
     """
     if names is None:
         usual = {name: metric for name, metric in METRICS.items() if ORDER[metric.when] <= ORDER[when]}
-        return [n for n, m in usual.items() if m.fits is None or (dataset is not None and m.fits(dataset))]
+        fitting = [n for n, m in usual.items() if m.fits is None or (dataset is not None and m.fits(dataset))]
+        return list(dict.fromkeys([*fitting, *(name if isinstance(name, str) else _bound(name) for name in more)]))
     several = [names] if isinstance(names, str) else names
     return list(dict.fromkeys(one for name in several for one in _known(name)))
 
 
+def _bound(entry: MetricEntry) -> str:
+    """Register a metric with its settings, and return its name with these. Without leave to import it, return its name."""
+    if METRICS.may_load(entry.name):
+        metric = METRICS[entry.name]
+        assert metric.measure_with is not None  # it has settings
+        title = metric.title and entry.text.replace(entry.name, metric.title, 1)
+        METRICS.add_variant(
+            entry.text, replace(metric, measure=metric.measure_with(entry.settings), settings=None, title=title)
+        )
+        return entry.text
+    return entry.name
+
+
+def _with_settings(text: str) -> str | None:
+    """Return the name of a metric that a user writes with settings; None if it has none."""
+    try:
+        if (parsed := parse_metric(text)) is None:
+            return None
+        (name,) = _known(parsed["name"])
+        if METRICS[name].settings is None:
+            raise ValueError(f"the metric {name} has no settings: leave them out")
+        entry = read_metric({"name": name, "settings": full_settings(METRICS, name, parsed["settings"], name)})
+    except ValueError as error:
+        raise UserError(f"metric {text}: {str(error).rstrip('.')}.") from None
+    return entry if isinstance(entry, str) else _bound(entry)
+
+
 def _known(name: str) -> tuple[str, ...]:
     """Return the metrics of a name, which may be that of a group; a UserError suggests the nearest name."""
+    if bound := _with_settings(name):
+        return (bound,)
     key = name.strip().lower().replace("-", "_").replace(" ", "_")
     if key in GROUPS:
         return GROUPS[key]

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Literal, cast
 
+from pydantic import BaseModel, ValidationError
+
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import with_type
@@ -14,7 +16,9 @@ from ganherd.util.user_code import must_take
 On = Literal["images", "features", "context"]
 
 
-def measure_by(name: str, function: Any, on: On) -> Callable[[ScoringContext], ScoreEntry]:
+def measure_by(
+    name: str, function: Any, on: On, model: type[BaseModel] | None = None, given: Mapping[str, Any] | None = None
+) -> Callable[[ScoringContext], ScoreEntry]:
     """Return the function that measures a user's metric in a scoring context.
 
     Args:
@@ -22,15 +26,21 @@ def measure_by(name: str, function: Any, on: On) -> Callable[[ScoringContext], S
             context, as ganherd's own metrics do. Returns a number, or a mapping with `value` and further numbers, of which
             `interval` may be (low, high).
         on: What the function takes.
+        model: The model of its settings, of which it gets an instance as its last argument; None: it has no settings.
+        given: The settings, which `check_model` accepted; None: the defaults.
 
     Raises:
         UserError: The function does not take that.
     """
     what = f"the metric {name}"
-    must_take(what, function, *(("context",) if on == "context" else ("real", "generated")))
+    settings = ("settings",) if model else ()
+    must_take(what, function, *(("context",) if on == "context" else ("real", "generated")), *settings)
 
     def measure(context: ScoringContext) -> ScoreEntry:
         arguments, facts = _compared(context, on)
+        if model is not None:
+            arguments += (_settings(name, model, given),)
+            facts["settings"] = arguments[-1].model_dump(mode="json")
         try:
             answer = function(*arguments)
         except MetricSkipped:
@@ -40,6 +50,15 @@ def measure_by(name: str, function: Any, on: On) -> Callable[[ScoringContext], S
         return cast(ScoreEntry, {**facts, **_checked(answer)})
 
     return measure
+
+
+def _settings(name: str, model: type[BaseModel], given: Mapping[str, Any] | None) -> BaseModel:
+    """Return the settings of a metric."""
+    try:
+        return model.model_validate(dict(given or {}))
+    except ValidationError as error:  # a setting without a default
+        key = error.errors()[0]["loc"][0]
+        raise MetricSkipped(f"it needs its setting {key}: write {name}({key}=…)") from None
 
 
 def _compared(context: ScoringContext, on: On) -> tuple[tuple[Any, ...], dict[str, Any]]:

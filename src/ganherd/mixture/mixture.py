@@ -10,32 +10,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ganherd.data.units import Units, projected, to_data
-from ganherd.features.material import DrawnSamples
 from ganherd.herd import rng
 from ganherd.herd.state import takes_label
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of, with_weights
 from ganherd.mixture.mixture_files import BestMember, Neighbourhoods
 from ganherd.mixture.mixture_noise import draw_indices, draw_prior, path_between, portable_keys
+from ganherd.mixture.samples import Samples
 from ganherd.recipe import trust
 from ganherd.recipe.net_config import BreedConfig
 from ganherd.runs.folder import RunFolder, code_of, mixture_of
-from ganherd.util.errors import NotFinite, UserError, counted, few
+from ganherd.util.errors import NotFinite, UserError, counted, few, whole_number
 from ganherd.util.registry import GENERATORS
 from ganherd.util.user_code import importable_from
 from ganherd.viz import pictures
-from ganherd.viz.row_sheets import RowView
-from ganherd.viz.sheets import draw_samples
-
-if TYPE_CHECKING:
-    from ganherd.viz.pictures import Picture
 
 _BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
 _CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
@@ -43,47 +38,6 @@ _CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full
 _PLAIN = ("latent", "seeds", "step", "winner", "neighbourhoods")
 _TUPLES = ("labels", "shape", "prior", "offset", "scale", "columns", "plane")
 _ARRAYS = {"label_of": np.int64, "weights": np.float64, "label_weights": np.float64}
-
-
-@dataclass(frozen=True, repr=False)
-class Samples(DrawnSamples):
-    """Generated samples with their labels, the members that generated them, and the names of all labels."""
-
-    labels: tuple[str, ...]
-    columns: tuple[str, ...] = ()  # names of the columns of rows
-    points: np.ndarray | None = None  # float32 [n, 2], rows in the plane where the data varies most; None: no rows
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    @property
-    def view(self) -> RowView | None:
-        """Return what a picture of rows needs; None for images and points."""
-        return None if self.points is None else RowView(self.columns, self.points)
-
-    def grid(self) -> Picture:
-        """Return a picture: images as a grid with their labels, points as a scatter plot, rows as histograms."""
-        return draw_samples(self.x, self.y, self.labels, member=self.member, view=self.view)
-
-    def save(self, target: str | Path) -> Path:
-        """Write the samples to a .png or .svg picture, an .npz, a .csv, or a folder of images, and return its path.
-
-        Raises:
-            UserError: The target exists and is a folder, cannot be written, or has another ending.
-        """
-        from ganherd.mixture import sampling
-
-        return sampling.write(self, str(target))
-
-    def __repr__(self) -> str:
-        kind = "images" if self.x.ndim == 4 else "points" if self.points is None else "rows"
-        labels = [self.labels[k] for k in np.unique(self.y) if k >= 0]
-        of = f" of {few(labels, 10)}" if labels else ""
-        return f"<{counted(len(self), kind)} of shape {tuple(self.x.shape[1:])}{of}>"
-
-    def _repr_png_(self) -> bytes:
-        """Return the grid for a notebook."""
-        return pictures.png(self.grid())
 
 
 @dataclass(repr=False)
@@ -254,7 +208,16 @@ class Mixture:
         Raises:
             UserError: There is no such label or replica, or a generator returns numbers that are not finite.
         """
+        n, seed, replica = whole_number("n", n), whole_number("seed", seed), whole_number("replica", replica)
+        if isinstance(truncation, bool) or not isinstance(truncation, int | float):
+            raise UserError(f"truncation must be a number, not {truncation!r}.")
+        if watch is not None and not callable(watch):
+            raise UserError(f"watch must be a function of the number of samples so far, not {watch!r}.")
         if device is not None:
+            try:
+                device = torch.device(device)
+            except (RuntimeError, TypeError):
+                raise UserError(f"device must be cpu, cuda or one GPU, such as cuda:1, not {device!r}.") from None
             return self.to(device).sample(n, label, seed, replica, watch=watch, truncation=truncation)
         member, y = self.routes(n, label, seed, replica)
         x = np.empty((n, *self.shape), np.uint8 if self.is_image else np.float32)
@@ -281,7 +244,7 @@ class Mixture:
             return self.labels.index(label)
         try:
             number = int(label)
-        except ValueError:
+        except (TypeError, ValueError):
             number = -1
         if not 0 <= number < len(self.labels):
             known = ", ".join(self.labels) or "no labels"

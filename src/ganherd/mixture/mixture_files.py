@@ -55,10 +55,12 @@ class Neighbourhoods(BaseModel):
     by: Annotated[str, Field(max_length=200)]  # the score that the best was chosen by, or the name of a user's function
     network: str
     samples: Annotated[int, Field(ge=1, le=1 << 53)]  # number for each generator
-    best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the best cell of each replica
+    best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the best cell of each grid
     all: Annotated[list[Neighbourhood], Field(min_length=1)]
-    # The iteration of each replica's generators, counted from 0; None: the last one.
+    # The iteration of each grid's generators, counted from 0; None: the last one.
     iteration: list[Annotated[int, Field(ge=0, le=1 << 53)]] | None = None
+    # The number of grids in a replica, whose cells are numbered one grid after another: one for each class, or one in all.
+    classes: Annotated[int, Field(ge=1)] = 1
 
     def judged(self, one: Neighbourhood) -> float | None:
         """Return the value of a mixture by the score that the best was chosen by."""
@@ -76,16 +78,24 @@ class Neighbourhoods(BaseModel):
     def only_replica(self, replica: int) -> Neighbourhoods:
         """Return the mixtures of one replica."""
         own = [one.model_copy(update={"replica": 0}) for one in self.all if one.replica == replica]
-        iteration = None if self.iteration is None else [self.iteration[replica]]
-        return self.model_copy(update={"best": [self.best[replica]], "all": own, "iteration": iteration})
+        grids = slice(replica * self.classes, (replica + 1) * self.classes)
+        iteration = None if self.iteration is None else self.iteration[grids]
+        return self.model_copy(update={"best": self.best[grids], "all": own, "iteration": iteration})
+
+    def best_of(self, replica: int) -> list[int]:
+        """Return the best cell of each grid of a replica."""
+        return self.best[replica * self.classes : (replica + 1) * self.classes]
 
     def refuse_misfits(self, members: int, replicas: int) -> None:
         """Raise a ValueError if these are not the mixtures of a herd with this many members and replicas."""
         cells = range(self.cells)
         if [(one.replica, one.cell) for one in self.all] != [(r, c) for r in range(replicas) for c in cells]:
             raise ValueError("neighbourhoods must be one for each cell of each replica, in their order")
-        if len(self.best) != replicas or max(self.best) >= self.cells:
-            raise ValueError("neighbourhoods.best must be a cell for each replica")
+        if self.cells % self.classes:
+            raise ValueError("neighbourhoods.classes must be grids of equally many cells")
+        grids = [number % self.classes for number in range(replicas * self.classes)]
+        if [cell * self.classes // self.cells for cell in self.best] != grids:
+            raise ValueError("neighbourhoods.best must be a cell for each grid of each replica")
         for one in self.all:
             if (
                 len(one.weights) != len(one.members)

@@ -19,7 +19,8 @@ from ganherd.viz.sheets import Heading
 
 if TYPE_CHECKING:
     from ganherd.mixture.image_folder import FolderWriter
-    from ganherd.mixture.mixture import Mixture, Samples
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.mixture.samples import Samples
 
 ASIDE = ".unfinished"  # holds images until the folder is complete; hidden, so that readers ignore it
 Watch = Callable[[int], None]  # called with the number of samples done

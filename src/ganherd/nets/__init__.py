@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,13 @@ def build_discriminator(
     >>> type(build_discriminator(NetConfig(name="small"), (1, 8, 8))).__name__
     'SmallDiscriminator'
     """
-    return _build("discriminator", net, {"shape": tuple(shape), "classes": classes}, trust_code)
+    make = partial(_build, "discriminator", given={"shape": tuple(shape), "classes": classes}, trust_code=trust_code)
+    rates = net.settings.get("dropout")
+    if isinstance(rates, list) and catalog.is_packaged(net.name):  # one for each member
+        from ganherd.nets.common.varied_dropout import build_with_rates
+
+        return build_with_rates(net, rates, make)
+    return make(net)
 
 
 def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_code: bool) -> nn.Module:
@@ -59,15 +65,28 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
     if (spec.labelled or conditional) and given["classes"] < 1:
         other = "set its label to false" if conditional else "use residual"
         raise UserError(f"the {role} {net.name} uses labels, but this data has no labels: {other}")
-    make = partial(load_target(spec.target), **settings)
+    group, packing = settings.pop("minibatch_std", 0), settings.pop("packing", 1)
+    make: Callable[..., nn.Module] = partial(load_target(spec.target), **settings)
+    if group > 1:
+        make = partial(_with_deviation, make, group)
+    if packing > 1:
+        from ganherd.nets.common.sample_groups import PackedDiscriminator
+
+        return PackedDiscriminator(make, given["shape"], packing)
     if conditional:
         from ganherd.nets.common import blocks
 
         wrap = blocks.LabelledGenerator if role == "generator" else blocks.LabelledDiscriminator
-        return wrap(make, **given)
+        return (blocks.ClassHeadDiscriminator if spec.class_head else wrap)(make, **given)
     # only labelled nets take the number of classes: a member that is trained on one class is unconditional
     module: nn.Module = make(**{key: value for key, value in given.items() if key != "classes" or spec.labelled})
     return module
+
+
+def _with_deviation(make: Callable[..., nn.Module], group: int, **given: Any) -> nn.Module:
+    from ganherd.nets.common.sample_groups import with_deviation
+
+    return with_deviation(make(**given), group)
 
 
 def _build_foreign(

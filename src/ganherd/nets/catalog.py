@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from ganherd.util.errors import UserError
@@ -33,6 +33,8 @@ class Setting:
     choices: tuple[str, ...] = ()
     minimum: float = -math.inf
     below: float = math.inf  # values must stay under this
+    optional: bool = False  # a recipe lists it only if it is given
+    per_member: bool = False  # a list has one value for each member
 
     def check(self, value: Any) -> Any:
         """Return the value if the setting allows it; numbers in text become floats.
@@ -43,6 +45,8 @@ class Setting:
         >>> Setting("int", 128, "width", minimum=1).check(64)
         64
         """
+        if self.per_member and isinstance(value, list) and value:
+            return [replace(self, per_member=False).check(one) for one in value]
         if self.type == "bool":
             if not isinstance(value, bool):
                 raise ValueError("must be true or false")
@@ -70,7 +74,8 @@ class Setting:
             number = math.nan
         if not self.minimum <= number < self.below:
             upper = "" if self.below == math.inf else f" and below {self.below:g}"
-            raise ValueError(f"must be a number of at least {self.minimum:g}{upper}")
+            lists = ", or a list of such numbers, one for each member" if self.per_member else ""
+            raise ValueError(f"must be a number of at least {self.minimum:g}{upper}{lists}")
         return number
 
 
@@ -84,6 +89,7 @@ class NetSpec:
     images_only: bool = False
     sizes: tuple[int, ...] = ()  # the square image sizes that it is made for; () means any
     labelled: bool = False  # it takes or predicts the label, so it is built for a number of classes
+    class_head: bool = False  # with the setting `label`, a discriminator has an output for each class
 
     @classmethod
     def adopt(
@@ -111,15 +117,27 @@ _TOY_INIT = Setting(
     "initial weights: torch (defaults of its layers) or normal (0.02, as in PacGAN)",
     ("torch", "normal"),
 )
+_DROPOUT = Setting(
+    "float",
+    0.0,
+    "probability that an activation is dropped, or one for each member",
+    minimum=0,
+    below=1,
+    optional=True,
+    per_member=True,
+)
 _SMALL_WIDTH = Setting("int", 128, "width of the two hidden layers", minimum=1)
 _DCGAN_SIZES = (28, 32, 64)
 _LABEL_G = Setting("bool", False, "append the label to the noise, one number for each class")
 _LABEL_D = Setting("bool", False, "append the label to the image, one channel for each class")
 _RESIDUAL: dict[str, Setting] = {
     "width": Setting(
-        "int", 64, "channels at the size of the image, doubled by each block up to eight times", minimum=1
+        "int", 64, "channels at the size of the image, doubled by each block up to `growth` times", minimum=1
     ),
     "attention": Setting("bool", False, "self-attention at half the image's size, at most 32 px"),
+    "growth": Setting(
+        "int", 8, "largest multiple of width; 1: the same width everywhere, as in SNGAN", minimum=1, optional=True
+    ),
 }
 _RESIDUAL_D: dict[str, Setting] = {
     **_RESIDUAL,
@@ -129,6 +147,24 @@ _RESIDUAL_D: dict[str, Setting] = {
     "body": Setting(
         "str", "residual", "residual blocks, or plain convolutions for half the cost", ("residual", "plain")
     ),
+    "smallest": Setting(
+        "int", 4, "maps are halved until no side is longer than this; SNGAN: 8", minimum=2, optional=True
+    ),
+    "flat_blocks": Setting(
+        "int", 0, "further blocks that keep the size of the last maps; SNGAN: 2", minimum=0, optional=True
+    ),
+}
+
+_LABEL_HEAD = Setting("bool", False, "a logit for each class, of which that of the label counts")
+_R3GAN: dict[str, Setting] = {
+    "width": Setting("int", 256, "channels of all maps; R3GAN: 768", minimum=1),
+    "blocks": Setting("int", 2, "residual blocks at each size of the maps", minimum=1),
+    "group": Setting("int", 16, "channels of a group of the 3x3 convolutions", minimum=1),
+    "expansion": Setting("int", 2, "multiple of width inside of a block", minimum=1),
+}
+_STYLEGAN: dict[str, Setting] = {
+    "width": Setting("int", 128, "channels at the size of the image; StyleGAN2 on CIFAR-10: 512", minimum=1),
+    "growth": Setting("int", 1, "largest multiple of width, doubled by each block; 1: constant", minimum=1),
 }
 
 _GENERATORS: dict[str, NetSpec] = {
@@ -197,18 +233,30 @@ _GENERATORS: dict[str, NetSpec] = {
         images_only=True,
         labelled=True,
     ),
+    "r3gan": NetSpec(
+        "ganherd.nets.r3gan:R3ganGenerator",
+        "R3GAN's blocks without normalisation, one width, grouped 3x3 convolutions; any size",
+        {**_R3GAN, "label": _LABEL_G},
+        images_only=True,
+    ),
+    "stylegan": NetSpec(
+        "ganherd.nets.stylegan:StyleganGenerator",
+        "a small StyleGAN2 without noise maps: mapping net and modulated convolutions; any size",
+        {**_STYLEGAN, "mapping": Setting("int", 2, "layers of the mapping net", minimum=1), "label": _LABEL_G},
+        images_only=True,
+    ),
 }
 
 _DISCRIMINATORS: dict[str, NetSpec] = {
     "small": NetSpec(
         "ganherd.nets.mlp:SmallDiscriminator",
         "a small MLP for tiny images, without normalisation: suitable for a gradient penalty",
-        {"width": _SMALL_WIDTH},
+        {"width": _SMALL_WIDTH, "dropout": _DROPOUT},
     ),
     "mlp": NetSpec(
         "ganherd.nets.mlp:MlpDiscriminator",
         "the MLP of the cellular paper, mirrored: 256-256",
-        {"hidden": _HIDDEN, "activation": _HIDDEN_ACTIVATION},
+        {"hidden": _HIDDEN, "activation": _HIDDEN_ACTIVATION, "dropout": _DROPOUT},
     ),
     "wcgan": NetSpec(
         "ganherd.nets.wcgan:WcganDiscriminator",
@@ -216,7 +264,7 @@ _DISCRIMINATORS: dict[str, NetSpec] = {
         {
             "width": Setting("int", 16, "channels of the first layer, doubled by each; the table's 16", minimum=1),
             "eps": _WCGAN_EPS,
-            "dropout": Setting("float", 0.25, "probability that an activation is dropped", minimum=0, below=1),
+            "dropout": replace(_DROPOUT, default=0.25, optional=False),
             "batch_norm": Setting("bool", True, "batch norm after layers 2 to 4; turn off for a gradient penalty"),
             "label": _LABEL_D,
         },
@@ -281,13 +329,41 @@ _DISCRIMINATORS: dict[str, NetSpec] = {
         images_only=True,
         labelled=True,
     ),
+    "r3gan": NetSpec(
+        "ganherd.nets.r3gan:R3ganDiscriminator",
+        "R3GAN's blocks without normalisation, for relativistic-pairing with R1 and R2; any size",
+        {**_R3GAN, "label": _LABEL_HEAD},
+        images_only=True,
+        class_head=True,
+    ),
+    "stylegan": NetSpec(
+        "ganherd.nets.stylegan:StyleganDiscriminator",
+        "StyleGAN2's residual discriminator, for non-saturating with R1; any size",
+        {**_STYLEGAN, "label": _LABEL_HEAD},
+        images_only=True,
+        class_head=True,
+    ),
 }
 
 
 for _name, _spec in _GENERATORS.items():
     GENERATORS.add(_name, _spec)
+# settings of every discriminator, which are built around its net
+_SAMPLE_GROUPS: dict[str, Setting] = {
+    "minibatch_std": Setting(
+        "int",
+        0,
+        "samples over which a standard deviation is shown to the last layer; 0: none",
+        minimum=0,
+        optional=True,
+    ),
+    "packing": Setting(
+        "int", 1, "samples that are judged together, joined along channels, as in PacGAN", minimum=1, optional=True
+    ),
+}
 for _name, _spec in _DISCRIMINATORS.items():
-    DISCRIMINATORS.add(_name, _spec)
+    assert isinstance(_spec.settings, dict)
+    DISCRIMINATORS.add(_name, replace(_spec, settings={**_spec.settings, **_SAMPLE_GROUPS}))
 GENERATORS.seal()
 DISCRIMINATORS.seal()
 
@@ -361,11 +437,17 @@ def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> 
         raise WrongNet(f"unknown key '{key}.{strange}'{takes}{hint}", strange)
     full = {}
     for own, setting in catalogued.items():
+        if setting.optional and own not in settings:
+            continue
         value = settings.get(own, setting.default)
         try:
             full[own] = setting.check(value)
         except ValueError as error:
             raise WrongNet(f"{key}.{own} {error}, not {value!r}", own) from None
+    if full.get("packing", 1) > 1 and (known[name].labelled or full.get("label")):
+        raise WrongNet(
+            f"{key}.packing joins samples of different labels, and {name} takes labels: leave packing out", "packing"
+        )
     return full
 
 

@@ -68,7 +68,13 @@ def discriminator(conditional: ConditionalDiscriminator, label: int) -> Named:
     With spectral norm that sum is divided by its length, so logits are the same up to a factor.
     """
     own = {name: value.clone() for name, value in conditional.state_dict().items() if not name.startswith("project.")}
-    own["head.weight"] = _weight(conditional.head) + _weight(conditional.project)[label]
+    head: Any = conditional.head
+    name = "head.weight"
+    if isinstance(head, nn.Sequential):  # after a minibatch deviation
+        name, head = f"head.{len(head) - 1}.weight", head[-1]
+    weight, project = _weight(head).clone(), _weight(conditional.project)[label]
+    weight[:, : len(project)] += project
+    own[name] = weight
     return own
 
 

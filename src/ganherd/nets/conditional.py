@@ -30,10 +30,8 @@ class ConditionalNorm(nn.Module):
 class ConditionalGenerator(Up):
     """A residual generator whose norms in every block get the label (Miyato and Koyama, 2018)."""
 
-    def __init__(
-        self, shape: tuple[int, ...], latent: int, classes: int, *, width: int = 64, attention: bool = False
-    ) -> None:
-        super().__init__(shape, latent, width, attention, lambda channels: ConditionalNorm(channels, classes))
+    def __init__(self, shape: tuple[int, ...], latent: int, classes: int, **settings: Any) -> None:
+        super().__init__(shape, latent, lambda channels: ConditionalNorm(channels, classes), **settings)
 
     def forward(self, z: Tensor, y: Tensor) -> Tensor:
         return self.image(z, y)

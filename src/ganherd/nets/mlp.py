@@ -25,9 +25,14 @@ class MlpDiscriminator(FlatDiscriminator):
     """The discriminator of the cellular paper: the hidden layers of the generator in reverse order."""
 
     def __init__(
-        self, shape: tuple[int, ...], *, hidden: Sequence[int] = (256, 256), activation: str = "leaky"
+        self,
+        shape: tuple[int, ...],
+        *,
+        hidden: Sequence[int] = (256, 256),
+        activation: str = "leaky",
+        dropout: float = 0.0,
     ) -> None:
-        super().__init__(stack([math.prod(shape), *reversed(hidden), 1], _ACTIVATIONS[activation]))
+        super().__init__(stack([math.prod(shape), *reversed(hidden), 1], _ACTIVATIONS[activation], dropout=dropout))
 
 
 class SmallGenerator(FlatGenerator):
@@ -40,5 +45,5 @@ class SmallGenerator(FlatGenerator):
 class SmallDiscriminator(FlatDiscriminator):
     """The discriminator of the default recipe. It has no batch norm, which a gradient penalty does not allow."""
 
-    def __init__(self, shape: tuple[int, ...], *, width: int = 128) -> None:
-        super().__init__(stack([math.prod(shape), width, width, 1]))
+    def __init__(self, shape: tuple[int, ...], *, width: int = 128, dropout: float = 0.0) -> None:
+        super().__init__(stack([math.prod(shape), width, width, 1], dropout=dropout))

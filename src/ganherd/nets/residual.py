@@ -1,7 +1,8 @@
 """Residual nets for images of any size, about 3 M parameters each at 32 px: blocks as in SNGAN, self-attention as in SAGAN.
 
 The generator's maps are 4 px wide at the inner end, and every block doubles them: three at 32 px, four at 64, five at 128. The
-setting `body` chooses the discriminator's layers.
+setting `body` chooses the discriminator's layers. SNGAN's own nets at 32 px are `growth: 1, width: 256` for the generator, and
+`growth: 1, width: 128, smallest: 8, flat_blocks: 2` for the discriminator.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -38,10 +40,17 @@ class Up(nn.Module):
     """Base class of residual generators, from noise to an image in [-1, 1]; `norm` creates the norms of its blocks."""
 
     def __init__(
-        self, shape: tuple[int, ...], latent: int, width: int, attention: bool, norm: Callable[[int], nn.Module]
+        self,
+        shape: tuple[int, ...],
+        latent: int,
+        norm: Callable[[int], nn.Module],
+        *,
+        width: int = 64,
+        attention: bool = False,
+        growth: int = 8,
     ) -> None:
         super().__init__()
-        self.size, channels = shape[1:], stages(shape, width)[::-1]
+        self.size, channels = shape[1:], stages(shape, width, growth)[::-1]
         step = 2 ** (len(channels) - 1)
         self.begin = (channels[0], math.ceil(self.size[0] / step), math.ceil(self.size[1] / step))
         self.first = nn.Linear(latent, math.prod(self.begin))
@@ -63,8 +72,8 @@ class Up(nn.Module):
 class ResidualGenerator(Up):
     """The residual generator with plain batch norm."""
 
-    def __init__(self, shape: tuple[int, ...], latent: int, *, width: int = 64, attention: bool = False) -> None:
-        super().__init__(shape, latent, width, attention, nn.BatchNorm2d)
+    def __init__(self, shape: tuple[int, ...], latent: int, **settings: Any) -> None:
+        super().__init__(shape, latent, nn.BatchNorm2d, **settings)
 
     def forward(self, z: Tensor) -> Tensor:
         return self.image(z)

@@ -6,16 +6,12 @@ import inspect
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator
 
-from ganherd.recipe.base import Section, refuse
-from ganherd.recipe.net_config import named_with_settings
-from ganherd.recipe.plugins.plugin_settings import full_settings
+from ganherd.recipe.plugins.named_entry import NamedEntry
 from ganherd.util.errors import UserError
 from ganherd.util.registry import AUGMENTATIONS
 from ganherd.util.user_code import must_take
-
-_KEY = "train.augment"
 
 
 @dataclass(frozen=True)
@@ -49,29 +45,10 @@ for _name, _numbers, _about in (
 AUGMENTATIONS.seal()
 
 
-class AugmentConfig(Section):
+class AugmentConfig(NamedEntry):
     """An augmentation by name with its settings; `package.module:function` names your own."""
 
-    name: str
-    settings: dict[str, Any] = Field({}, validate_default=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        """Accept `cutout` for {name: cutout}, and settings next to the name."""
-        return value if isinstance(value, AugmentConfig) else named_with_settings(value, "an augmentation", "cutout")
-
-    @field_validator("name")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        if not AUGMENTATIONS.accepts(name):
-            raise refuse(_KEY, AUGMENTATIONS.unknown(name))
-        return name
-
-    @field_validator("settings")
-    @classmethod
-    def _full(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
-        return full_settings(AUGMENTATIONS, info.data["name"], settings, _KEY) if "name" in info.data else settings
+    registry, key, what, example = AUGMENTATIONS, "train.augment", "an augmentation", "cutout"
 
 
 def read_augmentation(value: Any) -> str | AugmentConfig:

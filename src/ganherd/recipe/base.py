@@ -184,6 +184,7 @@ _MOST = {
     "batch": 1 << 20,
     "n_critic": 1 << 20,
     "members": 1 << 20,
+    "per_class": 1 << 16,
     "seeds": 1 << 16,
     "latent": 1 << 20,
     "chunk": 1 << 24,

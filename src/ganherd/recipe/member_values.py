@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from ganherd.recipe.base import Section, Span, refuse
 from ganherd.util.text import did_you_mean
@@ -23,9 +23,11 @@ TRIAL_KEYS = (
     "optim.beta1",
     "optim.beta2",
     "optim.weight_decay",
+    "optim.l2_weight",
     "train.input_noise",
     "train.augment_probability",
     "train.ema",
+    "nets.discriminator.dropout",
 )
 Value = float | int | str | bool | None | list[float] | list[int] | list[str]
 Trial = dict[str, Value]  # values of some of these settings
@@ -65,12 +67,21 @@ class ScheduleConfig(Section):
     """A factor of some settings that moves from one value to another; several schedules of a setting are multiplied."""
 
     keys: Annotated[list[str], Field(min_length=1)]  # the settings, such as [optim.lr_g, optim.lr_d]
-    # how it moves: evenly, as half a wave of a cosine, or at once
-    shape: Literal["linear", "cosine", "step"] = "linear"
+    # how it moves: evenly, as half a wave of a cosine, as 1 / (1 + c · time), or at once
+    shape: Literal["linear", "cosine", "inverse", "step"] = "linear"
     start: Span = "0"  # when it begins to move, in steps, epochs or a fraction of the run
-    over: Span = "1run"  # how long it moves (linear, cosine)
+    over: Span = "1run"  # how long it moves (linear, cosine, inverse)
     first: float = Field(1.0, ge=0)  # the factor before; for betas, of what is missing to 1
     last: float = Field(ge=0)  # the factor afterwards
+
+    @model_validator(mode="after")
+    def _has_an_inverse(self) -> ScheduleConfig:
+        if self.shape == "inverse" and not (self.first and self.last):
+            raise refuse(
+                "train.schedules",
+                "train.schedules with shape inverse cannot start or end at 0: give first and last above 0",
+            )
+        return self
 
     @field_validator("keys")
     @classmethod

@@ -128,7 +128,14 @@ class NetsConfig(Section):
 
     def prior_of(self, member: int) -> Prior:
         """Return the distribution of a member's noise."""
-        return self.prior[member] if isinstance(self.prior, list) else self.prior
+        return self.prior[member % len(self.prior)] if isinstance(self.prior, list) else self.prior
+
+    @property
+    def packing(self) -> int:
+        """The number of samples that the discriminator judges together; users' own nets judge one."""
+        from ganherd.nets.catalog import is_packaged  # here, because building nets needs recipes
+
+        return int(self.discriminator.settings.get("packing", 1)) if is_packaged(self.discriminator.name) else 1
 
     @property
     def alike(self) -> bool:

@@ -41,16 +41,14 @@ class Recipe(Section):
     @model_validator(mode="after")
     def _has_neighbours(self) -> Recipe:
         """Refuse the policy neighbour if a neighbour generates images of another class, or if there is none."""
-        policies = {f"run.watch.{name}": value for name, value in self.run.watch if name != "every"}
-        policies["run.repair.policy"] = self.run.repair.policy
-        for key in [key for key, policy in policies.items() if policy == "neighbour"]:
-            if self.data.partition == "by-class":
+        for key in [key for key, policy in self.run.policies.items() if policy == "neighbour"]:
+            if self.data.partition == "by-class" and self.herd.per_class == 1:
                 raise refuse(
-                    f"{key} data.partition",
+                    f"{key} data.partition herd.per_class",
                     f"{key} cannot be neighbour with data.partition by-class, with which a neighbour generates images of another "
-                    "class: set it to rollback or reseed",
+                    "class: set it to rollback or reseed, or set herd.per_class",
                 )
-            if (self.members or 1) < 2:
+            if (self.meeting_members or 1) < 2:
                 raise refuse(
                     f"{key} herd.members",
                     f"{key} cannot be neighbour in a herd of one member: set it to rollback or reseed",
@@ -70,15 +68,39 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
+    def _packs_are_full(self) -> Recipe:
+        """Refuse batches that do not divide into packs."""
+        samples = self.nets.packing
+        if self.train.batch % samples:
+            raise refuse(
+                "train.batch nets.discriminator.settings.packing",
+                f"train.batch {self.train.batch} does not divide into packs of {samples} (nets.discriminator.packing): take a "
+                f"multiple of {samples}",
+            )
+        return self
+
+    @model_validator(mode="after")
     def _can_meet(self) -> Recipe:
         """Refuse members that exchange nets but see different classes, and whatever the strategy refuses."""
-        if self.strategy.settings.exchanges_nets and self.data.partition == "by-class":
+        by_class, per_class = self.data.partition == "by-class", self.herd.per_class
+        if per_class > 1 and not by_class:
             raise refuse(
-                "strategy.name data.partition",
-                f"strategy.name {self.strategy.name} lets members meet, and with data.partition by-class each sees another "
-                "class: set data.partition to all or diet",
+                "herd.per_class data.partition",
+                f"herd.per_class {per_class} needs members of one class each: set data.partition to by-class, or set "
+                "herd.members instead",
             )
-        self.strategy.settings.check(self)
+        if per_class > 1 and len(self.nets.breeds) > 1:
+            raise refuse(
+                "herd.per_class nets.breeds",
+                "herd.per_class gives all members the same nets: leave nets.breeds out",
+            )
+        if self.strategy.settings.exchanges_nets and by_class and per_class == 1:
+            raise refuse(
+                "strategy.name data.partition herd.per_class",
+                f"strategy.name {self.strategy.name} lets members meet, and with data.partition by-class each sees another "
+                "class: set herd.per_class to several members of each class, or data.partition to all or diet",
+            )
+        self.strategy.check(self)
         return self
 
     @model_validator(mode="after")
@@ -90,6 +112,11 @@ class Recipe(Section):
                 "herd.grow_from data.partition strategy.name",
                 "herd.grow_from adds classes to members that never meet: set data.partition to by-class and strategy.name "
                 "to independent",
+            )
+        if self.herd.grow_from is not None and self.herd.per_class > 1:
+            raise refuse(
+                "herd.grow_from herd.per_class",
+                "herd.grow_from adds classes with one member each: leave herd.per_class out",
             )
         if not self.train.stop.patience:
             return self
@@ -139,18 +166,21 @@ class Recipe(Section):
             raise refuse("herd.trials", "herd.trials must set the same keys in every entry")
         for number, trial in enumerate(trials):
             for key, value in trial.items():
-                section, name = key.split(".")
                 try:
-                    self._with_setting(section, name, value)
+                    self._with_setting(key, value)
                 except ValidationError as error:
                     wrong = error.errors()[0]
                     why = wrong.get("ctx", {}).get("sentence") or f"{key} cannot be {value!r}: {wrong['msg']}"
                     raise refuse("herd.trials", f"herd.trials, entry {number}: {why}") from None
         return self
 
-    def _with_setting(self, section: str, name: str, value: Any) -> Recipe:
+    def _with_setting(self, key: str, value: Any) -> Recipe:
         """Return the recipe with another value of one setting, checked by its section."""
+        section, name, *inner = key.split(".")
         old = getattr(self, section)
+        if inner:  # of a net
+            net = getattr(old, name)
+            value = {"name": net.name, "settings": {**net.settings, inner[0]: value}}
         new = type(old).model_validate({**old.model_dump(), name: value})
         return self.model_copy(update={section: new})
 
@@ -171,8 +201,7 @@ class Recipe(Section):
         for trial in self.herd.trials or [{}]:
             one = self
             for key, value in trial.items():
-                section, name = key.split(".")
-                one = one._with_setting(section, name, value)
+                one = one._with_setting(key, value)
             out.append(one)
         return out
 
@@ -183,6 +212,18 @@ class Recipe(Section):
 
     @property
     def members(self) -> int | None:
-        """The number of members of one replica; None if the recipe does not set it: one per class, or 1."""
+        """The number of members of one replica; None if the data decides it: some per class, or 1."""
         settings, bred = self.strategy.settings, sum(breed.members for breed in self.nets.breeds)
+        if self.data.partition == "by-class":  # what the strategy requires are members of one class
+            return self.herd.count or bred or None
         return settings.num_members or self.herd.count or bred or settings.default_members
+
+    @property
+    def torus(self) -> tuple[int, int] | None:
+        """Rows and columns of the grid on which all members lie, for pictures; None if there is none, or one for each class."""
+        return self.strategy.settings.torus if self.herd.per_class == 1 else None
+
+    @property
+    def meeting_members(self) -> int | None:
+        """The number of members that can meet: those of a class, or of a replica if members share the data."""
+        return self.herd.per_class if self.data.partition == "by-class" else self.members

@@ -4,24 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, SerializeAsAny, create_model
 from pydantic.fields import FieldInfo
 
 from ganherd.recipe.base import Section, refuse
 from ganherd.recipe.strategy.cellular_config import CellularConfig
+from ganherd.recipe.strategy.data_parallel_config import DataParallelConfig
 from ganherd.recipe.strategy.gap_config import GapConfig
 from ganherd.recipe.strategy.share_config import ShareConfig
 from ganherd.recipe.strategy.strategy_settings import StrategySettings, StrategySpec
 from ganherd.util.registry import STRATEGIES
 from ganherd.util.text import did_you_mean
 
-DEFAULT = "independent"
+if TYPE_CHECKING:
+    from ganherd.recipe.schema import Recipe
 
-STRATEGIES.add(DEFAULT, StrategySpec("ganherd.strategies.share:Share", ShareConfig, "share"))
+DEFAULT = "independent"
+SHARE = "share"  # the section of layers that are averaged, which every strategy can have
+
+STRATEGIES.add(DEFAULT, StrategySpec("ganherd.strategies.share:Share", ShareConfig, SHARE))
 STRATEGIES.add("gap", StrategySpec("ganherd.strategies.gap.gap:Gap", GapConfig, "gap"))
 STRATEGIES.add("cellular", StrategySpec("ganherd.strategies.cellular.cellular:Cellular", CellularConfig, "cellular"))
+STRATEGIES.add(
+    "data-parallel",
+    StrategySpec("ganherd.strategies.data_parallel:DataParallel", DataParallelConfig, "data_parallel"),
+)
 STRATEGIES.seal()
 
 
@@ -37,9 +46,31 @@ class StrategyConfig(Section):
         return settings
 
     @property
+    def added_share(self) -> ShareConfig:
+        """The layers that members share in addition to what the strategy does; none if sharing is the strategy itself."""
+        share = getattr(self, SHARE, None)
+        return share if isinstance(share, ShareConfig) and share is not self.settings else ShareConfig()
+
+    @property
     def meets(self) -> bool:
         """Whether a member's numbers ever depend on another member."""
-        return self.settings.meets
+        return self.settings.meets or self.added_share.layers
+
+    @property
+    def spans(self) -> Mapping[str, str]:
+        """The spans that are turned into steps when a run starts, by name."""
+        share = self.added_share
+        return {**self.settings.spans, **({SHARE: share.every} if share.layers else {})}
+
+    def check(self, recipe: Recipe) -> None:
+        """Refuse settings that do not fit each other, or the rest of the recipe."""
+        self.settings.check(recipe)
+        if self.added_share.layers and (unsynced := self.settings.unsynced_key):
+            raise refuse(
+                f"strategy.share {unsynced.split()[0]}",
+                f"strategy.share averages layers of all members at the same step, and with {unsynced} ranks are not at the "
+                "same step: leave one of them out",
+            )
 
     @classmethod
     def known_fields(cls) -> dict[str, FieldInfo]:
@@ -92,6 +123,7 @@ def _member(name: str, spec: StrategySpec) -> type[StrategyConfig]:
     """Return the class of the section `strategy` for one strategy."""
     fields: dict[str, Any] = {
         "name": (Literal[name], name),
+        SHARE: (ShareConfig, Field(default_factory=ShareConfig)),
         section_of(name): (spec.settings, Field(default_factory=spec.settings)),
     }
     return create_model(f"StrategyConfig_{name}", __base__=StrategyConfig, **fields)
@@ -115,7 +147,8 @@ def read_strategy(value: Any) -> Any:
     if not STRATEGIES.may_load(name):
         return UnreadStrategyConfig.model_validate(value)
     sections = {section_of(other): other for other in STRATEGIES}
-    others = {key: other for key, other in sections.items() if key in value and key != section_of(name)}
+    known = _member(name, STRATEGIES[name]).model_fields
+    others = {key: other for key, other in sections.items() if key in value and key not in known}
     for section, other in others.items():
         if getattr(_member(other, STRATEGIES[other]).model_validate({section: value[section]}), section) != (
             STRATEGIES[other].settings()

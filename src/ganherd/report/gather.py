@@ -24,7 +24,7 @@ from ganherd.scoring.gallery import GalleryPicture
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
-from ganherd.util.text import words
+from ganherd.util.text import member_labels, words
 from ganherd.viz.pictures import MOST_ROWS
 from ganherd.web.embedded_run import MOST_BYTES, embed
 from ganherd.web.shown_run import ShownRun
@@ -57,6 +57,9 @@ class MemberStory:
     alarms_now: tuple[str, ...] = ()  # names of active alarms; empty if there is a verdict, which supersedes them
     verdict: MemberVerdict | None = None
     steps: int | None = None  # its own steps, if members have a pace
+    of_class: str = (
+        ""  # the class that it generates; `label` names it, too, and its number in the class if that has several
+    )
 
     @property
     def title(self) -> str:
@@ -259,7 +262,12 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     seeds, trials = seeds_and_trials(recipe)
     total = max(loss_g.shape[1], loss_d.shape[1], 0 if mixture is None else seeds * trials * len(mixture.label_of))
     each = max(1, total // (seeds * trials))
-    by_class = (recipe.get("data") or {}).get("partition") == "by-class" and len(labels) == each
+    per_class = int((recipe.get("herd") or {}).get("per_class") or 1)
+    by_class = (recipe.get("data") or {}).get("partition") == "by-class" and len(labels) * per_class == each
+    label_of = [number // per_class if by_class else -1 for number in range(each)]
+    if mixture is not None:
+        label_of = np.asarray(mixture.label_of).tolist()
+    named = member_labels(labels, label_of)
     best = getattr(mixture, "winner", None)
     breeds = (recipe.get("nets") or {}).get("breeds") or []
     nets = [breed["generator"]["name"] for breed in breeds for _ in range(breed["members"])] if len(breeds) > 1 else []
@@ -270,22 +278,21 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
     out = []
     for i in range(total):
         replica, number = divmod(i, each)
-        k = number if by_class else -1
         weight = None
         if mixture is not None and number < len(mixture.label_of):
-            k = int(mixture.label_of[number])
             weights = np.asarray(mixture.weights)
             weight = float(weights[number] if weights.ndim == 1 else weights[replica, number])
         out.append(
             MemberStory(
                 number=number,
                 replica=replica,
-                label=labels[k] if 0 <= k < len(labels) else "",
+                label=named[number] if number < len(named) else "",
+                of_class=labels[label_of[number]] if number < len(named) and named[number] else "",
                 weight=weight,
                 loss_g=_at(loss_g, i),
                 loss_d=_at(loss_d, i),
                 generator=nets[number] if number < len(nets) else "",
-                steps=int(story.step * speeds[number]) if number < len(speeds) else None,
+                steps=int(story.step * speeds[number % len(speeds)]) if speeds else None,
                 winner=best is not None and (best.member, best.replica) == (number, replica),
                 alarms_now=tuple(what for member, what in now if member == i),
                 verdict=judged.of_member(number, replica) if judged else None,

@@ -73,7 +73,7 @@ def _stale(story: RunStory) -> list[str]:
 
 def _topologies(story: RunStory, wirings: Sequence[tuple[str, Topology]]) -> list[Markup]:
     """Draw the topologies of the run in their order; the neighbourhood of the best cell is in colour."""
-    best = story.grid.best[0] if story.grid and len(wirings) < 2 else None
+    best = story.grid.best[0] if story.grid and story.grid.classes == 1 and len(wirings) < 2 else None
     return [
         svg(draw_topology(wiring, best if best is not None and best < len(wiring) else None, title), f"wire{i}")
         for i, (title, wiring) in enumerate(wirings[:_MOST_TOPOLOGIES])
@@ -101,7 +101,7 @@ def _first_wiring(settings: CellularConfig) -> Topology:
 
 def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
     """Draw the grid over time: founders, fitness, and what mutates; nothing if no iteration is over."""
-    n, p = settings.cells, settings.population
+    n, p = settings.cells, settings.group_size
     g, d = (lineage.lineage(story.events, kind, n, p) for kind in ("g", "d"))
     if not len(g.iterations):
         return []
@@ -134,7 +134,9 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
 
 def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfig) -> str:
     times = count(len(ancestry.iterations), "iteration")
-    first = " Of the first replica." if story.replicas > 1 else ""
+    of_class = story.members[0].of_class if story.grid and story.grid.classes > 1 and story.members else ""
+    first = f" This is the grid of class {of_class}." if of_class else ""
+    first += " This is the first replica." if story.replicas > 1 else ""
     if not settings.selection:
         return f"{times.capitalize()} without selection: every cell keeps its own nets.{first}"
     left = len(np.unique(ancestry.founder[-1]))
@@ -167,14 +169,20 @@ def _neighbourhoods(story: RunStory) -> JsonObject:
     grid, worst = story.grid, float("inf")
     own = [one for one in grid.all if one.replica == 0]
     metric = metric_of(grid.by)
-    own.sort(key=lambda one: worst if (value := grid.judged(one)) is None else metric.cost(value))
-    rows = []
+    cells = grid.cells // grid.classes
+    own.sort(
+        key=lambda one: (
+            one.cell // cells,
+            worst if (value := grid.judged(one)) is None else metric.cost(value),
+        )
+    )
+    rows, names = [], [member.label for member in story.members] if grid.classes > 1 else []
     third = "KID" if any(one.kid is not None for one in own) else "" if grid.by in FIELDS else grid.by
     for one in own[:_MOST_LINES]:
-        best = one.cell == story.grid.best[0]
-        name = Cell("the result", "pill good", before=one.cell) if best else one.cell
+        cell = names[one.members[0]] if one.members[0] < len(names) else one.cell
+        name = Cell("the result", "pill good", before=cell) if one.cell in grid.best_of(0) else cell
         mixed = ", ".join(
-            f"{member} ({weight:.0%})"
+            f"{names[member] if member < len(names) else member} ({weight:.0%})"
             for member, weight in zip(one.members, one.weights, strict=True)
             if weight > 0.005
         )

@@ -8,7 +8,7 @@ from typing import Any, TypeGuard
 
 from markupsafe import Markup
 
-from ganherd.report.gather import RunStory
+from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.templating import Cell, number, percent, render
 from ganherd.scoring import METRICS
 from ganherd.scoring.result import measured, skipped
@@ -28,7 +28,7 @@ def scores(story: RunStory) -> Markup:
     for name in [*(name for name in METRICS if name in known), *(name for name in known if name not in METRICS)]:
         score = known[name]
         verdict = standing(score)
-        measured_with = [f"{score.samples} samples, {score.network}, seed {score.seed}", *score.remarks]
+        measured_with = [f"{score.samples} samples, {score.network}, seed {score.seed}", *score.remarks(False)]
         rows.append(
             [
                 Cell(score.metric.about if score.metric else "", "about", before=score.title),
@@ -64,18 +64,21 @@ def course(story: RunStory) -> Markup:
 def classes(story: RunStory) -> Markup:
     """Render the scores that have a value for each class as one table with bars."""
     diversity, accuracy, seen = (per_class(story, name) for name in ("diversity", "label_accuracy", "histogram"))
+    distance, weights = per_class(story, "ifid"), _member_weights(story)
     expected = story.scores["histogram"].get("expected") if seen else None
     expected = expected if isinstance(expected, Mapping) else {}
-    names = list(dict.fromkeys([*diversity, *accuracy, *seen]))
+    names = list(dict.fromkeys([*diversity, *accuracy, *seen, *distance, *weights]))
     if not names:
         return Markup()
     most = max([*(share or 0.0 for share in seen.values()), 1e-9])
     columns: list[tuple[str, bool, Callable[[str], Any]]] = [
         ("class", True, lambda name: name),
+        ("FID within the class", bool(distance), lambda name: number(distance.get(name))),
         ("diversity", bool(diversity), lambda name: _bar(number, diversity.get(name), 1.5)),
         ("recognised", bool(accuracy), lambda name: _bar(percent, accuracy.get(name), 1.0)),
         ("share of the samples", bool(seen), lambda name: _bar(percent, seen.get(name), most)),
         ("expected", bool(expected), lambda name: percent(expected.get(name))),
+        ("members and their weights in the class", bool(weights), lambda name: weights.get(name, "–")),
     ]
     shown = [(title, value) for title, is_shown, value in columns if is_shown]
     rows = [[value(name) for _, value in shown] for name in names[:_MOST_CLASSES]]
@@ -84,8 +87,24 @@ def classes(story: RunStory) -> Markup:
     about = f"Diversity: the spread of generated {network} divided by the data's; 1 is as varied as the data, 0 always the same."
     about = f"{about if diversity else ''} {'' if of_classes else 'No member represents a class.'}".strip()
     title = "Class by class" if of_classes else "Variety and classes of the samples"
-    head, right = [title for title, _ in shown], tuple(range(1, len(shown)))
+    head = [title for title, _ in shown]
+    right = tuple(range(1, len(shown) - bool(weights)))
     return render("classes", title=title, caption=about, head=head, rows=rows, right=right, more=len(names) - len(rows))
+
+
+def _member_weights(story: RunStory) -> dict[str, str]:
+    """Return the members of each class with their weights in it, in words; empty if no class has several members."""
+    members: dict[str, list[MemberStory]] = {}
+    for member in story.members:
+        if member.of_class and member.replica == 0 and member.weight is not None:
+            members.setdefault(member.of_class, []).append(member)
+    if all(len(own) < 2 for own in members.values()):
+        return {}
+    whole = {name: sum(member.weight or 0.0 for member in own) or 1.0 for name, own in members.items()}
+    return {
+        name: ", ".join(f"{member.label} {(member.weight or 0.0) / whole[name]:.0%}" for member in own)
+        for name, own in members.items()
+    }
 
 
 def _bar(text: Callable[[Any], str], value: float | None, end: float) -> Any:

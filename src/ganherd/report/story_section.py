@@ -42,7 +42,7 @@ def story_section(story: RunStory) -> Markup:
     facts = [
         ("members", number(len(story.members)) if story.members else "–"),
         ("steps", number(story.step) if story.step else "–"),
-        ("epochs", number(story.epoch, 1)),
+        ("epochs", number(story.epoch, 1).removesuffix(".0")),
         ("training time", duration(story.seconds)),
         ("member-steps/s", number(round(last["rate"])) if is_number(last.get("rate")) else "–"),
         ("engine", story.info.engine.name if story.info.engine else "–"),
@@ -79,7 +79,9 @@ def summary(story: RunStory) -> str:
     if not each:
         return f"A herd on {source} of which nothing is recorded yet."
     if any(m.label for m in story.members):
-        text = f"{count(each, 'member').capitalize()}, {'one for each class of' if each > 1 else 'on'} {source},"
+        per_class = _dig(story.recipe, "herd", "per_class") or 1
+        of_class = f"{per_class if per_class > 1 else 'one'} for each class of"
+        text = f"{count(each, 'member').capitalize()}, {of_class if each > 1 else 'on'} {source},"
     else:
         text = f"{count(each, 'member').capitalize()} on {source},"
     if trials > 1:

@@ -10,6 +10,7 @@ from ganherd.features.material import Annealing, MetricSkipped, ScoredNeighbourh
 from ganherd.metrics.groups import of_grid, refuse_impossible
 from ganherd.metrics.metric_registry import METRICS, Metric, known_metrics
 from ganherd.metrics.statistics.seeds import together
+from ganherd.recipe.trust import HOW
 from ganherd.runs.score_entry import ScoreEntry, Scores
 from ganherd.scoring.one_run import score_run
 from ganherd.scoring.result import SKIPPED, Score, measured
@@ -94,6 +95,9 @@ def _measured(material: ScoringContext, names: Sequence[str]) -> Scores:
     out: Scores = {}
     skipped: dict[str, str] = {}
     for name in names:
+        if not METRICS.may_load(name):  # the recipe of a run folder names it
+            skipped[name] = f"it is code that is not ganherd's: {HOW.rstrip('.')}"
+            continue
         if reason := _missing(METRICS[name], material):
             skipped[name] = reason
             continue

@@ -20,6 +20,8 @@ from ganherd.runs.score_entry import ScoreInterval
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.objectives import SampledGenerator
 from ganherd.strategies.mixing.scorers import MixtureScorer, class_shares, scored_on, summarise
+from ganherd.util.errors import UserError
+from ganherd.util.meter import Progress, timed
 
 if TYPE_CHECKING:
     from ganherd.features.real_features import RealFeatures
@@ -47,6 +49,7 @@ class EnsembleScorer:
     reference: RealFeatures
     by: str  # the score of the search
     trust_code: bool
+    option: str = ""  # what messages call the score; empty: `--by` with its name
 
     def extract(self, drawn: Sequence[DrawnSamples]) -> list[SampledGenerator]:
         """Return the samples of each generator, equally many, with their features and logits.
@@ -59,7 +62,8 @@ class EnsembleScorer:
         fake, real = self.reference.of(DrawnSamples(x, no_member, no_member)), self.reference.real
         known = 0 if real.logits is None else real.logits.shape[1], self.reference.network.name
         takes_label, data = self.mixture.takes_label, self.reference.dataset
-        objectives.refuse(f"--by {self.by}", self.by, data, n, takes_label, self.trust_code, *known)
+        option = self.option or f"--by {self.by}"
+        objectives.refuse(option, self.by, data, n, takes_label, self.trust_code, *known)
         logits: Sequence[Tensor | None] = [None] * len(drawn) if fake.logits is None else fake.logits.split(n)
         labels = [torch.from_numpy(one.y).to(fake.x.device) if takes_label else None for one in drawn]
         return [
@@ -125,6 +129,21 @@ def change_of(name: str, before: float, after: float, without: Sequence[tuple[fl
 def _where(features: int) -> torch.device:
     """Return the device to score mixtures on with this many features."""
     return scored_on(features, best_device())
+
+
+def draw_each(
+    mixture: Mixture, replica: int, members: Sequence[int], samples: int, seed: int, progress: Progress | None = None
+) -> dict[int, DrawnSamples]:
+    """Return samples of each of these members alone, for members whose samples are finite."""
+    samples_of: dict[int, DrawnSamples] = {}
+    for member in timed(members, progress, "drawing samples of every generator"):
+        try:
+            drawn = mixture.alone(member).sample(samples, seed=seed, replica=replica)
+        except UserError:  # not finite
+            continue
+        if np.isfinite(drawn.x).all():
+            samples_of[member] = drawn
+    return samples_of
 
 
 def value_of(score: MixtureScorer, weights: Tensor) -> float:

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from ganherd.features.extract import best_device
-from ganherd.features.material import DrawnSamples, MetricSkipped
+from ganherd.features.material import MetricSkipped
 from ganherd.metrics.metric_registry import metric_of
 from ganherd.recipe.mixture_scores import asked_score
-from ganherd.scoring.ensemble_scores import EnsembleScorer, ScoreChange, value_of
+from ganherd.scoring.ensemble_scores import EnsembleScorer, ScoreChange, draw_each, value_of
 from ganherd.strategies.mixing import objectives, subset_search
 from ganherd.strategies.mixing.scorers import MixtureScorer
 from ganherd.strategies.mixing.subset_search import GeneratorSubset
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
-from ganherd.util.meter import Progress, timed
+from ganherd.util.meter import Progress
 
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
@@ -185,7 +185,8 @@ def _of_replica(
 ) -> ChosenGenerators:
     """Search the ensemble of one replica, and compare it with the mixture of the run on other samples."""
     mixture, by = scorer.mixture, scorer.by
-    sets = [_drawn(mixture, replica, samples, 2 * seed + half, progress) for half in (0, 1)]
+    everyone = range(mixture.members)
+    sets = [draw_each(mixture, replica, everyone, samples, 2 * seed + half, progress) for half in (0, 1)]
     able = sorted(set(sets[0]) & set(sets[1]))  # generators with finite samples
     if not able:
         raise UserError(f"no generator of seed {mixture.seeds[replica]} makes finite samples: train it again.")
@@ -229,18 +230,3 @@ def _searched(
     each = [one.members for one in mixture.neighbourhoods.all if one.replica == replica]
     known = [[able.index(member) for member in members if member in able] for members in each]
     return subset_search.neighbourhoods(score, len(able), [near for near in known if near], _GENERATIONS, _SIGMA, seed)
-
-
-def _drawn(
-    mixture: Mixture, replica: int, samples: int, seed: int, progress: Progress | None
-) -> dict[int, DrawnSamples]:
-    """Return samples of each member alone, for members whose samples are finite."""
-    samples_of: dict[int, DrawnSamples] = {}
-    for member in timed(range(mixture.members), progress, "drawing samples of every generator"):
-        try:
-            drawn = mixture.alone(member).sample(samples, seed=seed, replica=replica)
-        except UserError:  # not finite
-            continue
-        if np.isfinite(drawn.x).all():
-            samples_of[member] = drawn
-    return samples_of

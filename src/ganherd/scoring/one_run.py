@@ -41,7 +41,7 @@ def score_run(
 
     Args:
         run: The run folder.
-        metrics: Names of metrics; None: all that are usual for the data, together with the pictures.
+        metrics: Names of metrics; None: all that are usual for the data and those of the recipe, together with the pictures.
         samples: The number of samples; None: see `default_samples`. If AIS is the only metric, the number of its images.
         seed: The seed of the samples.
         trust_code: Whether the user's nets may be built.
@@ -64,7 +64,7 @@ def score_run(
 
     loaded = mixture.load(run, trust_code)  # first, so that untrusted code is refused before data is read
     data = load(folder.recipe.data)
-    names = known_metrics(metrics, "score", data)
+    names = known_metrics(metrics, "score", data, folder.recipe.run.metrics)
     if names == ["ais"] and annealing.points is None:
         annealing = replace(annealing, points=samples)
     default = None if head else recorded_network(folder.scores_path, data)

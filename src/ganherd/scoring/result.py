@@ -146,15 +146,15 @@ class Score:
         value = metric.best if metric.real == "best" else self.entry.get(metric.real)
         return float(value) if isinstance(value, (int, float)) else None
 
-    @property
-    def remarks(self) -> list[str]:
-        """Return what a table lists next to the value."""
+    def remarks(self, has_interval: bool = True) -> list[str]:
+        """Return what a table lists next to the value. `has_interval`: False if the interval has a column of its own."""
         entry, out = self.entry, list[str]()
         if "per_seed" in entry:
             seeds = entry.get("seeds") or entry["per_seed"]
             out.append(f"mean of {len(seeds)} seeds, standard deviation {format_value('', entry.get('std'))}")
         if self.interval is not None:
-            out.append(f"95 % {self.span} ({self.interval.get('how', '')})")
+            how = str(self.interval.get("how", ""))
+            out += [f"95 % {self.span} ({how})"] if has_interval else [f"interval: {how}"] if how else []
         if "real_samples" in entry:
             out.append(f"against {_count(entry['real_samples'])} of {entry.get('real', 'the data')}")
         elif "held_out_accuracy" in entry:

@@ -43,7 +43,7 @@ def full(scores: Scores) -> list[Block]:
     diversity: 1,000 samples, network pixels, seed 0; mean over the classes 0.950
     """
     known = list(measured(scores).values())
-    each = ["; ".join([f"{s.samples} samples, network {s.network}, seed {s.seed}", *s.remarks]) for s in known]
+    each = ["; ".join([f"{s.samples} samples, network {s.network}, seed {s.seed}", *s.remarks()]) for s in known]
     details = [f"{score.title}: {text}" for score, text in zip(known, each, strict=True)]
     return [*_compared(known), *([""] if known else []), *details, *_groups(scores), *_notes(scores)]
 

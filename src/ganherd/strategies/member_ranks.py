@@ -22,12 +22,14 @@ class MemberRanks:
 
     comm: Communicator
     placement: Placement
-    members: int  # number of members in one replica
+    members: int  # number of consecutive members that meet: those of one class if it has several, or of one replica
+    classes: int = 1  # groups of such members in one replica
 
     @classmethod
-    def of(cls, prepared: PreparedHerd) -> MemberRanks:
-        """Return the ranks of a run."""
-        return cls(prepared.ranks.member_comm, prepared.ranks.placement, prepared.members)
+    def of(cls, prepared: PreparedHerd, across_classes: bool = False) -> MemberRanks:
+        """Return the ranks of a run. If `across_classes`, all members of a replica meet, otherwise those of one class."""
+        members = prepared.members if across_classes else prepared.group_members
+        return cls(prepared.ranks.member_comm, prepared.ranks.placement, members, prepared.members // members)
 
     @property
     def own(self) -> tuple[int, ...]:

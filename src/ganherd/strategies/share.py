@@ -1,4 +1,4 @@
-"""Average some layers over all members from time to time; otherwise members train independently.
+"""Average some layers over all members, of all classes, from time to time; otherwise members train independently.
 
 At a meeting every shared layer becomes the mean over the members of a replica (for generators: of a breed). So do Adam's moments
 of the layer and the running average of the generator: momentum that each member kept would pull the layers apart again. Adam's
@@ -103,7 +103,8 @@ class Share(Strategy):
     def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
         settings = prepared.recipe.strategy.settings
         assert isinstance(settings, ShareConfig)
-        return cls(prepared.herd, settings, spans, MemberRanks.of(prepared)) if settings.layers else Strategy()
+        ranks = MemberRanks.of(prepared, across_classes=True)
+        return cls(prepared.herd, settings, spans, ranks) if settings.layers else Strategy()
 
     def __init__(self, herd: StackedHerd, settings: ShareConfig, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__()

@@ -11,8 +11,8 @@ from ganherd.metrics.metric_registry import METRICS, title_of
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe
 from ganherd.scoring.result import format_value
-from ganherd.sweep.run_sweep import cost_of
 from ganherd.sweep.search_space import as_overrides
+from ganherd.sweep.sweep_plan import cost_of
 from ganherd.sweep.sweep_record import SweepRecord, TrialScore
 from ganherd.util.terminal.screen import Block, Columns, Styled
 from ganherd.util.text import duration

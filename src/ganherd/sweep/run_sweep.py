@@ -14,15 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ganherd.compare.compare_recipes import refuse_strangers
-from ganherd.metrics.metric_registry import METRICS, known_metrics
-from ganherd.recipe import recipe_file, trust
-from ganherd.recipe.member_values import Trial, name_of_trial
+from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder
 from ganherd.sweep import sweep_record
 from ganherd.sweep.halving import cost, rungs, stopped, survivors
-from ganherd.sweep.search_space import Dimension, as_overrides, parse_dimension, propose, split
-from ganherd.sweep.sweep_record import RungResult, SweepGroup, SweepRecord
+from ganherd.sweep.sweep_plan import SweepRequest as SweepRequest
+from ganherd.sweep.sweep_plan import cost_of, in_words_of_the_sweep, plan
+from ganherd.sweep.sweep_record import RungResult, SweepGroup, SweepRecord, TrialScore
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.text import duration, one_line
 
@@ -30,48 +29,13 @@ if TYPE_CHECKING:
     from ganherd.sweep.trial_scores import TrialScorer
 
 Log = Callable[[str], None]
-_OWN_KEYS = {
-    "train.budget": "give --budget",
-    "herd.seeds": "give --seeds",
-    "herd.trials": "vary the settings themselves",
-    "herd.first": "name a recipe of one phase",
-    "run.scores": "choose the score with --score",
-    "run.repair.policy": "a trial that breaks is never repaired",
-}
-_DATA_KEYS = {
-    "data.partition",
-    "data.diet",
-    "data.epoch",
-}  # change what members see, and not what they are scored against
-_MANY_MEMBERS = 256  # more tiles than anybody looks at: no sprites are saved
-
-
-@dataclass(frozen=True)
-class SweepRequest:
-    """What a sweep tries, and how its trials are ranked."""
-
-    recipe: str
-    vary: Sequence[str]
-    trials: int | None = None
-    budget: str | None = None  # None: the recipe's
-    seeds: int = 1
-    score: str = "fid"
-    samples: int = 1000
-    seed: int = 0  # of the proposed settings
-    overrides: Sequence[str] = ()
-    halves: bool = True
-    trust_code: bool = False
-    is_own: bool = True  # the user's words; False: those of a sweep's folder, which a stranger may have written
-
-    @property
-    def dimensions(self) -> list[Dimension]:
-        return [parse_dimension(text) for text in self.vary]
 
 
 @dataclass
 class _Sweep:
     """A sweep at work: its record, the recipe of each of its runs, and where it lies."""
 
+    request: SweepRequest
     record: SweepRecord
     recipes: list[Recipe]  # of each group
     folder: Path
@@ -86,114 +50,38 @@ class _Sweep:
         self.record.write(self.folder)
 
 
-def plan(request: SweepRequest) -> tuple[SweepRecord, list[Recipe]]:
-    """Return the record of a new sweep and the recipes of its runs; every mistake is reported here, before anything trains."""
-    metric = _check_metric(request)
-    proposed = _proposed_trials(request)
-    groups, recipes = _divide_into_runs(request, proposed)
-    record = SweepRecord(
-        recipe=request.recipe,
-        overrides=list(request.overrides),
-        vary=list(request.vary),
-        trials=[dict(trial) for trial in proposed],
-        names=[name_of_trial(trial) for trial in proposed],
-        groups=groups,
-        seeds=request.seeds,
-        budget=recipes[0].train.budget,
-        score=metric,
-        samples=request.samples,
-        seed=request.seed,
-        halves=request.halves and not any(recipe.strategy.meets for recipe in recipes),
-    )
-    return record, recipes
-
-
-def _check_metric(request: SweepRequest) -> str:
-    """Return the name of the metric that trials are ranked by."""
-    if not (request.is_own or request.trust_code or METRICS.is_own(request.score)):
-        raise UserError(f"this sweep is scored by {request.score}, which is not ganherd's own code: {trust.HOW}")
-    (metric,) = known_metrics([request.score])
-    if METRICS[metric].contest:
-        raise UserError(
-            f"--score {metric} compares runs with each other: choose one that is measured for each, such as fid."
-        )
-    return metric
-
-
-def _proposed_trials(request: SweepRequest) -> list[Trial]:
-    """Return the settings of each trial."""
-    if not request.vary:
-        raise UserError("a sweep needs settings to vary: add --vary optim.lr_g=1e-5..1e-2, for example.")
-    for dimension in request.dimensions:
-        _refuse_key(dimension.key)
-    proposed = propose(request.dimensions, request.trials, request.seed)
-    if len(proposed) < 2:
-        raise UserError("a sweep needs at least two trials: vary more, or raise --trials.")
-    return proposed
-
-
-def _divide_into_runs(request: SweepRequest, proposed: Sequence[Trial]) -> tuple[list[SweepGroup], list[Recipe]]:
-    """Return the trials of each run and its recipe: a run trains all trials that differ in settings of single members only."""
-    is_own = request.is_own or request.trust_code
-    common = [*request.overrides, f"herd.seeds={request.seeds}", "run.scores=false", "run.repair.policy=tell"]
-    common += [f"train.budget={request.budget}"] if request.budget else []
-    fused = [split(trial)[0] for trial in proposed]
-    shared = [split(trial)[1] for trial in proposed]
-    kinds = [kind for number, kind in enumerate(shared) if kind not in shared[:number]]
-    groups, recipes = [], []
-    for number, kind in enumerate(kinds):
-        own = [trial for trial, other in enumerate(shared) if other == kind]
-        base = recipe_file.load(request.recipe, [*common, *as_overrides(kind)], is_own=is_own)
-        trust.check_recipe(base, request.recipe, request.trust_code, strange=not is_own)
-        _refuse(base)
-        data = base.model_dump()
-        data["herd"]["trials"] = [fused[trial] for trial in own] if fused[0] else []
-        if (base.members or 1) * base.herd.seeds * len(own) > _MANY_MEMBERS:
-            data["run"]["sprites"] = 0
-        recipes.append(recipe_file.load(data, is_own=is_own))
-        groups.append(SweepGroup(run=f"run-{number:02d}", trials=own))
-    return groups, recipes
-
-
-def _refuse_key(key: str) -> None:
-    """Refuse settings that the sweep sets itself, and those by which trials would be scored against different data."""
-    if key in _OWN_KEYS:
-        raise UserError(f"--vary {key}: the sweep sets this for all trials alike; {_OWN_KEYS[key]}.")
-    if key.startswith("data.") and key not in _DATA_KEYS:
-        raise UserError(
-            f"--vary {key}: all trials are scored against the same data; compare data with `ganherd compare`, or vary "
-            f"{', '.join(sorted(_DATA_KEYS))}."
-        )
-
-
-def _refuse(recipe: Recipe) -> None:
-    """Refuse recipes whose herds cannot be copied."""
-    if recipe.herd.first is not None:
-        raise UserError(
-            "a sweep trains one phase, and this recipe trains another one first: name that recipe, "
-            "or give --set herd.first=null and herd.start_from."
-        )
-    if recipe.herd.trials:
-        raise UserError("the recipe has herd.trials of its own, and a sweep sets them: leave them out.")
-
-
 def sweep(request: SweepRequest, folder: Path, quiet: bool = False, log: Log | None = None) -> SweepRecord:
     """Train and rank what is still missing in the folder; return the content of sweep.json."""
+    from ganherd.training.setup.member_data import cut
+
     record, recipes = plan(request)
     if sweep_record.read(folder) is None and folder.exists() and not _is_empty(folder):
         raise UserError(f"{folder} exists already and holds no sweep: choose another folder with -o.")
+    with in_words_of_the_sweep(request):
+        if not folder.exists():  # mistakes that only the data shows, before anything is written
+            for recipe in recipes:
+                cut(recipe)
+        return _locked(request, record, recipes, folder, quiet, log)
+
+
+def _locked(
+    request: SweepRequest, record: SweepRecord, recipes: list[Recipe], folder: Path, quiet: bool, log: Log | None
+) -> SweepRecord:
+    """Train and rank what is still missing, while no other process may write to the folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the sweep cannot be written to {folder}: {error.strerror}.") from error
     with RunFolder(folder).lock():
         old = sweep_record.read(folder)  # by now another process may have begun, and finished it
+        if old is not None and old.round_scores:
+            record, recipes = plan(request, old.round_scores)
         if old is not None and old.settings() != record.settings():
             changed = recipe_file.differing(old.settings(), record.settings())
             raise UserError(
                 f"{folder} holds a sweep with other settings ({one_line('; '.join(changed), 300)}): choose another -o."
             )
-        state = _Sweep(old or record, recipes, folder, quiet, log or (lambda text: None))
+        state = _Sweep(request, old or record, recipes, folder, quiet, log or (lambda text: None))
         try:
             state.write()
         except OSError as error:
@@ -216,7 +104,7 @@ def resume(folder: Path, quiet: bool = False, log: Log | None = None, trust_code
     request = SweepRequest(
         record.recipe,
         record.vary,
-        len(record.trials),
+        record.wanted or len(record.trials),
         record.budget,
         record.seeds,
         record.score,
@@ -225,6 +113,8 @@ def resume(folder: Path, quiet: bool = False, log: Log | None = None, trust_code
         record.overrides,
         record.halves,
         trust_code,
+        record.sampler,
+        record.rounds,
         is_own=False,
     )
     return sweep(request, folder, quiet, log)
@@ -242,15 +132,39 @@ def _run(state: _Sweep) -> SweepRecord:
     scorer = TrialScorer(load(state.recipes[0].data), record.score, record.samples, state.log)
     if not record.steps:
         steps = _planned_steps(state, scorer)
-        record.steps = [(rung.step, rung.trials) for rung in rungs(len(record.trials), steps, record.halves)]
+        trials = record.wanted or len(record.trials)
+        record.steps = [(rung.step, rung.trials) for rung in rungs(trials, steps, record.halves)]
         state.write()
     further = f"; the best continue to step {record.steps[-1][0]:,}" if len(record.steps) > 1 else ""
     state.log(
         f"{_count(len(record.trials), 'trial')} in {_count(len(record.groups), 'run')} to step {record.steps[0][0]:,}{further}"
     )
+    if record.sampler == "optuna":
+        _run_rounds(state, scorer)
+        return record
     for step, _ in record.steps[len(record.rungs) :]:
         _run_rung(state, scorer, step)
     return record
+
+
+def _run_rounds(state: _Sweep, scorer: TrialScorer) -> None:
+    """Train and score round after round to the end; each is proposed from the scores of those before."""
+    record, (step, _) = state.record, state.record.steps[0]
+    while (done := sum(len(scores) for scores in record.round_scores)) < len(record.trials):
+        scores: list[TrialScore] = []
+        for group, recipe in zip(record.groups, state.recipes, strict=True):
+            if group.trials[0] >= done:
+                _train_to(state, group, recipe, step, [])
+                state.log(f"round {len(record.round_scores) + 1}: scoring {_count(len(group.trials), 'trial')}")
+                positions = [(trial, position) for position, trial in enumerate(group.trials)]
+                scores += scorer.score_trials(state.folder / group.run, positions, record.seeds)
+        record.round_scores.append(sorted(scores, key=lambda score: score.trial))
+        planned, state.recipes = plan(state.request, record.round_scores)
+        record.trials, record.names, record.groups = planned.trials, planned.names, planned.groups
+        state.write()
+    every = [score for scores in record.round_scores for score in scores]
+    record.rungs = [RungResult(step=step, scores=every, left=[score.trial for score in every])]
+    state.write()
 
 
 def _run_rung(state: _Sweep, scorer: TrialScorer, step: int) -> None:
@@ -272,11 +186,6 @@ def _run_rung(state: _Sweep, scorer: TrialScorer, step: int) -> None:
     best = min(costs, key=lambda trial: (costs[trial], trial))
     value = next(score.value for score in scores if score.trial == best)
     state.log(f"step {step:,}: best {record.names[best]}, {record.score} {value if value is None else f'{value:.4g}'}")
-
-
-def cost_of(value: float | None, metric: str) -> float:
-    """Return a number of which less is better; infinity if there is no value."""
-    return math.inf if value is None or not math.isfinite(value) else METRICS[metric].cost(value)
 
 
 def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopped_trials: Sequence[int]) -> None:
@@ -316,8 +225,9 @@ def _planned_steps(state: _Sweep, scorer: TrialScorer) -> int:
     if unit == "epochs":
         return int(facts["steps"])
     members = facts["members"] / len(record.groups[biggest].trials)  # of one trial, over its seeds
-    planned = rungs(len(record.trials), 1 << 40, record.halves)
-    around = len(planned) * len(record.groups) * facts["warm"]["start_seconds"]  # what is not training
+    trials = record.wanted or len(record.trials)
+    planned = rungs(trials, 1 << 40, record.halves)
+    around = len(planned) * len(record.groups) * record.rounds * facts["warm"]["start_seconds"]  # what is not training
     around += sum(rung.trials for rung in planned) * record.seeds * _seconds_of_a_score(state, scorer)
     around += time.monotonic() - state.began  # the measurements themselves
     left = amount - around
@@ -326,7 +236,7 @@ def _planned_steps(state: _Sweep, scorer: TrialScorer) -> int:
             f"--budget {record.budget} is too short for this sweep: it takes {duration(math.ceil(around))} without any training; "
             "give it more time, fewer trials or fewer samples (-n)."
         )
-    work = cost(len(record.trials), record.halves) * members  # members that train to the end
+    work = cost(trials, record.halves) * members  # members that train to the end
     return max(1, int(left * facts["member_steps_per_second"] / work))
 
 

@@ -18,8 +18,10 @@ from ganherd.data.keyed import shuffle
 from ganherd.recipe import yaml_lines
 from ganherd.recipe.member_values import TRIAL_KEYS, Trial, Value
 from ganherd.util.errors import UserError
+from ganherd.util.text import split_values, yaml_word
 
 DEFAULT_TRIALS = 16
+_TRIES = 16  # samples for each trial at most, because whole numbers may repeat
 _NUMBER = r"(-?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)"
 _RANGE = re.compile(rf"\s*{_NUMBER}\s*\.\.\s*{_NUMBER}\s*")
 _FACTOR = 10.0  # ranges over at least this factor are sampled on a logarithmic scale
@@ -76,6 +78,7 @@ def parse_dimension(text: str) -> Dimension:
         raise UserError(
             f"--vary {text}: write a key of the recipe and its values, e.g. optim.lr_g=1e-5..1e-2 or loss.name=hinge,minimax."
         )
+    key = key.replace("nets.discriminator.settings.", "nets.discriminator.")  # one name for each setting
     if "..." not in rest and (match := _RANGE.fullmatch(rest)):  # three dots may belong to either number
         low, high = float(match[1]), float(match[2])
         if not low < high or not math.isfinite(high):
@@ -83,26 +86,10 @@ def parse_dimension(text: str) -> Dimension:
         return Dimension(key, low=low, high=high, is_whole=not re.search(r"[.eE]", match[1] + match[2]))
     if ".." in rest and "/" not in rest:  # not a path such as ../images
         raise UserError(f"--vary {text}: a range has two numbers, e.g. {key}=1e-5..1e-2.")
-    values = tuple(_value(part, text) for part in _parts(rest))
+    values = tuple(_value(part, text) for part in split_values(rest))
     if len(values) < 2 or len({str(value) for value in values}) < len(values):
         raise UserError(f"--vary {text}: give at least two different values, or a range such as {key}=1e-5..1e-2.")
     return Dimension(key, values)
-
-
-def _parts(text: str) -> list[str]:
-    """Split a text at commas outside of brackets.
-
-    >>> _parts("[[1, 2], 3],{a: 1},5")
-    ['[[1, 2], 3]', '{a: 1}', '5']
-    """
-    parts, depth = [""], 0
-    for letter in text:
-        depth += (letter in "[{") - (letter in "]}")
-        if letter == "," and not depth:
-            parts.append("")
-        else:
-            parts[-1] += letter
-    return parts
 
 
 def _value(text: str, option: str) -> Value:
@@ -132,12 +119,13 @@ def propose(dimensions: Sequence[Dimension], trials: int | None, seed: int = 0) 
             return combinations
         order = np.sort(shuffle(len(combinations), "sweep", seed)[:trials])
         return [combinations[number] for number in order]
-    proposed: list[Trial] = []
-    for shares in _shares(len(dimensions), trials or DEFAULT_TRIALS, seed):
+    wanted, proposed = trials or DEFAULT_TRIALS, dict[str, Trial]()
+    for shares in _shares(len(dimensions), _TRIES * wanted, seed):
         settings = {dimension.key: dimension.at(share) for dimension, share in zip(dimensions, shares, strict=True)}
-        if settings not in proposed:  # whole numbers and lists may repeat
-            proposed.append(settings)
-    return proposed
+        proposed.setdefault(str(settings), settings)  # whole numbers and lists may repeat
+        if len(proposed) == wanted:
+            break
+    return list(proposed.values())
 
 
 def _shares(dimensions: int, count: int, seed: int) -> np.ndarray:
@@ -162,10 +150,4 @@ def as_overrides(trial: Mapping[str, Value]) -> list[str]:
     >>> as_overrides({"optim.lr_g": 1e-05, "train.ema": None, "train.flip": True})
     ['optim.lr_g=1e-05', 'train.ema=null', 'train.flip=true']
     """
-    return [f"{key}={_yaml_word(value)}" for key, value in trial.items()]
-
-
-def _yaml_word(value: Value) -> str:
-    if value is None:
-        return "null"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return [f"{key}={yaml_word(value)}" for key, value in trial.items()]

@@ -63,6 +63,12 @@ class SweepRecord(_Record):
     samples: int
     seed: int = 0
     halves: bool = True
+    sampler: Literal["even", "optuna"] = "even"
+    rounds: int = Field(
+        1, ge=1
+    )  # optuna: the number of rounds, each of which is proposed from the scores of those before
+    wanted: int = 0  # optuna: the number of trials of all rounds; `trials` has those that are proposed so far
+    round_scores: list[list[TrialScore]] = []  # optuna: the scores of each finished round
     steps: list[tuple[int, int]] = []  # (step, trials) of each rung; empty until a time budget is measured
     rungs: list[RungResult] = []
     seconds: float = Field(0.0, ge=0)  # of training and scoring, over all processes
@@ -80,7 +86,7 @@ class SweepRecord(_Record):
 
     def settings(self) -> dict[str, Any]:
         """Return what the user chose, which never changes."""
-        return self.model_dump(exclude={"steps", "rungs", "seconds"})
+        return self.model_dump(exclude={"steps", "rungs", "round_scores", "seconds"})
 
     @property
     def is_finished(self) -> bool:

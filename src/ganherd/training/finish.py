@@ -147,7 +147,7 @@ def make_mixture(
     """Return the mixture of all members.
 
     Args:
-        neighbourhoods: The mixtures that neighbourhoods evolved; each replica then takes the best one.
+        neighbourhoods: The mixtures that neighbourhoods evolved; each replica then takes the best one, of each class.
         exported: The generators of all members, as `exports` returns them. None: export those of this process.
     """
     herd, recipe, data = prepared.herd, prepared.recipe, prepared.dataset
@@ -175,7 +175,12 @@ def make_mixture(
     )
     if neighbourhoods is None:
         return mixture
-    each = np.stack([mixture.neighbourhood(cell).weights_of(r) for r, cell in enumerate(neighbourhoods.best)])
+    label, each = mixture.label_of, np.zeros((mixture.replicas, mixture.members))
+    # [members] the weight of the member's class
+    share = np.bincount(label, mixture.weights)[label] if neighbourhoods.classes > 1 else np.ones(len(label))
+    for replica, weights in enumerate(each):
+        for cell in neighbourhoods.best_of(replica):
+            weights += share * mixture.neighbourhood(cell).weights_of(replica)
     return replace(mixture, weights=each if len(each) > 1 else each[0])
 
 
@@ -261,10 +266,14 @@ def label_weights(prepared: PreparedHerd) -> np.ndarray:
 def member_weights(prepared: PreparedHerd) -> np.ndarray:
     """Return the weight [members] of each member in the mixture.
 
-    A member gets p(y) of its class, divided by the number of members of that class. Members without a class weigh the same.
+    A member gets p(y) of its class, divided by the number of members of that class. Members without a class weigh the same. Of
+    copies of one GAN only the first counts.
     """
     label = prepared.label[: prepared.members]
+    counts = np.ones(len(label))  # what each member counts for
+    if prepared.recipe.strategy.settings.is_one_gan:
+        counts = (np.arange(len(label)) % prepared.group_members == 0).astype(np.float64)
     if (label < 0).any():
-        return np.full(len(label), 1.0 / len(label))
-    weights = label_weights(prepared)[label] / np.bincount(label)[label]
+        return np.asarray(counts / counts.sum())
+    weights = counts * label_weights(prepared)[label] / np.bincount(label, counts)[label]
     return np.asarray(weights / weights.sum())

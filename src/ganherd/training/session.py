@@ -139,8 +139,8 @@ class Session:
         """Train to the last step. `closing` closes what the training has opened."""
         herd, ranks, folder = self.herd, self.ranks, self.folder
         names = [herd.name_of(member) for member in range(herd.size)]
-        settings = herd.recipe.strategy.settings
-        board = None if settings.torus is None else (*settings.torus, settings.group_size)
+        torus = herd.recipe.torus
+        board = None if torus is None else (*torus, herd.recipe.strategy.settings.group_size)
         self.progress = Progress(names, self.options.quiet or not ranks.is_first, board)
         closing.callback(self.progress.close)
         users = [UserCallback(each, self.log) for each in (*trackers_of(herd.recipe), *self.options.callbacks)]
@@ -301,7 +301,7 @@ def resume(
     """Continue a run exactly from its last checkpoint.
 
     Args:
-        overrides: Settings of the recipe to change; only train.budget and run.scores may differ.
+        overrides: Settings of the recipe to change; only train.budget, run.scores and run.metrics may differ.
         job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
         finishers: Work on the mixture, for example score it.
         callbacks: The user's callbacks, which are called after ganherd's own; for one process.

@@ -24,7 +24,8 @@ from ganherd.util.files import JsonObject
 from ganherd.web.shown_run import ShownRun
 
 if TYPE_CHECKING:
-    from ganherd.mixture.mixture import Mixture, Samples
+    from ganherd.mixture.mixture import Mixture
+    from ganherd.mixture.samples import Samples
 
 MOST_SHOWN = 400  # samples on the page
 MOST_SAMPLES = 10_000  # samples of a download

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,26 @@ class Interrupted(Exception):
 
 class RunFailed(Exception):
     """The run failed and cannot be resumed as it is. The message gives the reason and what to try; exit code 1."""
+
+
+def whole_number(name: str, value: object, least: int | None = None) -> int:
+    """Return an argument that must be a whole number, or raise a `UserError`.
+
+    >>> whole_number("n", 3)
+    3
+    >>> whole_number("n", "3", 1)
+    Traceback (most recent call last):
+    ganherd.util.errors.UserError: n must be a whole number of at least 1, not '3'.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None or (least is not None and number < least):
+        raise UserError(
+            f"{name} must be a whole number{'' if least is None else f' of at least {least}'}, not {value!r}."
+        )
+    return number
 
 
 def first_line(error: BaseException) -> str:

@@ -97,6 +97,10 @@ class Registry(Mapping[str, T], Generic[T]):
             raise UserError(f"ganherd has a {self.kind} named {name!r} already; register yours under another name.")
         self._entries[name] = entry
 
+    def add_variant(self, name: str, entry: T) -> None:
+        """Add an entry with some settings, under a name that includes them. Lists do not name it."""
+        self._entries[name] = entry
+
     def register(self, name: str, /, **facts: Any) -> Callable[[D], D]:
         """Return a decorator that registers what it decorates; `facts` are the other arguments of `Class.adopt`.
 
@@ -172,7 +176,7 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def __iter__(self) -> Iterator[str]:
         self._load_home()
-        return iter([name for name in self._entries if not is_target(name)])
+        return iter([name for name in self._entries if _NAME.fullmatch(name)])
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -6,6 +6,7 @@ import difflib
 import hashlib
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 
 _UNKNOWN = "\N{REPLACEMENT CHARACTER}"
@@ -31,6 +32,20 @@ def one_line(text: str, most: int) -> str:
     """
     line = printable(" ".join(text[: 4 * most].split()))
     return line if len(line) <= most else line[: most - 1] + "…"
+
+
+def member_labels(labels: Sequence[str], label_of: Sequence[int]) -> list[str]:
+    """Return the label of each member, with its number in the class if that has several; empty for members without a label.
+
+    >>> member_labels(["cat", "dog"], [0, 0, 1, -1])
+    ['cat.0', 'cat.1', 'dog', '']
+    """
+    members, seen, names = Counter(label_of), Counter[int](), []
+    for label in label_of:
+        number = f".{seen[label]}" if members[label] > 1 else ""
+        seen[label] += 1
+        names.append(f"{labels[label]}{number}" if 0 <= label < len(labels) else "")
+    return names
 
 
 def without_controls(text: str) -> str:
@@ -111,6 +126,33 @@ def listed(words: Sequence[str]) -> str:
     ('a', 'a, b and c', '')
     """
     return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def split_values(text: str) -> list[str]:
+    """Split a text at commas that are not inside of brackets.
+
+    >>> split_values("[[1, 2], 3],{a: 1},f(x=1, y=2)")
+    ['[[1, 2], 3]', '{a: 1}', 'f(x=1, y=2)']
+    """
+    parts, depth = [""], 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        if letter == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += letter
+    return parts
+
+
+def yaml_word(value: object) -> str:
+    """Return a value as YAML and `--set` write it.
+
+    >>> yaml_word(None), yaml_word(True), yaml_word(0.5)
+    ('null', 'true', '0.5')
+    """
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def shortened(name: str, most: int = 120) -> str:

@@ -167,14 +167,22 @@ def number_of_members(run: ShownRun) -> int:
 
 
 def layout(recipe: Recipe | None) -> JsonObject:
-    """Return how members are arranged: in a row, on a torus, or in pairs that swap."""
+    """Return how members are arranged: in a row, on a torus, or in pairs that swap; and how many there are of each class."""
     if recipe is None:
         return {"kind": "flat"}
-    settings = recipe.strategy.settings
-    if settings.torus is not None:
-        rows, columns = settings.torus
-        return {"kind": "torus", "rows": rows, "columns": columns, "population": settings.group_size}
-    return {"kind": "gap" if recipe.strategy.name == "gap" else "flat"}
+    if recipe.torus is not None:
+        rows, columns = recipe.torus
+        return {
+            "kind": "torus",
+            "rows": rows,
+            "columns": columns,
+            "population": recipe.strategy.settings.group_size,
+        }
+    kind = {"kind": "gap" if recipe.strategy.name == "gap" else "flat"}
+    if recipe.herd.per_class == 1:
+        return kind
+    torus = recipe.strategy.settings.torus
+    return {**kind, "per_class": recipe.herd.per_class, "torus_of_class": list(torus) if torus else None}
 
 
 def sprites(run: ShownRun) -> JsonObject | None:

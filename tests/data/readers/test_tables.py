@@ -65,7 +65,7 @@ def test_the_index_that_pandas_writes_is_left_out(tmp_path: Path) -> None:
         (CSV.replace("north", "1").replace("south", ""), "row 2 (line 3), column 'grower': the value is missing"),
         ("a,b,c\n1,2,3\n\n1,NaN,3\n", "row 2 (line 4), column 'b': the value is missing"),
         ("a,b,c\n1,2,3\n1,2,inf\n", "row 2 (line 3), column 'c': 'inf' is not finite"),
-        ("a,b,c\n1,2,3\n1,2\n", "line 3: it has 2 values instead of 3 values, like the header"),
+        ("a,b,c\n1,2,3\n1,2\n", "line 3: it has 2 values, but the header has 3"),
         ("a,b,c\n", "a header and no rows"),
         ("a,a,c\n1,2,3\n", "two columns named 'a'"),
         ("label\nx\ny\n", "no column of numbers"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from ganherd.nets import build_discriminator, build_generator
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import NetConfig
 from ganherd.training.setup.assemble import assemble
+from ganherd.training.setup.build_strategy import plan_meetings
+from ganherd.training.setup.member_settings import schedules_of
 
 pytestmark = pytest.mark.gpu
 
@@ -40,6 +43,8 @@ def trained(tmp_path, engine: str, stops: list[int], **sections):
     for section, values in sections.items():
         recipe[section] = {**recipe.get(section, {}), **values}
     assembly = assemble(recipe_file.load(recipe))
+    spans = plan_meetings(assembly.recipe, assembly.steps_per_epoch, stops[-1])
+    assembly.herd.rules = replace(assembly.herd.rules, schedules=schedules_of(assembly.recipe, spans))
     plan = Plan(engine, 3, 1, "cuda")
     place_state(assembly.herd, plan)
     sums = assembly.herd.zero_sums()
@@ -66,6 +71,10 @@ _TOLD = {
     "generator": {"name": "conditional", "width": 3},
     "discriminator": {"name": "conditional", "width": 3, "body": "plain"},
 }
+_ADAPTIVE = {"augment": ["colour"], "augment_probability": 0.3, "augment_target": 0.1, "augment_images": 40}
+_SCHEDULES = [
+    {"keys": ["optim.lr_g", "optim.lr_d"], "shape": "linear", "start": "2steps", "over": "6steps", "last": 0.1}
+]
 
 
 @pytest.mark.parametrize(
@@ -80,8 +89,28 @@ _TOLD = {
         {"loss": {"name": ["wasserstein", "hinge", "wasserstein-gp"]}, "optim": {"grad_clip": 0.5}},
         _SOUND,
         {**_SOUND, "data": {"partition": "all"}, "herd": {"members": 3}, "nets": _TOLD},
+        {"loss": {"name": "relativistic-pairing", "r1_weight": 1.0, "r2_weight": [0.5, 1.0, 2.0]}},
+        {"loss": {"name": "hinge", "r1_weight": [1.0, 2.0, 0.0], "r2_weight": 1.0, "slope_noise": 0.5}},
+        {"loss": {"name": "hinge", "lecam_weight": [0.0, 1.0, 0.3], "lecam_start": 3}},
+        {"loss": {"name": "hinge", "consistency_weight": [1.0, 0.0, 5.0], "consistency_weight_fake": 2.0}},
+        {"loss": {"name": "hinge"}, "train": _ADAPTIVE},
+        {"optim": {"weight_decay": [0.0, 1.0, 30.0]}, "train": {"schedules": _SCHEDULES, "ema": [0.5, 0.9, 0.99]}},
     ],
-    ids=["plain", "n_critic", "skip_d", "shared", "shared_g-d", "input_noise", "losses", "sound", "told"],
+    ids=[
+        *(
+            "plain",
+            "n_critic",
+            "skip_d",
+            "shared",
+            "shared_g-d",
+            "input_noise",
+            "losses",
+            "sound",
+            "told",
+            "relativistic",
+        ),
+        *("slope_noise", "lecam", "consistency", "adaptive", "schedules"),
+    ],
 )
 def test_graph_equals_fused(tmp_path, sections, monkeypatch):
     monkeypatch.setattr(cuda_graph, "_SHORT", float("inf"))  # with the graph of several periods

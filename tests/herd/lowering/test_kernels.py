@@ -15,13 +15,15 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from ganherd.herd import rng
 from ganherd.herd.lowering import ops, ops_triton
-from ganherd.herd.lowering.kernels import norm
+from ganherd.herd.lowering.kernels import norm, weight_cache
 from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_, clip_triton_
-from ganherd.herd.lowering.kernels.conv import ConvSpec
-from ganherd.herd.lowering.kernels.member_conv import MemberConv
+from ganherd.herd.lowering.kernels.convolution.conv import ConvSpec
+from ganherd.herd.lowering.kernels.convolution.member_conv import MemberConv
+from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
+from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm
 from ganherd.herd.lowering.kernels.norm import MemberNorm
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
-from ganherd.herd.lowering.kernels.taps import WeightLayout
+from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, Halve
 from ganherd.herd.step.optimizer import adam_reference_
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
@@ -153,6 +155,69 @@ def test_batch_norm_kernel_with_activation_equals_plain_pytorch(m, c, slope, par
         close(one.grad, other.grad, 1e-4)
 
 
+@pytest.mark.parametrize(("b", "p", "c", "slope"), [(3, 16, 5, 0.0), (2, 100, 70, 0.2), (5, 1, 3, 1.0)])
+def test_image_norm_kernel_equals_plain_pytorch(b, p, c, slope):
+    generator = torch.Generator().manual_seed(p)
+    x = (torch.randn(2, b, p, c, generator=generator) * 3 + 5).to(DEVICE)
+    gain, shift = (torch.randn(2, b, c, generator=generator).to(DEVICE) for _ in range(2))
+    before = [torch.rand(2, c, generator=generator).to(DEVICE) for _ in range(2)]
+    theirs_in = [t.double().requires_grad_() for t in (x, gain, shift)]
+    running = ops.RunningStats(
+        before[0].double(), before[1].double(), torch.zeros(2, dtype=torch.int64, device=DEVICE), 0.1
+    )
+    images = theirs_in[0].transpose(2, 3)[..., None]  # [N, B, C, P, 1]
+    normed, moved = ops.batch_norm(images, None, None, 1e-5, 1.0, running)
+    per_image = (value[..., None, None] for value in theirs_in[1:])
+    theirs = F.leaky_relu(normed * next(per_image) + next(per_image), slope)[..., 0].transpose(2, 3)
+    ours_in = [t.clone().requires_grad_() for t in (x, gain, shift)]
+    batches = torch.tensor([3, 9], device=DEVICE)
+    ours = MemberImageNorm.apply(*ours_in, 1e-5, slope, (*before, batches), 0.1)
+    assert batches.tolist() == [4, 10]
+    close(ours, theirs, 1e-5)
+    close(before[0], moved.mean, 1e-6)
+    close(before[1], moved.var, 1e-5)
+    grad = torch.randn(ours.shape, generator=generator).to(DEVICE)
+    theirs.backward(grad.double())
+    ours.backward(grad)
+    for one, other in zip(ours_in, theirs_in, strict=True):
+        close(one.grad, other.grad, 1e-4)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 4, 5), (2, 6, 2, 130)])
+def test_halving_and_doubling_equal_plain_pytorch_also_in_their_gradients(shape):
+    x = torch.randn(shape, device=DEVICE)
+    images = x.permute(0, 3, 1, 2)
+    close(Halve.apply(x, 0.25), F.avg_pool2d(images, 2).permute(0, 2, 3, 1), 1e-6)
+    close(Double.apply(x, 1.0), F.interpolate(images, scale_factor=2).permute(0, 2, 3, 1), 1e-7)
+    other = torch.randn(shape[0], 2 * shape[1], 2 * shape[2], shape[3], device=DEVICE)
+    close(AddDoubled.apply(other, x), other + F.interpolate(images, scale_factor=2).permute(0, 2, 3, 1), 1e-6)
+    results = []
+    for halve, double in (
+        (lambda v: Halve.apply(v, 0.25), lambda v: AddDoubled.apply(other, v)),
+        (
+            lambda v: F.avg_pool2d(v.permute(0, 3, 1, 2), 2).permute(0, 2, 3, 1),
+            lambda v: other + F.interpolate(v.permute(0, 3, 1, 2), scale_factor=2).permute(0, 2, 3, 1),
+        ),
+    ):
+        given = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(halve(double(given.square())).pow(3).sum(), given, create_graph=True)
+        slope.square().sum().backward()  # the gradient of a gradient
+        results += [slope, given.grad]
+    close(results[0], results[2], 1e-5)
+    close(results[1], results[3], 1e-5)
+
+
+def test_rows_by_kernel_equal_an_embedding():
+    weight = torch.randn(2, 5, 70, device=DEVICE, requires_grad=True)
+    y = torch.randint(5, (2, 131), device=DEVICE)
+    rows = ops_triton.rows_of(weight, y)
+    assert torch.equal(rows, torch.stack([weight[0][y[0]], weight[1][y[1]]]))
+    grad = torch.randn(rows.shape, device=DEVICE)
+    (ours,) = torch.autograd.grad(rows, weight, grad)
+    (theirs,) = torch.autograd.grad(ops.rows_of(weight.double(), y), weight, grad.double())
+    close(ours, theirs, 1e-6)
+
+
 @pytest.mark.parametrize("slope", [1.0, 0.2])
 def test_dropout_kernel_draws_the_masks_of_the_streams(slope):
     x = torch.randn(3, 2, 5, 4, 3).to(DEVICE)  # [N, B, C, H, W]
@@ -244,3 +309,44 @@ def test_spectral_kernel_equals_plain_pytorch(shape, move):
         results.append([weight, moved, grads])
     for ours, theirs in zip(results[1], results[0], strict=True):
         close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_groups_of_a_convolution_run_as_members(transposed):
+    torch.manual_seed(0)
+    make = torch.nn.ConvTranspose2d if transposed else torch.nn.Conv2d
+    like = make(32, 48 if transposed else 32, 4, 2, 1, groups=2)
+    x = torch.randn(2, 2, 32, 6, 5, device=DEVICE)
+    weight = torch.randn(2, *like.weight.shape, device=DEVICE)
+    bias = torch.randn(2, like.out_channels, device=DEVICE)
+    assert ops_triton.has_group_kernel(like)
+    results = []
+    for library in (ops_triton, ops):
+        leaves = [value.clone().requires_grad_() for value in (x, weight, bias)]
+        out = (library.conv_transpose2d if transposed else library.conv2d)(*leaves, like)
+        results.append([out, *torch.autograd.grad(out.square().sum(), leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        close(ours, theirs, 1e-3 if DEVICE == "cuda" else 1e-5)
+
+
+@pytest.mark.parametrize("affine", [False, True])
+def test_instance_norm_kernel_equals_plain_pytorch(affine):
+    torch.manual_seed(0)
+    values = [torch.randn(2, 3, 5, 4, 6, device=DEVICE), *(torch.randn(2, 5, device=DEVICE) for _ in range(2))]
+    results = []
+    for library in (ops_triton, ops):
+        leaves = [value.clone().requires_grad_() for value in values[: 3 if affine else 1]]
+        out = library.instance_norm(*leaves, *([] if affine else [None, None]), 1e-5)
+        results.append([out, *torch.autograd.grad(out.pow(3).sum(), leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        close(ours, theirs, 1e-5)
+
+
+def test_weights_of_single_samples_are_not_kept_until_the_end_of_the_step():
+    like = torch.nn.Conv2d(48, 48, 3, padding=1, groups=3)
+    x, weight = torch.randn(2, 1, 48, 4, 4, device=DEVICE), torch.randn(2, *like.weight.shape, device=DEVICE)
+    with weight_cache.cache_weights():
+        close(ops_triton.conv2d(x, weight, None, like), ops.conv2d(x, weight, None, like), 1e-3)
+        assert not weight_cache._CACHE.get()
+        ops_triton.conv2d(x.expand(2, 2, 48, 4, 4), weight, None, like)
+        assert len(weight_cache._CACHE.get()) == 1

@@ -14,9 +14,9 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from ganherd.herd import rng
-from ganherd.herd.lowering.kernels.conv import ConvSpec
-from ganherd.herd.lowering.kernels.member_conv import MemberConv
-from ganherd.herd.lowering.kernels.taps import WeightLayout
+from ganherd.herd.lowering.kernels.convolution.conv import ConvSpec
+from ganherd.herd.lowering.kernels.convolution.member_conv import MemberConv
+from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
 from ganherd.herd.lowering.lower import lower
 from ganherd.herd.state import Blueprint
 from ganherd.losses.adversarial import gradient_penalty, r1_penalty

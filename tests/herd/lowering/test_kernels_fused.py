@@ -14,10 +14,11 @@ pytest.importorskip("triton", reason="Triton is not installed")
 
 from ganherd.herd import rng
 from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_
-from ganherd.herd.lowering.kernels.taps import WeightLayout, to_taps
+from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout, to_taps
 from ganherd.herd.lowering.kernels.weight_cache import cache_weights
 from ganherd.herd.lowering.lower import ALL_AT_ONCE, FUSED, KERNEL, lower
 from ganherd.herd.state import Blueprint
+from ganherd.nets.conditional import ConditionalGenerator
 from ganherd.nets.gran import GranGenerator
 from ganherd.nets.residual import ResidualDiscriminator, ResidualGenerator
 from ganherd.nets.wcgan import WcganDiscriminator, WcganGenerator
@@ -60,6 +61,68 @@ NETS = {
 }  # fmt: skip
 
 
+class GainsFromTheNoise(nn.Module):
+    """Batch norms with a gain and a shift computed from the input, in the forms in which people write them."""
+
+    def __init__(self, activation: bool = False, per_image: bool = True) -> None:
+        super().__init__()
+        self.first, self.act = nn.Linear(7, 5 * 9), nn.ReLU()
+        self.conv1, self.conv2 = nn.Conv2d(5, 18, 3, padding=1), nn.Conv2d(18, 3, 3, padding=1)
+        self.norm1, self.norm2 = nn.BatchNorm2d(5, affine=False), nn.BatchNorm2d(18, affine=False)
+        self.style = nn.Linear(7, 2 * 5 + 2 * 18)
+        self.between = nn.LeakyReLU(0.1) if activation else nn.Identity()
+        self.gain = nn.Parameter(torch.rand(18, 1, 1))
+        self.per_image = per_image
+
+    def forward(self, z):
+        style = self.style(z)
+        x = self.norm1(self.first(z).view(-1, 5, 3, 3))
+        x = self.act((1 + style[:, :5, None, None]) * x + style[:, 5:10, None, None])
+        x = self.norm2(self.between(self.conv1(x)))
+        gain = style[:, 10:28].view(-1, 18, 1, 1) if self.per_image else self.gain
+        return self.conv2(torch.add(style[:, 28:].unsqueeze(2).unsqueeze(3), x * gain))
+
+
+class Shortcuts(nn.Module):
+    """Sums of images and of doubled ones, and halved images of odd and even sizes that have several readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(5, 5, 3, padding=1)
+        self.up, self.pool, self.last = nn.Upsample(scale_factor=2), nn.AvgPool2d(2), nn.AvgPool2d(2, ceil_mode=True)
+
+    def forward(self, x):
+        half = self.pool(x)
+        both = self.up(half) + self.up(self.pool(x))  # only one of them can be a part of the sum
+        broadcast = self.up(half)[:, :1] + both
+        return self.last(self.pool(self.conv2(self.conv1(broadcast).relu()) + self.up(self.conv1(half))))
+
+
+class ChangesBeforeTheSum(nn.Module):
+    """An input of an upsampling that is changed in place before the sum, and sums of other shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.bias = nn.Upsample(scale_factor=2), nn.Parameter(torch.rand(3, 1, 1))
+        self.body = nn.Sequential(nn.ReLU(inplace=True), nn.ConvTranspose2d(3, 3, 4, 2, 1))
+
+    def forward(self, x):
+        x = x * 2
+        x = self.up(x) + self.body(x)
+        x = self.bias + self.up(x)
+        rows = x.flatten(2)
+        return self.up(rows) + rows.repeat(1, 1, 2)
+
+
+NETS |= {
+    "changes before the sum": (ChangesBeforeTheSum, (3, 2, 4)),
+    "shortcuts": (Shortcuts, (3, 6, 10)),
+    "gains of each image": (GainsFromTheNoise, (7,)),
+    "gains of each image after an activation": (lambda: GainsFromTheNoise(activation=True), (7,)),
+    "a gain of all images": (lambda: GainsFromTheNoise(per_image=False), (7,)),
+}
+
+
 @pytest.mark.parametrize("name", NETS)
 def test_a_net_run_by_kernels_equals_the_plain_net(name, monkeypatch):
     monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
@@ -92,7 +155,45 @@ def test_a_net_run_by_kernels_equals_the_plain_net(name, monkeypatch):
 def test_pooling_and_activations_of_a_residual_block_are_fused_into_convolutions():
     by_name = {op.layer: op.method for op in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
     assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {FUSED}
-    assert by_name["body.blocks.0.pool2"] == ALL_AT_ONCE  # its input has another reader
+    assert by_name["body.blocks.0.pool2"] == KERNEL  # separately, because its input has another reader
+
+
+def test_the_sum_at_the_end_of_a_residual_block_also_doubles_its_shortcut():
+    operations = lower(ResidualGenerator((3, 32, 32), 8), kernels=True).explain()
+    assert {op.method for op in operations if op.layer.endswith("up2")} == {FUSED}
+    assert [op.method for op in operations if op.operation == "add"] == [KERNEL] * 3
+
+
+def test_a_conditional_generator_normalises_and_activates_in_one_kernel():
+    operations = lower(ConditionalGenerator((3, 32, 32), 8, 10), kernels=True).explain()
+    by_name = {op.layer: op.method for op in operations}
+    assert {by_name[f"blocks.{block}.norm1.norm"] for block in range(3)} == {FUSED}
+    assert {by_name[f"blocks.{block}.act2"] for block in range(3)} == {FUSED}
+    assert [op.method for op in operations if op.operation == "add"] == [
+        KERNEL
+    ] * 9  # two norms and a sum in each block
+
+
+def test_a_conditional_generator_run_by_kernels_equals_the_plain_one():
+    torch.manual_seed(0)
+    module = ConditionalGenerator((3, 8, 8), 7, 3, width=5)
+    net = Blueprint(module)
+    rows = torch.stack([net.flatten_parameters(module)] * 2)
+    rows += 0.1 * torch.randn(rows.shape)
+    z, y = torch.randn(2, 6, 7), torch.tensor([[0, 2, 1, 1, 0, 0], [1, 1, 2, 0, 2, 2]], device=DEVICE)
+    buffers, results = dict(module.named_buffers()), []
+    for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
+        own, given = (value.to(DEVICE, dtype).requires_grad_() for value in (rows, z))
+        before = {
+            key: torch.stack([value, value]).to(DEVICE, dtype if value.is_floating_point() else value.dtype)
+            for key, value in buffers.items()
+        }
+        out, moved = lower(module, kernels)(net.views(own), before, lambda: None, given, y)
+        (out * (torch.arange(out.numel(), device=DEVICE).view(out.shape) % 7 - 3.0).to(dtype)).sum().backward()
+        results.append([out, own.grad, given.grad, *(moved[key] for key in sorted(moved))])
+    for ours, theirs in zip(results[1], results[0], strict=True):
+        gap = (ours.double() - theirs.double()).norm() / theirs.double().norm().clamp(min=1e-6)
+        assert gap < 2e-5, float(gap)
 
 
 def test_activations_and_dropouts_of_a_critic_are_fused_into_convolutions():

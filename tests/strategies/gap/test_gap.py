@@ -147,7 +147,7 @@ def test_at_their_own_pace_members_meet_when_two_are_ready() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ("strategy.gap.pace=[1, 0.5]", "lists 2 speeds, but the herd has 4 members"),
+        ("strategy.gap.pace=[1, 0.5]", "lists 2 speeds, but 4 members meet"),
         ("strategy.gap.pace=[0.5, 0.5, 0.5, 0.25]", "is 0.5 for the fastest member, which takes every step of the run"),
         ("strategy.gap.stay=[4]", "names slot 4, but 4 members have the slots 0 to 3"),
         ("strategy.gap.stay=[0, 1, 2]", "leaves 1 of 4 members to swap, and a swap takes two"),

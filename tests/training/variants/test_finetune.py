@@ -20,6 +20,7 @@ from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training.setup.assemble import PreparedHerd, assemble
+from ganherd.training.variants import retrain
 from ganherd.util.errors import UserError
 
 SMALL = {"name": "small", "width": 6, "batch_norm": True}
@@ -183,6 +184,16 @@ def test_by_class_each_member_may_start_from_one_that_knows_all(runs: dict[str, 
         prepared.label.tolist() == [0, 1, 2]
         and len({row.numpy().tobytes() for row in prepared.herd.state["d.params"]}) == 1
     )
+
+
+def test_all_members_of_a_class_may_start_from_the_only_one_of_that_class(runs: dict[str, Path]) -> None:
+    settings = recipe(runs["data"], None, herd={"start_from": str(runs["mlps"]), "seeds": 2, "per_class": 2})
+    settings["data"]["partition"] = "by-class"
+    prepared, theirs = assemble(recipe_file.load(settings)), last(runs["mlps"])[1]
+    assert prepared.label.tolist() == [0, 0, 1, 1, 2, 2] * 2
+    for name in ("g.params", "d.params"):
+        assert torch.equal(prepared.herd.state[name], theirs[name].repeat_interleave(2, 0))
+    assert retrain.chosen(prepared, "one.1, 2") == [3, 4, 5, 9, 10, 11]
 
 
 def conditional(data: Path, run: Path) -> Path:

@@ -48,6 +48,19 @@ def sweep(
     halving: Annotated[
         bool, typer.Option("--halving/--no-halving", help="Stop the worse half of the trials early, several times.")
     ] = True,
+    sampler: Annotated[
+        str | None,
+        typer.Option(
+            metavar="even|optuna",
+            help="How trials are proposed: evenly over all ranges (default), or in rounds by Optuna's TPE from the scores so far.",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="Number of rounds with --sampler optuna, in which all trials train to the end. Default: 4."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the settings that are drawn from ranges.")] = 0,
     sets: Set = None,
     resume: Annotated[Path | None, typer.Option(help="Continue the sweep of this folder.")] = None,
@@ -61,15 +74,34 @@ def sweep(
 
     If interrupted, the same command continues.
     """
-    given = {"RECIPE": recipe, "--vary": vary, "--budget": budget, "--set": sets, "-o": output, "--trials": trials}
+    given = {
+        "RECIPE": recipe,
+        "--vary": vary,
+        "--budget": budget,
+        "--set": sets,
+        "-o": output,
+        "--trials": trials,
+        "--sampler": sampler,
+        "--rounds": rounds,
+        "--seeds": seeds != 1,
+        "--score": score != "fid",
+        "-n": samples != 1000,
+        "--no-halving": not halving,
+        "--seed": seed,
+    }
     if resume is not None:
         why = "is recorded in the sweep: leave it out with --resume."
         refuse(*((value, f"{option} {why}") for option, value in given.items()))
     refuse(
+        (sampler not in (None, "even", "optuna"), f"--sampler {sampler}: choose even or optuna."),
+        (
+            rounds is not None and sampler != "optuna",
+            "--rounds is for --sampler optuna: add it, or leave --rounds out.",
+        ),
         (
             resume is None and not recipe,
             "name the recipe to vary, e.g. ganherd sweep digits-wcgan --vary optim.lr_g=1e-5..1e-2.",
-        )
+        ),
     )
     from ganherd.sweep import ranking, run_sweep, sweep_files
 
@@ -80,8 +112,9 @@ def sweep(
     else:
         assert recipe is not None
         request = run_sweep.SweepRequest(
-            recipe, vary or (), trials, check_unit(budget), seeds, score, samples, seed, sets or (), halving, trust_code
-        )
+            recipe, vary or (), trials, check_unit(budget), seeds, score, samples, seed, sets or (), halving, trust_code,
+            "optuna" if sampler == "optuna" else "even", rounds,
+        )  # fmt: skip
         keys = ",".join(dimension.key for dimension in request.dimensions)
         folder = output or Path("sweeps") / shortened(f"{Path(recipe).name.removesuffix('.yaml')},{keys}")
         record = run_sweep.sweep(request, folder, quiet or as_json, log)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ganherd.data.arrays import Array, RawData
-from ganherd.data.samples.python_dataset import from_dataset
+from ganherd.data.samples.python_dataset import Progress, from_dataset
 from ganherd.data.samples.python_items import is_python_dataset
 from ganherd.util.errors import UserError
 from ganherd.util.objects.memory_objects import MemoryObject, content_bytes, find, is_in_memory
@@ -20,18 +20,19 @@ __all__ = ["NAME", "hold", "is_in_memory", "read"]
 NAME = "data"  # what messages and names call data in memory
 
 
-def hold(data: Any) -> MemoryObject:
+def hold(data: Any, progress: Progress | None = None) -> MemoryObject:
     """Return the data with a name for `data.source`, which finds it as long as the returned object exists.
 
     Args:
         data: Images or points as x, (x, y) or (x, y, x_test, y_test), arrays or tensors; y may hold the names of classes. Or a
             map-style data set, such as a `torch.utils.data.Dataset`.
+        progress: Called with the number of items of a data set that were read, and of all items.
 
     >>> held = hold((np.zeros((4, 8, 8)), ["cat", "cat", "dog", "dog"]))
     >>> read(held.name).x.shape
     (4, 8, 8)
     """
-    raw = _raw(data)
+    raw = _raw(data, progress)
     digest = hashlib.sha256()
     for field in fields(raw):
         value = getattr(raw, field.name)
@@ -49,12 +50,12 @@ def read(name: str) -> RawData:
     return raw
 
 
-def _raw(data: Any) -> RawData:
+def _raw(data: Any, progress: Progress | None) -> RawData:
     """Return the arrays of data in memory."""
     if isinstance(data, RawData):
         return data
     if is_python_dataset(data):
-        return from_dataset(data)
+        return from_dataset(data, progress=progress)
     each = list(data) if isinstance(data, tuple) else [data]
     if len(each) not in (1, 2, 4):
         raise UserError(f"data has {len(each)} arrays: give x, (x, y) or (x, y, x_test, y_test).")
@@ -81,4 +82,10 @@ def _array(values: Any) -> Array:
 
 def _texts(y: Array | None) -> Array | None:
     """Return labels that are Python objects, such as names in a column of pandas, as texts."""
-    return y.astype(str) if y is not None and y.dtype == object else y
+    if y is None or y.dtype != object:
+        return y
+    for row, label in enumerate(y.ravel()):
+        if label != label or not isinstance(label, str | bytes | int | float | np.generic):
+            what = "no label" if label is None or label != label else f"a {type(label).__name__} as its label"
+            raise UserError(f"row {row} of the data has {what}: give every row a name or a number, or leave y out.")
+    return y.astype(str)

@@ -47,8 +47,11 @@ def read_table(path: Path, label: str | None = None) -> RawData:
     width = len(header or rows[0])
     uneven = next((i for i, row in enumerate(rows) if len(row) != width), None)
     if uneven is not None:
-        wanted = f"{width} values, like the {'header' if header else 'first row'}"
-        raise UserError(f"{path}, line {numbers[uneven]}: it has {len(rows[uneven])} values instead of {wanted}.")
+        count = len(rows[uneven])
+        raise UserError(
+            f"{path}, line {numbers[uneven]}: it has {count} value{'s' * (count != 1)}, "
+            f"but the {'header' if header else 'first row'} has {width}."
+        )
     names, notes = _names(header, width, path), []
     labelled = _label_column(names, header is not None, rows, label, path)
     values = [j for j in range(width) if j != labelled]

@@ -16,9 +16,10 @@ import signal
 import sys
 import threading
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal, TextIO
 
@@ -59,32 +60,43 @@ def prepare(
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}.")
     settings = shard_settings(plain_text(str(folder.resolve())), size, crop, seed)
-    refuse_others(out, settings)
-    (out / PARTS).mkdir(parents=True, exist_ok=True)
-    with lock_folder(out):
+    with preparing(out, settings):
         tree = list_tree(folder, out)
         sources = _sources(tree, settings)
         if (out / INDEX).is_file():
-            index = _prepared_before(out, sources)
-        else:
-            (out / PARTS / "settings.json").write_text(settings.model_dump_json())
-            (out / SHARDS).mkdir(exist_ok=True)
-            rest = (folder, out, settings, sources, jobs or cores(), progress or (lambda done, total: None))
-            work = _Work(*rest)
-            try:
-                work.run()
-                index = work.index(tree)
-            except KeyboardInterrupt:
-                done = _Work(*rest).done  # recounted from the disk
-                raise Interrupted(
-                    f"stopped after {done:,} of {work.total:,} files; the same command continues from there."
-                ) from None
-            except OSError as error:
-                raise UserError(
-                    f"{out} cannot be written: {error.strerror}; run the same command to continue."
-                ) from error
+            return _prepared_before(out, sources)
+        rest = (folder, out, settings, sources, jobs or cores(), progress or (lambda done, total: None))
+        work = _Work(*rest)
+        with resumable_work(out, settings, lambda: f"{_Work(*rest).done:,} of {work.total:,} files"):
+            work.run()
+            return work.index(tree)
+
+
+@contextmanager
+def preparing(out: Path, settings: ShardSettings) -> Iterator[None]:
+    """Lock the folder of prepared data, and remove the parts of the work at the end. Refuse a folder with other settings."""
+    refuse_others(out, settings)
+    (out / PARTS).mkdir(parents=True, exist_ok=True)
+    with lock_folder(out):
+        yield
         shutil.rmtree(out / PARTS, ignore_errors=True)
-    return index
+
+
+@contextmanager
+def resumable_work(out: Path, settings: ShardSettings, done: Callable[[], str]) -> Iterator[None]:
+    """Record the settings of the work, and say how to continue it if it is stopped or the disk is full.
+
+    Args:
+        done: Returns what the disk has so far, e.g. "12 of 40 files".
+    """
+    (out / PARTS / "settings.json").write_text(settings.model_dump_json())
+    (out / SHARDS).mkdir(exist_ok=True)
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"stopped after {done()}; the same command continues from there.") from None
+    except OSError as error:
+        raise UserError(f"{out} cannot be written: {error.strerror}; run the same command to continue.") from error
 
 
 def shard_settings(source: str, size: int, crop: Literal["centre", "random"], seed: int | None) -> ShardSettings:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import shutil
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,11 +13,11 @@ from typing import Literal
 import numpy as np
 
 from ganherd.data.samples.image_sample import SampleSource, SampleUnit
-from ganherd.data.shards.prepare import Progress, lock_folder, refuse_others, shard_settings, worker_pool
+from ganherd.data.shards.prepare import Progress, preparing, resumable_work, shard_settings, worker_pool
 from ganherd.data.shards.sample_parts import SamplePart, SamplePiece, join_parts, read_unit, write_piece
-from ganherd.data.shards.shards import INDEX, PARTS, SHARDS, Index, ShardSettings, read_index
+from ganherd.data.shards.shards import INDEX, PARTS, Index, ShardSettings, read_index
 from ganherd.data.shards.worker import joined
-from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.errors import UserError
 from ganherd.util.host import cores
 
 
@@ -45,31 +44,17 @@ def prepare_samples(
         progress: Called with the number of finished samples and of all samples.
     """
     settings = shard_settings(place, size, crop, seed)
-    refuse_others(out, settings)
-    (out / PARTS).mkdir(parents=True, exist_ok=True)
-    with lock_folder(out):
+    with preparing(out, settings):
         listing = source.digest()
         if (out / INDEX).is_file():
             index = read_index(out)
             if any(shard.listing != listing for shard in index.shards):
                 raise UserError(f"{out} is prepared, and the files of {place} have changed since; choose another -o.")
-        else:
-            (out / PARTS / "settings.json").write_text(settings.model_dump_json())
-            (out / SHARDS).mkdir(exist_ok=True)
-            work = _Units(source, settings, out, listing, progress or (lambda done, total: None))
-            try:
-                work.make_parts(jobs or cores())
-                index = join_parts(out, settings, work.parts(), source.labels, source.guesses_labels, listing)
-            except KeyboardInterrupt:
-                raise Interrupted(
-                    f"stopped after {work.count_done():,} of {work.total:,} images; the same command continues from there."
-                ) from None
-            except OSError as error:
-                raise UserError(
-                    f"{out} cannot be written: {error.strerror}; run the same command to continue."
-                ) from error
-        shutil.rmtree(out / PARTS, ignore_errors=True)
-    return index
+            return index
+        work = _Units(source, settings, out, listing, progress or (lambda done, total: None))
+        with resumable_work(out, settings, lambda: f"{work.count_done():,} of {work.total:,} images"):
+            work.make_parts(jobs or cores())
+            return join_parts(out, settings, work.parts(), source.labels, source.guesses_labels, listing)
 
 
 class _Units:

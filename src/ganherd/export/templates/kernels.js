@@ -83,6 +83,7 @@ const layers = {
   leaky_relu: ([x], { negative_slope }) => map(x, (a) => (a < 0 ? a * negative_slope : a)),
   tanh: ([x]) => map(x, Math.tanh),
   sigmoid: ([x]) => map(x, (a) => 1 / (1 + Math.exp(-a))),
+  rsqrt: ([x]) => map(x, (a) => 1 / Math.sqrt(a)),
   add: ([a, b]) => broadcast(a, b, (p, q) => p + q),
   mul: ([a, b]) => broadcast(a, b, (p, q) => p * q),
   reshape: ([x], { shape }) => value(x.data, shape),

@@ -29,13 +29,15 @@ class _Guarded:
         self._generator, self._kind = generator, kind
 
     def __getattr__(self, name: str) -> Any:
-        if name in _SEEDING:
-            raise UserError(
-                f"{self._kind} seeds PyTorch's generator in forward{calling_line()}, but each member has its own stream. "
-                "Draw fixed numbers in the constructor and register them as a buffer, or leave the seed out to draw from the "
-                "member's stream."
-            )
-        return getattr(self._generator, name)
+        # Reading the method is allowed: PyTorch does so when its first checkpoint imports torch._dynamo.
+        return self._refuse if name in _SEEDING else getattr(self._generator, name)
+
+    def _refuse(self, *args: Any, **kwargs: Any) -> None:
+        raise UserError(
+            f"{self._kind} seeds PyTorch's generator in forward{calling_line()}, but each member has its own stream. "
+            "Draw fixed numbers in the constructor and register them as a buffer, or leave the seed out to draw from the "
+            "member's stream."
+        )
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as _global_hooks  # has dictionaries of hooks that every module runs
 
+from ganherd.herd.lowering.spectral_norms import find_spectral_norm
 from ganherd.util.errors import first_line
 from ganherd.util.version import PACKAGE
 
@@ -35,7 +36,7 @@ def why_not_traced(module: nn.Module) -> str:
     if any(getattr(_global_hooks, f"_global{hooks}") for hooks in HOOKS):
         return "a hook is registered for all modules"
     for name, layer in module.named_modules():
-        if any(getattr(layer, hooks) for hooks in HOOKS):
+        if any(getattr(layer, hooks) for hooks in HOOKS) and find_spectral_norm(layer) is None:
             return f"{_describe(name, layer)} has a hook"
         if replaced := _replaced(layer):
             return f"{replaced} of {_describe(name, layer)} is replaced"

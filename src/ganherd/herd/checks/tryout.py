@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.spectral_norm import SpectralNorm
+from torch.nn.utils.weight_norm import WeightNorm
 from torch.utils._pytree import tree_leaves
 
 from ganherd.herd.checks.forward_draws import RefuseDraws, RefuseDrawsInBackward, line_that_draws, no_seeding
@@ -59,7 +61,7 @@ def try_out(make: Callable[[], nn.Module], inputs: Callable[[int], Inputs], dtyp
     _call(net, inputs(0), 1)
     _refuse_other_parameters(net, numbers, parameters)
     changed = [name for name, value in net.named_parameters() if not equal(numbers[name], value.detach())]
-    left = differing_names(before, copy_attributes(net))
+    left = differing_names(before, copy_attributes(net)) | _recomputed(net)
     moved = differing_names(outside, OutsideState(net, nets).values)
     built = differing_names(before, copy_attributes(fresh)) | differing_names(numbers, copy_numbers(fresh))
     _refuse_attributes(net, left, built - left, differing_names(before, of_other) - left)
@@ -105,6 +107,16 @@ def refuse_cpu_only(make: Callable[[], nn.Module], inputs: Inputs, dtype: torch.
                 f"{type(net).__name__} runs on the CPU, but not on {device} ({short_message(error)}): give tensors that its "
                 "forward makes device=x.device, and register tensors that it keeps as buffers."
             ) from error
+
+
+def _recomputed(net: nn.Module) -> set[str]:
+    """Return the weights that PyTorch's spectral and weight norms compute anew in each call, even if they stay equal."""
+    return {
+        f"{name}.{hook.name}".lstrip(".")
+        for name, layer in net.named_modules()
+        for hook in layer._forward_pre_hooks.values()
+        if isinstance(hook, (SpectralNorm, WeightNorm))
+    }
 
 
 # -- one call ---------------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from ganherd.herd.engine.engines import (
     train_copy,
     trial_engine,
 )
+from ganherd.herd.state import members_of
 from ganherd.recipe.schema import parse_bytes
 from ganherd.recipe.sections.train_config import EngineConfig as Settings
 from ganherd.util.errors import UserError
@@ -39,6 +40,7 @@ from ganherd.util.registry import ENGINES
 
 _SECONDS = 0.4  # for each candidate
 _MAX_SECONDS = 60.0  # on a CPU, candidates are no longer measured after this time
+_MOST_MEASURED = 256  # members of a herd by which a CPU is measured
 _IMMEDIATELY = 1e-9  # seconds; ends a measurement that only has to succeed after one period
 _GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
 
@@ -146,12 +148,25 @@ def _failure(herd: StackedHerd, plan: Plan, report: CompileReport) -> str:
 def _measure(herd: StackedHerd, plans: list[Plan]) -> dict[Plan, float]:
     """Return the member-steps per second of each plan. On a CPU, slow plans are left out if the measurement takes too long."""
     rates: dict[Plan, float] = {}
-    began = time.perf_counter()
+    began, herd = time.perf_counter(), measured_members(herd)
     for plan in reversed(plans):  # the likely winners first, so that slow plans can be given up early
         rates[plan] = measure_rate(herd, plan, _SECONDS, max(rates.values(), default=0.0))
         if herd.device.type == "cpu" and time.perf_counter() - began > _MAX_SECONDS:
             break
     return rates
+
+
+def measured_members(herd: StackedHerd) -> StackedHerd:
+    """Return the members by which rates are measured: all of them, or the first ones of a large herd on a CPU.
+
+    A step of thousands of members takes minutes there, and the steps per second of each member hardly depend on how many follow.
+    """
+    is_plain = herd.device.type == "cpu" and herd.feed.resident and herd.opponents is None
+    if not is_plain or herd.num_members <= _MOST_MEASURED:
+        return herd
+    rows = range(_MOST_MEASURED)
+    state = members_of(herd.state, slice(_MOST_MEASURED))
+    return replace(herd, state=state, feed=herd.feed.select(rows), pace=herd.pace[:_MOST_MEASURED])
 
 
 def _best(rates: dict[Plan, float]) -> Plan:

@@ -21,7 +21,7 @@ from ganherd.herd.state import Blueprint, NamedRows, State, base_keys, bytes_per
 from ganherd.herd.step.opponents import FrozenOpponents
 from ganherd.herd.step.pace import Pace, own_step, pace_blocks
 from ganherd.herd.step.rules import StepRules
-from ganherd.herd.step.step import SUMS, Step
+from ganherd.herd.step.step import SUMS, GradientHook, Step
 from ganherd.util.host import torch_threads
 from ganherd.util.registry import ENGINES, load_target
 
@@ -48,6 +48,7 @@ class StackedHerd:
     device: torch.device
     opponents: FrozenOpponents | None = None  # what members train against; None: each against its own partner
     pace: Pace = ()  # steps of each member per step of the run; (): one for all
+    gradient_hook: GradientHook | None = None  # replaces gradients before Adam takes them; for the engine `fused`
 
     @property
     def num_members(self) -> int:
@@ -213,6 +214,7 @@ class Engine:
             sums,
             step,
             opponents=self.herd.opponents and self.herd.opponents.of(block),
+            gradient_hook=self.herd.gradient_hook,
         )
 
 

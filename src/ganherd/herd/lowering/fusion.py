@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterator
 from typing import NamedTuple
 
+import torch
 from torch import fx, nn
 
 from ganherd.herd.lowering.layers import Library
+from ganherd.herd.lowering.ops import doubles, halves
 from ganherd.herd.lowering.trace import TracedGraph, only_user
+from ganherd.nets.common.scaled import ScaledConv2d, ScaledLinear
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear
 
-_LINEARS: tuple[type[nn.Module], ...] = (nn.Linear, SpectralLinear)
-_CONVOLUTIONS: tuple[type[nn.Module], ...] = (nn.Conv2d, SpectralConv2d)
+_LINEARS: tuple[type[nn.Module], ...] = (nn.Linear, SpectralLinear, ScaledLinear)
+_CONVOLUTIONS: tuple[type[nn.Module], ...] = (nn.Conv2d, SpectralConv2d, ScaledConv2d)
 _PRODUCTS: tuple[type[nn.Module], ...] = (*_CONVOLUTIONS, nn.ConvTranspose2d, *_LINEARS)
 _ACTIVATIONS: tuple[type[nn.Module], ...] = (nn.ReLU, nn.LeakyReLU)
 _NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d)
+
+_PRODUCT: set[object] = {operator.mul, torch.mul}
+_SUM: set[object] = {operator.add, torch.add}
 
 Reader = tuple[nn.Module | None, bool]  # a layer, and whether an upsampling comes before it
 
@@ -27,18 +35,40 @@ class Neighbours(NamedTuple):
     reader: Reader  # for a batch norm: the layer whose kernel alone reads the images that it returns
 
 
+class ImageNorm(NamedTuple):
+    """A batch norm without gain and shift of its own, whose output is multiplied by a gain and shifted by another tensor."""
+
+    norm: fx.Node
+    product: fx.Node
+    gain: fx.Node
+    shift: fx.Node
+
+
+class DoubledSum(NamedTuple):
+    """A sum of images and of other images that are doubled by an upsampling, which nothing else reads."""
+
+    other: fx.Node
+    upsampling: fx.Node
+
+
 class FusionPlan:
     """The fusions of one graph, computed once. Libraries of kernels that set `FUSES_EPILOGUES` allow more of them.
 
     Attributes:
         fused_into: Maps an operation to the neighbour that computes it.
+        image_norms: Maps the sum at the end of an `ImageNorm`, which computes all of it, to its parts.
+        doubled_sums: Maps a sum that also computes an upsampling to its parts.
         neighbours: Maps each operation to what it has to know about the others.
     """
 
     def __init__(self, graph: TracedGraph, library: Library) -> None:
         self._graph, self._library = graph, library
+        self._parts_of_doubled_sums: set[fx.Node] = set()
         self._fuses_epilogues = bool(getattr(library, "FUSES_EPILOGUES", False))
         self.fused_into = self._pairs() | (self._epilogues() if self._fuses_epilogues else {})
+        self.image_norms = dict(self._image_norms()) if hasattr(library, "image_norm") else {}
+        self.doubled_sums = dict(self._doubled_sums()) if hasattr(library, "add_doubled") else {}
+        self.fused_into |= self._activations_of_image_norms()
         fused: dict[fx.Node, list[nn.Module]] = {node: [] for node in graph.nodes}
         for node, into in self.fused_into.items():
             fused[into].append(graph.layers[str(node.target)])
@@ -62,9 +92,9 @@ class FusionPlan:
             layer, after = self._layer(node), self._layer(user)
             if user is None or layer is None or after is None:
                 continue
-            if _doubles(layer) and type(after) in _CONVOLUTIONS:
+            if doubles(layer) and type(after) in _CONVOLUTIONS:
                 fused[node] = user
-            if type(layer) in _CONVOLUTIONS and _halves(after):
+            if type(layer) in _CONVOLUTIONS and halves(after):
                 fused[user] = node
             if type(layer) in _NORMS and type(after) in _ACTIVATIONS:
                 fused[user] = node
@@ -98,6 +128,42 @@ class FusionPlan:
                 fused |= dict.fromkeys(tail, node)
         return fused
 
+    def _image_norms(self) -> Iterator[tuple[fx.Node, ImageNorm]]:
+        """Find batch norms of images whose gain and shift are other tensors, as in class-conditional generators."""
+        for node in self._graph.nodes:
+            layer, product = self._layer(node), only_user(node)
+            if type(layer) is not nn.BatchNorm2d or layer.affine or not layer.training or product is None:
+                continue
+            total = only_user(product)
+            gain, shift = _other_operand(product, node, _PRODUCT), total and _other_operand(total, product, _SUM)
+            if gain is not None and shift is not None and total is not None and self._may_defer(node, total):
+                yield total, ImageNorm(node, product, gain, shift)
+
+    def _doubled_sums(self) -> Iterator[tuple[fx.Node, DoubledSum]]:
+        """Find upsamplings whose result is only added to something, as at the end of a residual block."""
+        for node in self._graph.nodes:
+            total = only_user(node)
+            if total is None or total in self.image_norms or not doubles(self._layer(node)):
+                continue
+            other = _other_operand(total, node, _SUM)
+            if other is not None and other not in self._parts_of_doubled_sums and self._may_defer(node, total):
+                self._parts_of_doubled_sums.add(node)
+                yield total, DoubledSum(other, node)
+
+    def _may_defer(self, node: fx.Node, until: fx.Node) -> bool:
+        """Return whether a layer may run as late as another node: its input stays as it is, and it is called once."""
+        nodes = self._graph.nodes
+        between = nodes[nodes.index(node) + 1 : nodes.index(until)]
+        calls = sum(other.op == "call_module" and other.target == node.target for other in nodes)
+        return calls == 1 and not any(_is_in_place(other, self._graph.layer(other)) for other in between)
+
+    def _activations_of_image_norms(self) -> dict[fx.Node, fx.Node]:
+        """Map the activation after an `ImageNorm` to the sum that computes it."""
+        after = {total: only_user(total) for total in self.image_norms}
+        return {
+            user: total for total, user in after.items() if user is not None and type(self._layer(user)) in _ACTIVATIONS
+        }
+
     def _feeds_norm(self, node: fx.Node) -> bool:
         """Compute `Neighbours.feeds_norm`."""
         last = node
@@ -122,7 +188,7 @@ class FusionPlan:
         """
         user = only_user(node)
         between = self._layer(user)
-        doubled = _doubles(between)
+        doubled = doubles(between)
         flat = type(between) is nn.Flatten and _is_whole(between)
         if user is not None and (doubled or flat):
             user = only_user(user)
@@ -132,6 +198,21 @@ class FusionPlan:
         if layer is None or type(layer) not in _PRODUCTS or isinstance(layer, nn.Linear) != flat:
             return None, False
         return (layer, doubled) if self._library.reads_images(layer, doubled) else (None, False)
+
+
+def _other_operand(node: fx.Node, operand: fx.Node, functions: set[object]) -> fx.Node | None:
+    """Return the tensor that a product or sum joins with an operand; None if the node is anything else."""
+    if node.op != "call_function" or node.target not in functions or node.kwargs or len(node.args) != 2:
+        return None
+    others = [value for value in node.args if value is not operand]
+    return others[0] if len(others) == 1 and isinstance(others[0], fx.Node) else None
+
+
+def _is_in_place(node: fx.Node, layer: nn.Module | None) -> bool:
+    """Return whether an operation may change its input; users' layers and unknown functions with a flag count as such."""
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
+    flagged = bool(node.kwargs.get("inplace")) or any(value is True for value in node.args[1:])
+    return bool(getattr(layer, "inplace", False)) or (layer is None and (name.endswith("_") or flagged))
 
 
 def _may_end(layer: nn.Module, after: nn.Module | None) -> bool:
@@ -154,22 +235,3 @@ def _draws(layer: nn.Dropout) -> bool:
 def _is_whole(layer: nn.Flatten) -> bool:
     """Return whether a flattening keeps only the batch axis."""
     return (layer.start_dim, layer.end_dim) == (1, -1)
-
-
-def _doubles(layer: nn.Module | None) -> bool:
-    """Return whether a layer is a nearest upsampling by exactly 2."""
-    return (
-        type(layer) is nn.Upsample
-        and layer.mode == "nearest"
-        and layer.size is None
-        and layer.scale_factor in (2, 2.0, (2, 2), (2.0, 2.0))
-    )
-
-
-def _halves(layer: nn.Module | None) -> bool:
-    """Return whether a layer averages every 2×2 pixels."""
-    return (
-        type(layer) is nn.AvgPool2d
-        and (layer.kernel_size, layer.stride, layer.padding) in ((2, 2, 0), ((2, 2), (2, 2), (0, 0)))
-        and layer.divisor_override is None
-    )

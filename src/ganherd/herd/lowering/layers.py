@@ -10,13 +10,30 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.herd.lowering import ops
+from ganherd.herd import rng
+from ganherd.herd.lowering import ops, spectral_norms
+from ganherd.herd.lowering.shape_rules import aligned
+from ganherd.herd.lowering.spectral_norms import find_spectral_norm
 from ganherd.herd.lowering.vmap import Draws, Tensors
+from ganherd.nets.common.scaled import ScaledConv2d, ScaledLinear
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralEmbedding, SpectralLinear
+from ganherd.nets.common.varied_dropout import VariedDropout
 
 Library = Any  # the module `ops`, or `ops_triton` or `ops_triton_double_backward` with the same functions as kernels
 
-_ELEMENTWISE = (nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity)
+_ELEMENTWISE = (
+    nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity, nn.Mish, nn.ReLU6,
+    nn.SELU, nn.CELU, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Tanhshrink,
+    nn.PixelShuffle, nn.PixelUnshuffle, nn.ZeroPad2d, nn.ConstantPad2d,  # they treat the last axes alone
+)  # fmt: skip
+# Layers without parameters whose first axis is the sample.
+_IMAGE_LAYERS = (
+    nn.Upsample, nn.UpsamplingBilinear2d, nn.UpsamplingNearest2d, nn.AvgPool2d, nn.MaxPool2d, nn.AdaptiveAvgPool2d,
+    nn.AdaptiveMaxPool2d, nn.ReflectionPad2d, nn.ReplicationPad2d, nn.CircularPad2d,
+)  # fmt: skip
+
+
+MAX_CLASSES = 1024  # with more classes the one-hot rows of an embedding cost more than indexing
 
 
 @dataclass
@@ -68,6 +85,15 @@ def _dropout(layer: Layer, x: Tensor) -> Tensor:
     return result
 
 
+def _varied_dropout(layer: Layer, x: Tensor) -> Tensor:
+    """Run a dropout in which members have different probabilities."""
+    if not layer.module.training:
+        return x
+    p = layer.buffers["p"].view(-1, *(1,) * (x.dim() - 1))  # [N, 1, …]
+    mask = rng.draw(layer.draws.next(), x.shape[1:], "uniform", torch.float32) >= p
+    return x * (mask / (1.0 - p)).to(x.dtype)
+
+
 def _flatten(layer: Layer, x: Tensor) -> Tensor:
     """Run `nn.Flatten` behind the member axis."""
     ends = (layer.module.start_dim, layer.module.end_dim)
@@ -90,19 +116,34 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
     """Run a batch norm, with an activation after it, and update its running statistics."""
     m, buffers = layer.module, layer.buffers
     weight, bias = layer.params.get("weight"), layer.params.get("bias")
-    slope = _slope(layer.fused)
-    mean, var, count = (buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked"))
-    running = None
-    if mean is not None and var is not None and count is not None:
-        if not m.training:
-            out = ops.normalise(x, mean, var, weight, bias, m.eps)
-            return out if slope == 1.0 else F.leaky_relu(out, slope)
-        running = ops.RunningStats(mean, var, count, m.momentum)
+    slope, running = _slope(layer.fused), _running_statistics(layer)
+    if running is not None and not m.training:
+        out = ops.normalise(x, running.mean, running.var, weight, bias, m.eps)
+        return out if slope == 1.0 else F.leaky_relu(out, slope)
     normed: Tensor
     normed, updated = layer.library.batch_norm(x, weight, bias, m.eps, slope, running, *layer.reader)
     if updated is not None:
         buffers |= {"running_mean": updated.mean, "running_var": updated.var, "num_batches_tracked": updated.count}
     return normed
+
+
+def _running_statistics(layer: Layer) -> ops.RunningStats | None:
+    """Return the running statistics of a batch norm, if it has any."""
+    mean, var, count = (layer.buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked"))
+    if mean is None or var is None or count is None:
+        return None
+    return ops.RunningStats(mean, var, count, layer.module.momentum)
+
+
+def image_norm(layer: Layer, x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
+    """Run a batch norm with batch statistics, times a gain, plus a shift, with an activation after it."""
+    slope = _slope(layer.fused)
+    out: Tensor | None = layer.library.image_norm(x, gain, shift, layer.module.eps, slope, _running_statistics(layer))
+    if out is not None:
+        return out
+    normed, aligned_gain = aligned((_batch_norm(replace(layer, fused=[]), x), gain))
+    total, aligned_shift = aligned((normed * aligned_gain, shift))
+    return F.leaky_relu(total + aligned_shift, slope) if slope != 1.0 else total + aligned_shift
 
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
@@ -113,13 +154,19 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _embedding(layer: Layer, y: Tensor) -> Tensor:
-    """Run an embedding as a product with one-hot rows, because the gradient of indexing is not deterministic on a GPU."""
-    weight = layer.params["weight"]  # [N, classes, C]
-    if layer.module.padding_idx is not None:
-        weight = ops.without_gradient(weight, layer.module.padding_idx)
-    one_hot = y.flatten(1)[..., None] == torch.arange(weight.shape[1], device=y.device)
-    with torch.autocast(weight.device.type, enabled=False):
-        rows = one_hot.to(weight.dtype) @ weight  # [N, B, C]
+    """Run an embedding."""
+    return embed(layer.library, y, layer.params["weight"], layer.module.padding_idx)
+
+
+def embed(library: Library, y: Tensor, weight: Tensor, padding_idx: int | None) -> Tensor:
+    """Look up rows of weight [N, classes, C].
+
+    Args:
+        padding_idx: A row that gets no gradient.
+    """
+    if padding_idx is not None:
+        weight = ops.without_gradient(weight, padding_idx)
+    rows: Tensor = library.rows_of(weight, y.flatten(1))  # [N, B, C]
     return rows.reshape(*y.shape, weight.shape[2])
 
 
@@ -131,6 +178,23 @@ def _spectral(layer: Layer, x: Tensor) -> Tensor:
     return operation(replace(layer, params={**layer.params, "weight": weight}), x)
 
 
+def _with_spectral_norm(layer: Layer, x: Tensor) -> Tensor:
+    """Run a layer whose weight has one of PyTorch's spectral norms."""
+    norm = find_spectral_norm(layer.module)
+    assert norm is not None
+    u, v = layer.buffers[norm.u], layer.buffers[norm.v]
+    weight, *moved = spectral_norms.divide(norm, layer.params[norm.weight], u, v, layer.module.training, layer.library)
+    layer.buffers |= dict(zip((norm.u, norm.v), moved, strict=True))
+    return _LAYERS[norm.kind](replace(layer, params={**layer.params, "weight": weight}), x)
+
+
+def _scaled(layer: Layer, x: Tensor) -> Tensor:
+    """Scale weight and bias, and run the layer with them."""
+    factors = {"weight": layer.module.scale, "bias": layer.module.rate}
+    params = {name: value * factors[name] for name, value in layer.params.items()}
+    return _LAYERS[type(layer.module).__bases__[1]](replace(layer, params=params), x)
+
+
 def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
     """Run a transposed convolution."""
     weight, bias = layer.params["weight"], layer.params.get("bias")
@@ -140,30 +204,82 @@ def _conv_transpose(layer: Layer, x: Tensor) -> Tensor:
 
 def _image_layer(layer: Layer, x: Tensor) -> Tensor:
     """Run a layer without parameters on images."""
-    return ops.apply_to_images(layer.module, x)
+    result: Tensor = layer.library.apply_to_images(layer.module, x)
+    return result
+
+
+def _dropout_channels(layer: Layer, x: Tensor) -> Tensor:
+    """Run a dropout of whole channels."""
+    if not layer.module.training or layer.module.p == 0.0:
+        return x
+    return ops.dropout_channels(x, layer.module.p, layer.draws.next())
+
+
+def _group_norm(layer: Layer, x: Tensor) -> Tensor:
+    """Run a group norm."""
+    m, params = layer.module, layer.params
+    return ops.group_norm(x, m.num_groups, params.get("weight"), params.get("bias"), m.eps)
+
+
+def _instance_norm(layer: Layer, x: Tensor) -> Tensor:
+    """Run an instance norm."""
+    params = layer.params
+    result: Tensor = layer.library.instance_norm(x, params.get("weight"), params.get("bias"), layer.module.eps)
+    return result
+
+
+def _layer_norm(layer: Layer, x: Tensor) -> Tensor:
+    """Run a layer norm or a root-mean-square norm."""
+    m, params = layer.module, layer.params
+    rms = isinstance(m, nn.RMSNorm)
+    return ops.layer_norm(x, m.normalized_shape, params.get("weight"), params.get("bias"), m.eps, rms)
+
+
+def _along_axis(layer: Layer, x: Tensor) -> Tensor:
+    """Run a softmax or a gated linear unit along an axis."""
+    function = {nn.Softmax: F.softmax, nn.LogSoftmax: F.log_softmax, nn.GLU: F.glu}[type(layer.module)]
+    dim = layer.module.dim
+    return function(x, dim=dim + 1 if dim >= 0 else dim)
+
+
+def _prelu(layer: Layer, x: Tensor) -> Tensor:
+    """Run a leaky ReLU with learned slopes, one for each channel or one for all."""
+    slope = layer.params["weight"]
+    return torch.where(x > 0, x, (ops.per_channel(slope, x) if x.dim() > 2 else slope) * x)
 
 
 _LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
     nn.Linear: _linear,
     nn.Dropout: _dropout,
+    VariedDropout: _varied_dropout,
     nn.Flatten: _flatten,
     nn.Unflatten: _unflatten,
     nn.Conv2d: _conv,
     nn.Embedding: _embedding,
     nn.ConvTranspose2d: _conv_transpose,
     **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d), _batch_norm),
-    **dict.fromkeys((nn.Upsample, nn.AvgPool2d, nn.MaxPool2d), _image_layer),
+    nn.Dropout2d: _dropout_channels,
+    nn.GroupNorm: _group_norm,
+    nn.PReLU: _prelu,
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d), _instance_norm),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), _layer_norm),
+    **dict.fromkeys((nn.Softmax, nn.LogSoftmax, nn.GLU), _along_axis),
+    **dict.fromkeys(_IMAGE_LAYERS, _image_layer),
     **dict.fromkeys((SpectralConv2d, SpectralLinear, SpectralEmbedding), _spectral),
+    **dict.fromkeys((ScaledConv2d, ScaledLinear), _scaled),
     **dict.fromkeys(_ELEMENTWISE, _elementwise),
 }
-
-_MAX_CLASSES = 1024  # with more classes one-hot rows cost more than indexing
 
 
 def find_operation(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None:
     """Return the operation that runs a layer for all members, or None if there is none for this layer and its settings."""
     if isinstance(layer, nn.Embedding):
         special = layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
-        if special or layer.num_embeddings > _MAX_CLASSES:
+        if special or layer.num_embeddings > MAX_CLASSES:
             return None
+    tracks = isinstance(layer, nn.modules.instancenorm._InstanceNorm) and layer.track_running_stats
+    if tracks or getattr(layer, "return_indices", False) or getattr(layer, "dim", 0) is None:
+        return None
+    if norm := find_spectral_norm(layer):
+        return _with_spectral_norm if norm.kind in _LAYERS else None
     return _LAYERS.get(type(layer))

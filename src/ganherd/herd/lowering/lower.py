@@ -6,7 +6,7 @@ else in the graph runs through `vmap`. A module that cannot be traced runs throu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor, fx, nn
 
 from ganherd.herd.lowering import functions, ops
 from ganherd.herd.lowering.fusion import FusionPlan
-from ganherd.herd.lowering.layers import Layer, Library, find_operation
+from ganherd.herd.lowering.layers import Layer, Library, find_operation, image_norm
+from ganherd.herd.lowering.shape_rules import aligned
 from ganherd.herd.lowering.trace import TracedGraph, node_label, trace
 from ganherd.herd.lowering.vmap import Draws, Keys, Tensors, vmap_layer
 
@@ -42,6 +43,7 @@ class LoweredModule:
     def __init__(self, graph: TracedGraph, library: Library) -> None:
         """Plan the fusions and prepare each node; `library` has the operations."""
         self._graph, self._library, self._fusion = graph, library, FusionPlan(graph, library)
+        self._deferred = _deferred(self._fusion)
         last_read = _last_read(graph.nodes)
         self._plan = [(node, self._runner(node), last_read.get(node, ())) for node in graph.nodes]
 
@@ -64,23 +66,70 @@ class LoweredModule:
             return lambda values, params, buffers, draws: params[name] if name in params else buffers[name]
         if node.op == "output":
             return lambda values, *_: fx.node.map_arg(node.args[0], values.__getitem__)
+        if node in self._fusion.image_norms:
+            return self._image_norm_runner(node)
+        if node in self._fusion.doubled_sums:
+            return self._doubled_sum_runner(node)
+        if node in self._deferred:
+            return self._deferred[node]
         if layer is None:
-            return lambda values, params, buffers, draws: functions.run(node, *_arguments(node, values), draws)
+            function = functions.prepare(node, self._library)
+            return lambda values, params, buffers, draws: function(*_arguments(node, values), draws)
         if node in self._fusion.fused_into:
             return lambda values, *_: values[node.args[0]]  # the neighbour computes it
-        operation, names = find_operation(layer), self._graph.tensor_names(name)
+        operation = find_operation(layer)
         if operation is None or node.kwargs:
+            names = self._graph.tensor_names(name)
             return lambda values, *around: vmap_layer(names, layer, *_arguments(node, values), *around)
-        neighbours, source = self._fusion.neighbours[node], node.args[0]
-        own = [key for key, _ in layer.named_parameters(recurse=False, remove_duplicate=False)]
+        return self._layer_runner(node, operation, lambda values: (values[node.args[0]],))
+
+    def _layer_runner(
+        self, node: fx.Node, operation: Callable[..., Any], inputs: Callable[[Values], tuple[Any, ...]],
+        fused: Sequence[nn.Module] | None = None,
+    ) -> Run:  # fmt: skip
+        """Return a function that runs an operation with the parameters and buffers of a node's layer.
+
+        Args:
+            inputs: Returns what the operation gets from the outputs so far.
+            fused: The layers that the operation computes in addition; None: those of the node.
+        """
+        name, layer, neighbours = str(node.target), self._graph.layer(node), self._fusion.neighbours[node]
+        assert layer is not None
+        if fused is not None:
+            neighbours = neighbours._replace(fused=list(fused))
+        names = self._graph.tensor_names(name)
+        own = [key for key, _ in layer.named_parameters(remove_duplicate=False)]
         full_names = {key: self._graph.canonical_names[f"{name}.{key}"] for key in own}
 
         def run(values: Values, params: Tensors, buffers: Tensors, draws: Draws) -> Any:
             own_params = {key: params[full] for key, full in full_names.items()}
             own_buffers = {key: buffers[full] for key, full in names.items() if full in buffers}
-            out = operation(Layer(layer, own_params, own_buffers, draws, self._library, *neighbours), values[source])
+            out = operation(Layer(layer, own_params, own_buffers, draws, self._library, *neighbours), *inputs(values))
             buffers.update({names[key]: value for key, value in own_buffers.items()})
             return out
+
+        return run
+
+    def _image_norm_runner(self, total: fx.Node) -> Run:
+        """Return a function that runs a whole `ImageNorm` at its end."""
+        norm = self._fusion.image_norms[total]
+
+        def inputs(values: Values) -> tuple[Any, ...]:
+            return (*values[norm.product], values[norm.shift])  # (x, gain) were handed on
+
+        return self._layer_runner(norm.norm, image_norm, inputs, self._fusion.neighbours[total].fused)
+
+    def _doubled_sum_runner(self, total: fx.Node) -> Run:
+        """Return a function that adds images and others that it doubles."""
+        other, upsampling = self._fusion.doubled_sums[total]
+        layer = self._graph.layers[str(upsampling.target)]
+
+        def run(values: Values, *_: Any) -> Any:
+            result = self._library.add_doubled(values[other], values[upsampling])
+            if result is not None:
+                return result
+            left, right = aligned((values[other], ops.apply_to_images(layer, values[upsampling])))
+            return left + right
 
         return run
 
@@ -104,6 +153,10 @@ class LoweredModule:
     def _method(self, node: fx.Node, batch: int, dtype: torch.dtype) -> tuple[str, str]:
         """Return the method by which a node runs, and the reason if it could be faster."""
         layer, unknown = self._graph.layer(node), f"{self._operation(node)} has no operation for all members"
+        if node in self._fusion.image_norms or node in self._fusion.doubled_sums:
+            return KERNEL, ""
+        if node in self._deferred:
+            return FUSED, "computed by the sum after it"
         if layer is None:
             return (ALL_AT_ONCE, "") if functions.is_supported(node) else (VMAP, unknown)
         if node in self._fusion.fused_into:
@@ -114,9 +167,15 @@ class LoweredModule:
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
             if kernels and self._library.has_conv_kernel(layer):
                 return KERNEL, ""
+            if layer.groups > 1:
+                if kernels and self._library.has_group_kernel(layer):
+                    return KERNEL, "each of its groups as a member"
+                return ALL_AT_ONCE, "as groups of one convolution"
             return ONE_BY_ONE, "no kernel for its size, stride, padding or groups" if kernels else ""
         if not kernels:
             return ALL_AT_ONCE, ""
+        if ops.doubles(layer) or ops.halves(layer):
+            return KERNEL, ""
         if isinstance(layer, nn.Linear):
             return self._linear_method(node, layer, batch, dtype)
         if isinstance(layer, nn.Dropout):
@@ -142,6 +201,17 @@ class LoweredModule:
         if layer.track_running_stats and layer.momentum is None:
             return ALL_AT_ONCE, "no kernel for a plain average over all batches"
         return KERNEL, ""
+
+
+def _deferred(fusion: FusionPlan) -> dict[fx.Node, Run]:
+    """Return how operations inside of an `ImageNorm` or a `DoubledSum` hand on their inputs to its end, which computes them."""
+    runs: dict[fx.Node, Run] = {}
+    for norm in fusion.image_norms.values():
+        runs[norm.norm] = lambda values, *_, source=norm.norm.args[0]: values[source]
+        runs[norm.product] = lambda values, *_, norm=norm: (values[norm.norm], values[norm.gain])
+    for _, upsampling in fusion.doubled_sums.values():
+        runs[upsampling] = lambda values, *_, source=upsampling.args[0]: values[source]
+    return runs
 
 
 def _arguments(node: fx.Node, values: Values) -> tuple[Any, Any]:

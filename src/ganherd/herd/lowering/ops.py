@@ -97,10 +97,42 @@ class BatchedLinear(torch.autograd.Function):
         )
 
 
+def rows_of(weight: Tensor, y: Tensor) -> Tensor:
+    """Return the rows y [N, B] of weight [N, R, C], [N, B, C], with a deterministic gradient."""
+    rows: Tensor = MemberRows.apply(weight, y)  # type: ignore[no-untyped-call]
+    return rows
+
+
+class MemberRows(torch.autograd.Function):
+    """Rows of a table for each member: weight [N, R, C], y [N, B] -> [N, B, C]. Differentiable twice.
+
+    The gradient is a product with one-hot rows, because that of indexing is not deterministic on a GPU.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, y: Tensor) -> Tensor:
+        ctx.save_for_backward(y)
+        ctx.rows = weight.shape[1]
+        return weight.gather(1, y[..., None].expand(*y.shape, weight.shape[2]))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        (y,) = ctx.saved_tensors
+        one_hot = y[:, None] == torch.arange(ctx.rows, device=y.device)[:, None]  # [N, R, B]
+        with torch.autocast(grad.device.type, enabled=False):
+            return one_hot.to(grad.dtype) @ grad, None
+
+
 def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:
     """Apply a (leaky) ReLU with this slope below 0 (1: none), then dropout with masks from each member's stream."""
     x = x if slope == 1.0 else F.leaky_relu(x, slope)
     mask = (rng.draw(keys, x.shape[1:], "uniform", torch.float32) >= p).to(x.dtype)
+    return x * (mask / (1.0 - p) if p < 1.0 else mask)
+
+
+def dropout_channels(x: Tensor, p: float, keys: Tensor) -> Tensor:
+    """Drop whole channels of x [N, B, C, …] with masks from each member's stream."""
+    mask = (rng.draw(keys, (*x.shape[1:3], *(1,) * (x.dim() - 3)), "uniform", torch.float32) >= p).to(x.dtype)
     return x * (mask / (1.0 - p) if p < 1.0 else mask)
 
 
@@ -166,9 +198,62 @@ def batch_norm(
     return out, RunningStats(new_mean, new_var, count, running.momentum)
 
 
+def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
+    """Scale and shift a normalised tensor by values that broadcast with it."""
+    if weight is not None and bias is not None:
+        return torch.addcmul(bias, x, weight)
+    x = x if weight is None else x * weight
+    return x if bias is None else x + bias
+
+
+def group_norm(x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Apply a group norm to x [N, B, C, …], with weight and bias [N, C]."""
+    normed = F.group_norm(x.flatten(0, 1), groups, eps=eps).unflatten(0, x.shape[:2])
+    return _affine(normed, *(None if value is None else per_channel(value, x) for value in (weight, bias)))
+
+
+def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Apply an instance norm to x [N, B, C, …], with weight and bias [N, C]."""
+    normed = F.instance_norm(x.flatten(0, 1), eps=eps).unflatten(0, x.shape[:2])
+    return _affine(normed, *(None if value is None else per_channel(value, x) for value in (weight, bias)))
+
+
+def layer_norm(
+    x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float | None, rms: bool = False
+) -> Tensor:
+    """Apply a layer norm over the last axes of x [N, …], which have this shape, with weight and bias [N, *shape].
+
+    Args:
+        rms: Divide by the root of the mean square alone.
+    """
+    normed = F.rms_norm(x, shape, eps=eps) if rms else F.layer_norm(x, shape, eps=1e-5 if eps is None else eps)
+    between = (1,) * (x.dim() - 1 - len(shape))
+    each = (None if value is None else value.reshape(len(x), *between, *shape) for value in (weight, bias))
+    return _affine(normed, *each)
+
+
 def upsample(x: Tensor) -> Tensor:
     """Double height and width of images [N, B, C, H, W] by repeating pixels."""
     return x.repeat_interleave(2, -1).repeat_interleave(2, -2)
+
+
+def doubles(layer: nn.Module | None) -> bool:
+    """Return whether a layer is a nearest upsampling by exactly 2."""
+    return (
+        type(layer) is nn.Upsample
+        and layer.mode == "nearest"
+        and layer.size is None
+        and layer.scale_factor in (2, 2.0, (2, 2), (2.0, 2.0))
+    )
+
+
+def halves(layer: nn.Module | None) -> bool:
+    """Return whether a layer averages every 2×2 pixels."""
+    return (
+        type(layer) is nn.AvgPool2d
+        and (layer.kernel_size, layer.stride, layer.padding) in ((2, 2, 0), ((2, 2), (2, 2), (0, 0)))
+        and layer.divisor_override is None
+    )
 
 
 def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
@@ -184,8 +269,12 @@ def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusi
         like: The layer that defines stride, padding, dilation and groups.
     """
     x = upsample(x) if fusions.upsample else x
-    biases = bias if bias is not None else [None] * len(x)
-    out = torch.stack([like._conv_forward(*one) for one in zip(x, weight, biases, strict=True)])
+    if like.groups > 1 and like.padding_mode == "zeros":
+        settings: Any = {"stride": like.stride, "padding": like.padding, "dilation": like.dilation}
+        out = _members_as_groups(F.conv2d, x, weight, bias, like.groups, settings)
+    else:
+        biases = bias if bias is not None else [None] * len(x)
+        out = torch.stack([like._conv_forward(*one) for one in zip(x, weight, biases, strict=True)])
     out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
     return fusions.epilogue(out) if fusions.epilogue else out
 
@@ -194,7 +283,19 @@ def conv_transpose2d(
     x: Tensor, weight: Tensor, bias: Bias, like: nn.ConvTranspose2d, fusions: Fusions = Fusions()
 ) -> Tensor:
     """Run transposed convolutions: x [N, B, C, H, W], weight [N, C, O/groups, k, k] -> [N, B, O, H', W']; see `conv2d`."""
-    biases = bias if bias is not None else [None] * len(x)
-    settings: Any = (like.stride, like.padding, like.output_padding, like.groups, like.dilation)
-    out = torch.stack([F.conv_transpose2d(*one, *settings) for one in zip(x, weight, biases, strict=True)])
+    settings: Any = {"stride": like.stride, "padding": like.padding, "dilation": like.dilation}
+    settings["output_padding"] = like.output_padding
+    if like.groups > 1:
+        out = _members_as_groups(F.conv_transpose2d, x, weight, bias, like.groups, settings)
+    else:
+        biases = bias if bias is not None else [None] * len(x)
+        out = torch.stack([F.conv_transpose2d(*one, **settings) for one in zip(x, weight, biases, strict=True)])
     return fusions.epilogue(out) if fusions.epilogue else out
+
+
+def _members_as_groups(function: Any, x: Tensor, weight: Tensor, bias: Bias, groups: int, settings: Any) -> Tensor:
+    """Run convolutions with groups as one convolution: each group of each member is a group."""
+    flat_bias = None if bias is None else bias.flatten()
+    flat = x.transpose(0, 1).flatten(1, 2)  # [B, N * C, H, W]
+    out: Tensor = function(flat, weight.flatten(0, 1), flat_bias, groups=len(x) * groups, **settings)
+    return out.reshape(len(out), len(x), -1, *out.shape[2:]).transpose(0, 1)

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from ganherd.herd.lowering import ops
-from ganherd.herd.lowering.kernels.conv import ConvSpec, has_few_outputs
+from ganherd.herd.lowering.kernels.convolution.conv import ConvSpec, has_few_outputs
+from ganherd.herd.lowering.kernels.convolution.member_conv import MemberConv, Source
+from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
+from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm
 from ganherd.herd.lowering.kernels.linear import MemberLinear
-from ganherd.herd.lowering.kernels.member_conv import MemberConv, Source
 from ganherd.herd.lowering.kernels.norm import MemberNorm, NormOnLoad
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout
+from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, Halve
+from ganherd.herd.lowering.kernels.row_lookup import MemberRowsByKernel
 from ganherd.herd.lowering.kernels.spectral_kernel import MemberDivide
-from ganherd.herd.lowering.kernels.taps import WeightLayout
+from ganherd.herd.lowering.kernels.weight_cache import cache_weights
 from ganherd.herd.lowering.ops import Bias, Epilogue, Fusions
 
 # Floating-point operations; layers with more do not normalise their input on load, which would slow them down.
 _LIGHT = 8e9
+_MAX_GRID = 65_535  # programs along the member axis of a grid
+_GROUP_WIDTH = 16  # channels in and out of a group
 FUSES_EPILOGUES = True  # see `FusionPlan`
 
 # Attributes that an operation sets on its output for the only operation that reads it.
@@ -102,9 +110,10 @@ def batch_norm(
         mean, var, count = (value.contiguous() for value in (running.mean, running.var, running.count))
         running = ops.RunningStats(mean, var, count, running.momentum)
     epilogue: Epilogue | None = getattr(x, _EPILOGUE, None)
-    n, c = x.shape[0], x.shape[2]
-    weight = torch.ones(n, c, device=x.device) if weight is None else weight
-    bias = torch.zeros(n, c, device=x.device) if bias is None else bias
+    if weight is None and bias is not None:
+        weight = torch.ones_like(bias)
+    if bias is None and weight is not None:
+        bias = torch.zeros_like(weight)
     rows = x.movedim(2, -1).contiguous()  # channels last
     buffers = (running.mean, running.var, running.count) if running else None  # those of the state, updated in place
     momentum = running.momentum if running and running.momentum is not None else 0.0
@@ -118,6 +127,74 @@ def batch_norm(
     if link:
         setattr(out, _NORM, link[0])
     return out, running
+
+
+def image_norm(
+    x: Tensor, gain: Tensor, shift: Tensor, eps: float, slope: float, running: ops.RunningStats | None
+) -> Tensor | None:
+    """Apply a batch norm, a gain and a shift of each image, and a (leaky) ReLU; None if no kernel does.
+
+    Running statistics change in place.
+
+    Args:
+        x: [N, B, C, H, W].
+        gain: [N, B, C, 1, 1], as `shift`.
+    """
+    expected = (*x.shape[:3], 1, 1)
+    if x.dim() != 5 or x.dtype == torch.float64 or getattr(x, _EPILOGUE, None) is not None:
+        return None
+    if gain.shape != expected or shift.shape != expected or (running is not None and running.momentum is None):
+        return None
+    buffers = (running.mean, running.var, running.count) if running else None
+    if buffers and not all(value.is_contiguous() for value in buffers):
+        return None
+    momentum = running.momentum if running and running.momentum is not None else 0.0
+    rows = x.movedim(2, -1).contiguous()  # channels last
+    values = (value.flatten(2).float().contiguous() for value in (gain, shift))
+    stats = getattr(x, _STATS, None)
+    y = MemberImageNorm.apply(rows.flatten(2, 3), *values, eps, slope, buffers, momentum, stats)
+    return y.view(rows.shape).movedim(-1, 2)
+
+
+def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
+    """Apply an instance norm as a batch norm in which every sample of every member is a member; see `ops.instance_norm`."""
+    n, b = x.shape[:2]
+    if n * b > _MAX_GRID:
+        return ops.instance_norm(x, weight, bias, eps)
+    weight = None if weight is None else weight[:, None].expand(n, b, -1).flatten(0, 1)
+    bias = None if bias is None else bias[:, None].expand(n, b, -1).flatten(0, 1)
+    out, _ = batch_norm(x.flatten(0, 1)[:, None], weight, bias, eps, 1.0, None)
+    return out.view(x.shape)
+
+
+def rows_of(weight: Tensor, y: Tensor) -> Tensor:
+    """Return rows of a table; see `ops.rows_of`."""
+    return ops.rows_of(weight, y) if weight.dtype == torch.float64 else MemberRowsByKernel.apply(weight, y)
+
+
+def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
+    """Apply a layer without parameters to images [N, B, C, H, W]."""
+    if x.dim() != 5 or x.dtype == torch.float64:
+        return ops.apply_to_images(layer, x)
+    doubled = ops.doubles(layer)
+    halved = ops.halves(layer) and x.shape[3] % 2 == 0 and x.shape[4] % 2 == 0
+    if not (doubled or halved):
+        return ops.apply_to_images(layer, x)
+    images = _channels_last(x)
+    flat = images.flatten(0, 1)
+    out = Double.apply(flat, 1.0) if doubled else Halve.apply(flat, 0.25)
+    return out.unflatten(0, x.shape[:2]).permute(0, 1, 4, 2, 3)
+
+
+def add_doubled(other: Tensor, x: Tensor) -> Tensor | None:
+    """Add images [N, B, C, 2 H, 2 W] and x [N, B, C, H, W], doubled; None if no kernel does."""
+    if x.dim() != 5:
+        return None
+    n, b, c, h, w = x.shape
+    if other.shape != (n, b, c, 2 * h, 2 * w) or x.dtype != other.dtype or x.dtype == torch.float64:
+        return None
+    out = AddDoubled.apply(_channels_last(other).flatten(0, 1), _channels_last(x).flatten(0, 1))
+    return out.unflatten(0, (n, b)).permute(0, 1, 4, 2, 3)
 
 
 def _is_light(rows: Tensor, reader: nn.Module | None) -> bool:
@@ -143,6 +220,11 @@ def reads_images(layer: nn.Module, doubled: bool = False) -> bool:
 
 def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusions = Fusions()) -> Tensor:
     """Run convolutions; see `ops.conv2d`. With an epilogue, only a batch norm or another kernel may read the output."""
+    if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
+        x = ops.upsample(x) if fusions.upsample else x
+        out = _groups_as_members(x, weight, bias, like)
+        out = out if fusions.pool is None else ops.apply_to_images(fusions.pool, out)
+        return fusions.epilogue(out) if fusions.epilogue else out
     if not has_conv_kernel(like):
         return ops.conv2d(x, weight, bias, like, fusions)
     k, stride, pad = like.kernel_size[0], int(like.stride[0]), int(like.padding[0])
@@ -166,6 +248,9 @@ def conv_transpose2d(
     x: Tensor, weight: Tensor, bias: Bias, like: nn.ConvTranspose2d, fusions: Fusions = Fusions()
 ) -> Tensor:
     """Run transposed convolutions; see `ops.conv_transpose2d`."""
+    if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
+        out = _groups_as_members(x, weight, bias, like)
+        return fusions.epilogue(out) if fusions.epilogue else out
     if not has_conv_kernel(like):
         return ops.conv_transpose2d(x, weight, bias, like, fusions)
     k, pad, more = like.kernel_size[0], int(like.padding[0]), int(like.output_padding[0])
@@ -176,6 +261,33 @@ def conv_transpose2d(
     else:
         spec = _conv_spec((h, w), WeightLayout(k, in_first=True), 2, pad, True)
     return _run(x, weight, bias, spec, fusions)
+
+
+def has_group_kernel(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
+    """Return whether kernels run the groups of a convolution: each must be as wide as a product on tensor cores."""
+    narrow = min(like.in_channels, like.out_channels) // like.groups
+    return like.groups > 1 and narrow >= _GROUP_WIDTH and has_conv_kernel(_one_group(like))
+
+
+def _groups_as_members(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d | nn.ConvTranspose2d) -> Tensor:
+    """Run a convolution with groups: each group of each member is a member, with its own weights and channels."""
+    groups, run = like.groups, conv2d if isinstance(like, nn.Conv2d) else conv_transpose2d
+    one_sample = x.shape[1] == 1  # as in a modulated convolution, whose weights are computed for each sample
+    x = x.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)  # [N * groups, B, C, H, W]
+    weight = weight.unflatten(1, (groups, -1)).flatten(0, 1)
+    bias = None if bias is None else bias.unflatten(1, (groups, -1)).flatten(0, 1)
+    with cache_weights(keep=False) if one_sample else nullcontext():
+        out = run(x, weight, bias, _one_group(like))  # type: ignore[arg-type]
+    return out.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2, 3)
+
+
+def _one_group(like: nn.Conv2d | nn.ConvTranspose2d) -> nn.Conv2d | nn.ConvTranspose2d:
+    """Return the settings of a convolution for one of its groups."""
+    copied = copy.copy(like)
+    copied.groups, copied.in_channels, copied.out_channels = (
+        1, like.in_channels // like.groups, like.out_channels // like.groups,
+    )  # fmt: skip
+    return copied
 
 
 def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
-from ganherd.herd.lowering.ops import batch_norm, divide
-from ganherd.herd.lowering.ops_triton import conv2d, conv_transpose2d, dropout, has_conv_kernel, is_aligned, linear
+from ganherd.herd.lowering.ops import batch_norm, divide, instance_norm, rows_of
+from ganherd.herd.lowering.ops_triton import (
+    add_doubled,
+    apply_to_images,
+    conv2d,
+    conv_transpose2d,
+    dropout,
+    has_conv_kernel,
+    has_group_kernel,
+    is_aligned,
+    linear,
+)
 
-__all__ = ["batch_norm", "conv2d", "conv_transpose2d", "divide", "dropout", "has_conv_kernel", "is_aligned", "linear"]
+__all__ = [
+    "add_doubled", "apply_to_images", "batch_norm", "conv2d", "conv_transpose2d", "divide", "dropout", "has_conv_kernel",
+    "has_group_kernel", "instance_norm", "is_aligned", "linear", "rows_of",
+]  # fmt: skip

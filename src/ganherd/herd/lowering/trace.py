@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import operator
 import sys
@@ -14,11 +15,14 @@ import torch
 from torch import Tensor, fx, nn
 from torch.autograd.function import _SingleLevelFunction
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from ganherd.herd.checks.module_copies import copy_module, is_library_file, line_of, why_not_traced
 from ganherd.herd.parameter_names import canonical_names
 from ganherd.herd.rng import DRAWS, DROPOUTS
+from ganherd.nets.common.scaled import Scaled
 from ganherd.nets.common.spectral import Spectral
+from ganherd.nets.common.varied_dropout import VariedDropout
 from ganherd.util.errors import first_line
 
 _IN_PLACE = "in place"  # the key that marks nodes of in-place operators
@@ -33,6 +37,9 @@ _FRESH_LAYERS = (
 )  # fmt: skip
 _FRESH_FUNCTIONS = {operator.add, operator.sub, operator.mul, operator.truediv, operator.matmul, operator.neg}
 _SIZES = {"size", "dim", "numel"}
+_COMPARISONS = (min, max)
+# Functions that make tensors from sizes.
+CREATES = (torch.randn, torch.rand, torch.zeros, torch.ones, torch.full, torch.arange, torch.linspace, torch.eye)
 
 
 class NotTraceable(Exception):
@@ -88,13 +95,13 @@ for _name, _function in _OPERATORS.items():
 
 
 class _Tracer(fx.Tracer):
-    """A tracer with the layers of PyTorch and ganherd's spectral layers as leaves; containers and users' modules are opened."""
+    """A tracer with the layers of PyTorch and ganherd's spectral and scaled ones as leaves; other modules are opened."""
 
     proxy_buffer_attributes = True  # so that changes of buffers are noticed
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         """Return whether a module becomes one node."""
-        is_layer = m.__module__.startswith("torch.nn") or isinstance(m, Spectral)
+        is_layer = m.__module__.startswith("torch.nn") or isinstance(m, (Spectral, Scaled, VariedDropout))
         return is_layer and not isinstance(m, (nn.Sequential, nn.ModuleList))
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
@@ -170,6 +177,34 @@ def _unseen_calls_refused() -> Iterator[None]:
         del _SingleLevelFunction.apply  # type: ignore[attr-defined]
 
 
+def _recorded(function: Any) -> Any:
+    """Return a function that becomes a node if it is given a stand-in; PyTorch and Python would take it for a number."""
+
+    def record(*args: Any, **kwargs: Any) -> Any:
+        stand_in = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, fx.Proxy)), None)
+        if stand_in is None or (function in _COMPARISONS and len(args) < 2):
+            return function(*args, **kwargs)
+        if kwargs.get("out") is not None or kwargs.get("requires_grad"):
+            raise NotTraceable(f"it calls {function.__name__} with out or requires_grad")
+        return stand_in.tracer.create_proxy("call_function", function, args, kwargs)
+
+    return record
+
+
+@contextmanager
+def _calls_recorded() -> Iterator[None]:
+    """Record the smaller and larger of two sizes, and new tensors whose size or device depends on the inputs."""
+    plain: list[tuple[Any, str, Any]] = [(builtins, name, getattr(builtins, name)) for name in ("min", "max")]
+    plain += [(torch, function.__name__, function) for function in CREATES]
+    for module, name, function in plain:
+        setattr(module, name, _recorded(function))
+    try:
+        yield
+    finally:
+        for module, name, function in plain:
+            setattr(module, name, function)
+
+
 def trace(module: nn.Module) -> TracedGraph:
     """Return a module's graph.
 
@@ -186,7 +221,13 @@ def trace(module: nn.Module) -> TracedGraph:
     try:
         copied = copy_module(module)  # because attributes that are assigned while tracing become stand-ins
         before = _attributes(copied)
-        with torch.inference_mode(False), torch.enable_grad(), _unseen_calls_refused(), _Calls(copied):
+        with (
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            _unseen_calls_refused(),
+            _Calls(copied),
+            _calls_recorded(),
+        ):
             graph = _Tracer().trace(copied)
     except NotTraceable as why_not:
         where = line_of(why_not)

@@ -37,6 +37,11 @@ class Draws:
         """Return the members' keys [N], computed only if the module draws."""
         return self._compute()
 
+    @property
+    def members(self) -> int:
+        """Return the number of members."""
+        return len(self.keys)
+
     def next(self) -> Tensor:
         """Return the keys [N] of the next draw."""
         return ops.refine_keys(self.keys, next(self.calls))

@@ -44,6 +44,9 @@ def update_(
         norm = whole.norm(dim=1, keepdim=True)  # [N, 1]
         grads = [whole * (rules.grad_clip / norm.clamp(min=rules.grad_clip))]
     m, v, t = (state[f"{kind}.adam.{name}"] for name in ("m", "v", "t"))
+    if rules.l2:
+        pull = state["set.l2_weight"].to(m.dtype)[:, None] * state[f"{kind}.params"]
+        grads = [join_pieces(grads) + (pull if trained is None else torch.where(trained, pull, 0.0))]
     if rules.wander != "off":
         how = (rules.wander, rules.wander_strength, rules.wander_probability)
         mutate_learning_rates_(state, kind, draws, number, *how)

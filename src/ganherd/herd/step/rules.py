@@ -20,6 +20,7 @@ class StepRules:
     game: Game  # the losses
     batch: int
     latent: int
+    packing: int = 1  # samples that the discriminator judges together; they have the same logit
     prior: str = "normal"  # normal, uniform, or mixed: `set.prior` of the state selects one for each member
     n_critic: int = 1  # discriminator updates in a step
     skip_d: int = 0  # steps without a discriminator update between two with one
@@ -58,6 +59,7 @@ class StepRules:
     wander_strength: float = 1e-4
     wander_probability: float = 0.5
     weight_decay: bool = False  # shrink all weights at every update, by `set.weight_decay` times the learning rate
+    l2: bool = False  # add `set.l2_weight` times the weights to every gradient
     schedules: tuple[SettingSchedule, ...] = ()  # factors of members' settings
     drawn_losses: int = 0  # draw the generator's loss at each step from the first N losses of the game; 0: never
 

@@ -17,7 +17,7 @@ class SettingSchedule:
     """A factor of some settings that moves from one value to another, as a function of the step."""
 
     settings: tuple[str, ...]  # names of members' settings, e.g. `lr_g`
-    shape: str  # linear, cosine or step
+    shape: str  # linear, cosine, inverse or step
     start: int  # the step at which it begins to move
     over: int  # steps until it has arrived
     first: float
@@ -29,17 +29,21 @@ class SettingSchedule:
         >>> halved = SettingSchedule(("lr_g",), "linear", 10, 20, 1.0, 0.5)
         >>> [halved.factor(step) for step in (0, 10, 20, 30, 99)]
         [1.0, 1.0, 0.75, 0.5, 0.5]
+        >>> [round(SettingSchedule(("lr_g",), "inverse", 0, 20, 1.0, 0.5).factor(step), 3) for step in (0, 10, 20)]
+        [1.0, 0.667, 0.5]
         """
         if isinstance(step, Tensor):
             done = ((step.to(torch.float64) - self.start) / max(1, self.over)).clamp(0.0, 1.0)
             if self.shape == "step":
                 return torch.where(step >= self.start, self.last, self.first).to(torch.float64)
-            moved: float | Tensor = done if self.shape == "linear" else 0.5 - 0.5 * torch.cos(math.pi * done)
+            moved: float | Tensor = 0.5 - 0.5 * torch.cos(math.pi * done) if self.shape == "cosine" else done
         else:
             share = min(1.0, max(0.0, (step - self.start) / max(1, self.over)))
             if self.shape == "step":
                 return self.last if step >= self.start else self.first
-            moved = share if self.shape == "linear" else 0.5 - 0.5 * math.cos(math.pi * share)
+            moved = 0.5 - 0.5 * math.cos(math.pi * share) if self.shape == "cosine" else share
+        if self.shape == "inverse":  # 1 / factor moves evenly
+            return 1.0 / (1.0 / self.first + (1.0 / self.last - 1.0 / self.first) * moved)
         return self.first + (self.last - self.first) * moved
 
 

@@ -27,6 +27,8 @@ from ganherd.herd.step.schedules import scheduled
 from ganherd.herd.step.weights import Weights
 from ganherd.losses.adversarial import class_loss, r1_penalty
 
+# (g or d, gradients of a block cut into pieces [N, …]) -> what Adam takes instead of them
+GradientHook = Callable[[str, list[Tensor]], list[Tensor]]
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # number of a batch within the step -> x [N, B, …], y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its sums [4, N]
 
@@ -45,6 +47,7 @@ class _StepContext:
     noise_scale: Tensor | None  # [N]
     sums: Tensor  # [4, N]
     opponents: FrozenOpponents | None
+    gradient_hook: GradientHook | None
 
 
 @dataclass(frozen=True)
@@ -92,9 +95,9 @@ class Step:
         """
         self.g, self.d, self.rules, self._streams = g, d, rules, streams
         self._clip_mask = d.clip_mask(rules.clip_what)  # [P]
-        # bool [P] of what weight decay shrinks; None: everything
-        self._trained = {
-            kind: None if all(net.trainable.values()) or not rules.weight_decay else net.clip_mask("all")
+        # bool [P] of what weight decay and L2 act on; None: everything
+        self._shrinkable = {
+            kind: None if all(net.trainable.values()) or not (rules.weight_decay or rules.l2) else net.clip_mask("all")
             for kind, net in (("g", g), ("d", d))
         }
         for net in (g, d) if fused else ():
@@ -122,6 +125,7 @@ class Step:
         step: int,
         at: Tensor | None = None,
         opponents: FrozenOpponents | None = None,
+        gradient_hook: GradientHook | None = None,
     ) -> None:
         """Train all members of the block for one step, in place.
 
@@ -131,12 +135,14 @@ class Step:
             step: The number of the step, which decides which nets are updated.
             at: The same number as a tensor, from which draws are derived inside a captured graph.
             opponents: The nets that members train against; None: each trains against its own partner.
+            gradient_hook: Replaces the gradients of the block before Adam takes them.
         """
         now = step if at is None else at
         draws = Streams(base, now)
         if self.rules.drawn_losses:
             draw_losses_(state, draws, self.rules.drawn_losses)
-        ctx = _StepContext(state, batches, draws, now, input_noise_scale(self.rules, state, now), sums, opponents)
+        scale = input_noise_scale(self.rules, state, now)
+        ctx = _StepContext(state, batches, draws, now, scale, sums, opponents, gradient_hook)
         updates, generator_first = self.rules.d_updates(step), self.rules.order == "g-d"
         shared = self._samples(ctx) if self.rules.fakes == "shared" else None
         if generator_first:
@@ -192,9 +198,8 @@ class Step:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
         loss = loss + self._penalty(ctx, weights, x, fake, y, update)
         loss = loss + self._regularisers(ctx, weights, _Logits((x, fake), (real_logits, fake_logits)), y, update)
-        update_(
-            "d", state, self._gradients(weights, loss), rules, draws, update + 1, ctx.step, self._trained_of("d", state)
-        )
+        gradients = self._gradients("d", ctx, weights, loss)
+        update_("d", state, gradients, rules, draws, update + 1, ctx.step, self._shrinkable_of("d", state))
         if rules.game.clip:
             self._clip_weights(state)
         track_logits_(rules, state, real_logits, fake_logits)
@@ -207,19 +212,23 @@ class Step:
         self, ctx: _StepContext, weights: Weights, x: Tensor, fake: Tensor, y: Tensor | None, update: int
     ) -> Tensor | float:
         """Return the gradient penalties of the discriminators, [N]: between real and fake images, R1 at real, R2 at fake ones."""
-        rules, call = self.rules, 8 * (update + 1)
+        rules, call, shape = self.rules, 8 * (update + 1), x.shape
+        # Penalties see packs, not samples: [N, B / packing, C * packing, …], with a logit for each.
+        x, fake = (value.reshape(len(x), -1, rules.packing * shape[2], *shape[3:]) for value in (x, fake))
 
         def critic(number: int) -> Callable[[Tensor], Tensor]:
             views = weights.views()
-            return lambda at: self._forward("d", ctx, views, at, y, number, twice=True)[0]
+            return lambda at: self._forward("d", ctx, views, at.reshape(shape), y, number, twice=True)[0][
+                :, :: rules.packing
+            ]
 
         penalty: Tensor | float = 0.0
         if rules.game.penalty:
-            mix = ctx.draws.draw((rng.PENALTY, update), (rules.batch,), "uniform", x.dtype)
+            mix = ctx.draws.draw((rng.PENALTY, update), (x.shape[1],), "uniform", x.dtype)
             weight = scheduled(ctx.state, rules.schedules, "gp_weight", rules.gp_weight, ctx.step)
-            for own in rules.game.penalties:
-                weighted = weight * own(critic(call + 3), x, fake, mix)
-                applies = rules.game.has_penalty(own, ctx.state["set.loss"])
+            for penalty_function in rules.game.penalties:
+                weighted = weight * penalty_function(critic(call + 3), x, fake, mix)
+                applies = rules.game.has_penalty(penalty_function, ctx.state["set.loss"])
                 penalty = penalty + torch.where(applies, weighted, torch.zeros_like(weighted))
         for name, gamma, at, number in (("r1", rules.r1, x, call + 4), ("r2", rules.r2, fake, call + 5)):
             if gamma > 0 and not rules.slope_noise:
@@ -280,16 +289,8 @@ class Step:
         if classes is not None:
             y = samples.y if samples.y is not None else ctx.batches(rules.n_critic - 1)[1]
             loss = loss + rules.class_g * class_loss(classes, y)
-        update_(
-            "g",
-            state,
-            self._gradients(samples.weights, loss),
-            rules,
-            ctx.draws,
-            0,
-            ctx.step,
-            self._trained_of("g", state),
-        )
+        gradients = self._gradients("g", ctx, samples.weights, loss)
+        update_("g", state, gradients, rules, ctx.draws, 0, ctx.step, self._shrinkable_of("g", state))
         if rules.ema is not None:
             update_ema_(state, rules.ema)
         ctx.sums[1].add_(loss.detach())
@@ -302,12 +303,12 @@ class Step:
         x = augment_inputs(self.rules, batch, ctx.state, ctx.noise_scale, ctx.draws, last, 0, ctx.step)
         return self._opponent("d", ctx, x, y, 2, 0)[0]
 
-    def _gradients(self, weights: Weights, loss: Tensor) -> list[Tensor]:
-        """Differentiate the losses [N]; the backward pass may update buffers."""
+    def _gradients(self, kind: str, ctx: _StepContext, weights: Weights, loss: Tensor) -> list[Tensor]:
+        """Differentiate the losses [N] of the nets of a kind; the backward pass may update buffers."""
         gradients = weights.gradients(loss)
         for network in self._networks.values():
             network.commit_buffers()
-        return gradients
+        return gradients if ctx.gradient_hook is None else ctx.gradient_hook(kind, gradients)
 
     def _fork(self, stream: int) -> AbstractContextManager[None]:
         """Run what is inside the context on a side stream, if there are any."""
@@ -372,11 +373,11 @@ class Step:
         logits = out.to(dtype).reshape(len(out), self.rules.batch)
         return logits, None if classes is None else classes.to(dtype)
 
-    def _trained_of(self, kind: str, state: State) -> Tensor | None:
-        """Return which parameters of a net are trained, bool [P] on the device; None: all of them."""
-        mask, device = self._trained[kind], state[f"{kind}.params"].device
+    def _shrinkable_of(self, kind: str, state: State) -> Tensor | None:
+        """Return the parameters of a net that weight decay and L2 act on, bool [P] on the device; None: all of them."""
+        mask, device = self._shrinkable[kind], state[f"{kind}.params"].device
         if mask is not None and mask.device != device:
-            mask = self._trained[kind] = mask.to(device)
+            mask = self._shrinkable[kind] = mask.to(device)
         return mask
 
     def _clip_weights(self, state: State) -> None:

@@ -18,9 +18,12 @@ def leaky() -> nn.Module:
 
 
 def stack(
-    widths: Sequence[int], activation: Callable[[], nn.Module] = leaky, batch_norm: bool = False
+    widths: Sequence[int], activation: Callable[[], nn.Module] = leaky, batch_norm: bool = False, dropout: float = 0.0
 ) -> list[nn.Module]:
-    """Return linear layers of these widths, with an activation after each but the last (and batch norm before it)."""
+    """Return linear layers of these widths, with an activation after each but the last.
+
+    Batch norm comes before the activation, dropout after it.
+    """
     layers: list[nn.Module] = []
     last = len(widths) - 2
     for i, (n_in, n_out) in enumerate(itertools.pairwise(widths)):
@@ -30,6 +33,8 @@ def stack(
             if normalised:
                 layers.append(nn.BatchNorm1d(n_out))
             layers.append(activation())
+            if dropout:
+                layers.append(nn.Dropout(dropout))
     return layers
 
 
@@ -108,3 +113,26 @@ class LabelledDiscriminator(nn.Module):
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
         logits: Tensor = self.net(append_label(x, y, self.classes))
         return logits
+
+
+def logit_of_class(logits: Tensor, y: Tensor) -> Tensor:
+    """Return the logit [B] of each image's class from logits [B, K] of all classes.
+
+    >>> logit_of_class(torch.tensor([[5.0, 6.0], [7.0, 8.0]]), torch.tensor([1, 0]))
+    tensor([6., 7.])
+    """
+    return (logits * F.one_hot(y, logits.shape[1]).to(logits.dtype)).sum(1)  # indexing is not deterministic on a GPU
+
+
+fx.wrap("logit_of_class")
+
+
+class ClassHeadDiscriminator(nn.Module):
+    """A discriminator with a logit for each class, of which that of the image's class counts: projection by its last layer."""
+
+    def __init__(self, make: Make, shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.net, self.classes = make(shape=shape, outputs=classes), classes
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return logit_of_class(self.net(x).reshape(x.shape[0], self.classes), y)

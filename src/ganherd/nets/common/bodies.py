@@ -1,13 +1,14 @@
 """Bodies of discriminators: from an image to features [B, `features`].
 
-Maps shrink from the image's size to about 4 px, and channels double inwards from `width` up to eight times that, so every
-size costs about the same.
+Maps shrink from the image's size to about 4 px, and channels double inwards from `width` up to `growth` times that. With eight
+times every size costs about the same; with 1 all maps have the same channels, as in SNGAN and BigGAN at 32 px.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -20,14 +21,16 @@ from ganherd.util.errors import UserError
 Conv = type[nn.Conv2d]
 
 
-def stages(shape: tuple[int, ...], width: int) -> list[int]:
-    """Return the channels of the maps, from the size of the image down to about 4 px.
+def stages(shape: tuple[int, ...], width: int, growth: int = 8, smallest: int = 4) -> list[int]:
+    """Return the channels of the maps, from the size of the image down to at most `smallest` px.
 
-    >>> stages((3, 32, 32), 64), stages((3, 128, 128), 64)
-    ([64, 128, 256, 512], [64, 128, 256, 512, 512, 512])
+    >>> stages((3, 32, 32), 64), stages((3, 128, 128), 64), stages((3, 32, 32), 128, growth=1, smallest=8)
+    ([64, 128, 256, 512], [64, 128, 256, 512, 512, 512], [128, 128, 128])
     """
-    blocks = max(1, (max(shape[1:]) - 1).bit_length() - 2)
-    return [width * min(2**i, 8) for i in range(blocks + 1)]
+    halvings = 1
+    while max(shape[1:]) > smallest << halvings:
+        halvings += 1
+    return [width * min(2**i, growth) for i in range(halvings + 1)]
 
 
 def attention_at(shape: tuple[int, ...]) -> int:
@@ -73,15 +76,28 @@ class Attention(nn.Module):
         return x + self.gamma * mixed
 
 
-class DownBlock(nn.Module):
-    """A residual block that halves the maps. It has no batch norm, so a logit does not depend on other images."""
+@dataclass(frozen=True)
+class BodySize:
+    """The sizes of a discriminator's body."""
 
-    def __init__(self, n_in: int, n_out: int, conv: Conv) -> None:
+    width: int
+    growth: int
+    smallest: int
+    flat_blocks: int
+
+    def channels(self, shape: tuple[int, ...]) -> list[int]:
+        return stages(shape, self.width, self.growth, self.smallest)
+
+
+class DownBlock(nn.Module):
+    """A residual block that halves the maps or keeps their size. Without batch norm, a logit does not depend on other images."""
+
+    def __init__(self, n_in: int, n_out: int, conv: Conv, halve: bool = True) -> None:
         super().__init__()
         self.act1, self.act2 = leaky(), leaky()
         self.conv1 = conv(n_in, n_in, 3, padding=1)
         self.conv2 = conv(n_in, n_out, 3, padding=1)
-        self.pool1, self.pool2 = (nn.AvgPool2d(2, ceil_mode=True) for _ in range(2))
+        self.pool1, self.pool2 = (nn.AvgPool2d(2, ceil_mode=True) if halve else nn.Identity() for _ in range(2))
         self.skip = nn.Identity() if n_in == n_out else conv(n_in, n_out, 1, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,14 +107,15 @@ class DownBlock(nn.Module):
 
 
 class ResidualBody(nn.Module):
-    """Residual blocks as in SNGAN, each of which halves the maps. The features are the sums of the last maps."""
+    """Residual blocks as in SNGAN that halve the maps, then `flat_blocks`. The features are the sums of the last maps."""
 
-    def __init__(self, shape: tuple[int, ...], width: int, attention: bool, spectral: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], size: BodySize, attention: bool, spectral: bool) -> None:
         super().__init__()
-        conv, channels = SpectralConv2d if spectral else nn.Conv2d, stages(shape, width)
-        self.first = conv(shape[0], width, 3, padding=1)
+        conv, channels = SpectralConv2d if spectral else nn.Conv2d, size.channels(shape)
+        self.first = conv(shape[0], size.width, 3, padding=1)
         self.blocks = nn.ModuleList(DownBlock(n_in, n_out, conv) for n_in, n_out in pairwise(channels))
-        self.before = attention_at(shape)
+        self.blocks.extend(DownBlock(channels[-1], channels[-1], conv, halve=False) for _ in range(size.flat_blocks))
+        self.before = min(attention_at(shape), len(channels) - 1)
         self.attention = Attention(channels[self.before], conv) if attention else nn.Identity()
         self.act = leaky()
         self.features = channels[-1]
@@ -117,9 +134,9 @@ class PlainBody(nn.Module):
     Every number of the last maps is a feature. It costs half as much to compute as `ResidualBody`.
     """
 
-    def __init__(self, shape: tuple[int, ...], width: int, attention: bool, spectral: bool) -> None:
+    def __init__(self, shape: tuple[int, ...], size: BodySize, attention: bool, spectral: bool) -> None:
         super().__init__()
-        conv, channels = SpectralConv2d if spectral else nn.Conv2d, stages(shape, width)
+        conv, channels = SpectralConv2d if spectral else nn.Conv2d, size.channels(shape)
         halvings = len(channels) - 1
         if min(shape[1:]) < 2**halvings:
             raise UserError(
@@ -131,8 +148,10 @@ class PlainBody(nn.Module):
             layers += [conv(n_in, n_out, 3, padding=1), leaky()]
             if i < halvings:
                 layers += [conv(n_out, n_out, 4, 2, 1), leaky()]
-            if attention and i + 1 == attention_at(shape):
+            if attention and i + 1 == min(attention_at(shape), halvings):
                 layers.append(Attention(n_out, conv))
+        for _ in range(size.flat_blocks):
+            layers += [conv(channels[-1], channels[-1], 3, padding=1), leaky()]
         self.layers = nn.Sequential(*layers)
         self.features = channels[-1] * math.prod(side >> halvings for side in shape[1:])
 
@@ -141,7 +160,7 @@ class PlainBody(nn.Module):
         return out.flatten(1)  # [B, features]
 
 
-BODIES: dict[str, Callable[[tuple[int, ...], int, bool, bool], ResidualBody | PlainBody]] = {
+BODIES: dict[str, Callable[[tuple[int, ...], BodySize, bool, bool], ResidualBody | PlainBody]] = {
     "residual": ResidualBody,
     "plain": PlainBody,
 }
@@ -158,9 +177,13 @@ class DiscriminatorWithBody(nn.Module):
         attention: bool = False,
         spectral: bool = True,
         body: str = "residual",
+        growth: int = 8,
+        smallest: int = 4,
+        flat_blocks: int = 0,
     ) -> None:
         super().__init__()
-        self.body, self.spectral = BODIES[body](shape, width, attention, spectral), spectral
+        size = BodySize(width, growth, smallest, flat_blocks)
+        self.body, self.spectral = BODIES[body](shape, size, attention, spectral), spectral
         self.head = self.output_layer(1)
         init_sngan(self)
 

@@ -19,6 +19,7 @@ from ganherd.util.registry import (
     ENGINES,
     GENERATORS,
     LOSSES,
+    METRICS,
     STRATEGIES,
     Registry,
     is_target,
@@ -60,6 +61,8 @@ def _names(recipe: Recipe) -> Iterator[tuple[Registry[Any], str]]:
     consistency = recipe.loss.consistency_augment if recipe.loss.uses_consistency else []
     for one in (*recipe.train.augment, *consistency):
         yield AUGMENTATIONS, one if isinstance(one, str) else one.name
+    for metric in recipe.run.metrics:
+        yield METRICS, metric if isinstance(metric, str) else metric.name
     if recipe.engine.name != "auto":
         yield ENGINES, recipe.engine.name
 

@@ -16,6 +16,7 @@ from ganherd.util.registry import (
     ENGINES,
     GENERATORS,
     LOSSES,
+    METRICS,
     STRATEGIES,
     Registry,
 )
@@ -47,9 +48,10 @@ def recipe_schema() -> JsonObject:
     definitions["EngineConfig"]["properties"]["name"]["enum"] = ["auto", *ENGINES.names()]
     definitions["LossConfig"]["properties"]["name"]["anyOf"][0] |= _one_of(LOSSES)
     definitions["DataConfig"]["properties"]["source"]["examples"] = DATA_SOURCES.names()
-    augmentations = definitions["TrainConfig"]["properties"]["augment"]
-    settings = {"type": "object", "properties": {"name": _one_of(AUGMENTATIONS)}, "required": ["name"]}
-    augmentations["items"] = {"anyOf": [_one_of(AUGMENTATIONS), settings]}
+    lists = (("TrainConfig", "augment", AUGMENTATIONS), ("RunConfig", "metrics", METRICS))
+    for section, key, registry in lists:
+        settings = {"type": "object", "properties": {"name": _one_of(registry)}, "required": ["name"]}
+        definitions[section]["properties"][key]["items"] = {"anyOf": [_one_of(registry), settings]}
     schema["properties"]["extends"] = {
         "type": "string",
         "description": "the packaged recipe or the file that this recipe starts from",

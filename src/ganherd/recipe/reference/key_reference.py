@@ -14,10 +14,11 @@ from ganherd.recipe.augment_config import AugmentConfig
 from ganherd.recipe.base import Section
 from ganherd.recipe.messages import also_called
 from ganherd.recipe.net_config import NetConfig
+from ganherd.recipe.plugins.named_entry import MetricEntry
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.strategy_config import StrategyConfig
 from ganherd.util.errors import UserError
-from ganherd.util.registry import AUGMENTATIONS, ENGINES, LOSSES, STRATEGIES
+from ganherd.util.registry import AUGMENTATIONS, ENGINES, LOSSES, METRICS, STRATEGIES
 from ganherd.util.text import did_you_mean
 
 # What the schema's own types look like in a recipe.
@@ -58,7 +59,7 @@ MEANINGS = {
     "strategy.cellular.mixing.when": "when weights evolve",
     "strategy.cellular.mixing.sigma": "standard deviation of a mutation of weights",
 }
-_NAMED = (NetConfig, AugmentConfig)  # entries by name, whose settings are not keys of the schema
+_NAMED = (NetConfig, AugmentConfig, MetricEntry)  # entries by name, whose settings are not keys of the schema
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
@@ -144,11 +145,12 @@ def choices(key: str) -> str:
         "engine.name": lambda: ["auto", *ENGINES.names()],
         "loss.name": LOSSES.names,
         "train.augment": AUGMENTATIONS.names,
+        "run.metrics": METRICS.names,
     }
     if key not in names:
         return ""
     listed = ", ".join(f"`{name}`" for name in names[key]())
-    if key == "train.augment":
+    if key in ("train.augment", "run.metrics"):
         return f"list of {listed}"
     return listed + ("; or a list with one per member" if key == "loss.name" else "")
 

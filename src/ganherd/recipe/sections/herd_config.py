@@ -36,6 +36,9 @@ class HerdConfig(Section):
     # number of members (default: one per class, or 1 if members share the data); or members of finished runs to start from,
     # with their nets, such as [{from: RUN, member: 2}, …]
     members: Annotated[int, Field(ge=1)] | Annotated[list[OriginConfig], Field(min_length=1)] | None = None
+    # number of members for each class (needs data.partition by-class); members of a class meet by strategy.name and divide the
+    # weight of their class; a list of settings may have one value for each member of a class
+    per_class: int = Field(1, ge=1)
     # a finished run: each member starts from the member of its number, or from the only one
     start_from: str | None = None
     # another recipe that is trained first, and from which all members start; start_from takes precedence

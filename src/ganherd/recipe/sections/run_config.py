@@ -7,9 +7,10 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, field_validator
 
 from ganherd.recipe.base import Positive, Section, Steps, steps_of
+from ganherd.recipe.plugins.named_entry import MetricName
 
 # Response to an alarm about a member. tell: report it; rollback: return to the last checkpoint and halve the learning rates;
-# reseed: new weights; neighbour: the weights of the next healthy member (not with data.partition by-class); stop: end the run.
+# reseed: new weights; neighbour: the weights of the next healthy member (of the same class); stop: end the run.
 Policy = Literal["tell", "rollback", "reseed", "neighbour", "stop"]
 
 
@@ -50,12 +51,24 @@ class RunConfig(Section):
     keep: int = Field(3, ge=1)  # number of latest checkpoints that are kept, in addition to the best
     # p(y) of the mixture: as in the data, equal, or given
     weights: Literal["data", "uniform"] | dict[str, Positive] = "data"
+    # weights of the members of one class (herd.per_class) in the mixture: equal, or those with which the samples of the class
+    # score best against its training data; grids choose theirs by strategy.cellular.mixing
+    member_weights: Literal["equal", "fid", "kid", "precision", "density", "coverage"] = "fid"
     scores: bool = True  # score the mixture at the end; `ganherd score` does so later
+    # metrics of these scores in addition to the usual ones, such as [memorisation, {name: contrast, window: 3}] with the settings
+    # of a metric of your own
+    metrics: list[MetricName] = []
     repair: RepairConfig = RepairConfig()
     watch: WatchConfig = WatchConfig()
     tensorboard: bool = False  # write metrics for TensorBoard
     wandb: Literal["off", "offline", "online"] = "off"  # log to Weights & Biases
     mlflow: bool = False  # log to MLflow: to its server at MLFLOW_TRACKING_URI, or into the folder mlruns of the run
+
+    @property
+    def policies(self) -> dict[str, str]:
+        """What follows alarms about members, by the key that sets it."""
+        watched = {f"run.watch.{name}": policy for name, policy in self.watch if name != "every"}
+        return {**watched, "run.repair.policy": self.repair.policy}
 
     @field_validator("sprites")
     @classmethod

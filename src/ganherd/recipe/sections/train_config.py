@@ -32,6 +32,9 @@ class OptimConfig(Section):
     beta2: DecayPerMember = 0.999  # decay of the second moment
     # shrinks all weights by this fraction times the learning rate at each update, as in AdamW
     weight_decay: PerMember = 0.0
+    # adds this fraction of each weight to its gradient, after clipping, as DCGAN's code does; unlike weight_decay, it passes
+    # through Adam's moments
+    l2_weight: PerMember = 0.0
     eps: float = Field(1e-8, gt=0)  # added to the denominator
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm of each member's net; null: no clipping
 

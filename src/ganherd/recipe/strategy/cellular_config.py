@@ -149,11 +149,21 @@ class CellularConfig(StrategySettings):
     # package.module:function of your own: (iteration, cells) -> the neighbours of each cell
     rewire_by: str | None = None
     population: int = Field(1, ge=1)  # individuals per cell
+    # nets of each kind that a cell trains in an iteration, all fused; default: as many as it has individuals
+    offspring: int | None = Field(None, ge=1, le=64)
     iteration: Span = "1epochs"  # from one gathering to the next
     # true: tournaments, and trained nets stay only if they are better; false: a random neighbour as opponent at each batch
     selection: bool = True
     tournament: int = Field(2, ge=1)
-    replacements: int = Field(1, ge=1)  # most individuals of a cell that are replaced in an iteration
+    # better: a trained net stays only if it is better than the cell's worst old one; comma: the best trained nets replace all old
+    # ones, (μ,λ) with μ = population and λ = offspring
+    survival: Literal["better", "comma"] = "better"
+    replacements: int = Field(1, ge=1)  # better: most individuals of a cell that are replaced in an iteration
+    # better: iterations after which an old net gives way to a trained one, even if that is worse; 0: never
+    max_age: int = Field(0, ge=0)
+    # with selection, the opponents of a net in training: winners: its partner, or any winner of its cell if that trains several
+    # nets; partner: always its partner; neighbourhood: at each batch its partner or a random net of the neighbourhood
+    opponents: Literal["winners", "partner", "neighbourhood"] = "winners"
     fitness: FitnessConfig = FitnessConfig()
     mutation: MutationConfig = MutationConfig()
     mixing: MixingConfig = MixingConfig()
@@ -172,7 +182,9 @@ class CellularConfig(StrategySettings):
         key = _KEY
         refuse_topology(key, self.topology, self.neighbours, self.graph)
         refuse_schedule(key, self.rewire, self.cells)
-        self._refuse_without_effect(("tournament", "replacements"), "selection", False, True)
+        needs_selection = ("tournament", "survival", "replacements", "max_age", "opponents", "offspring")
+        self._refuse_without_effect(needs_selection, "selection", False, True)
+        self._refuse_without_effect(("replacements", "max_age"), "survival", "comma", "better")
         self._refuse_without_effect(("staleness", "rejoin"), "exchange", "sync", "async")
         if self.rewire and self.rewire_by:
             raise refuse(
@@ -192,6 +204,12 @@ class CellularConfig(StrategySettings):
             )
         if self.iteration == "0":
             raise refuse(f"{key}.iteration", f"{key}.iteration must be longer than 0, such as 1epochs")
+        if self.group_size < self.population:
+            raise refuse(
+                f"{key}.offspring {key}.population",
+                f"{key}.offspring {self.offspring} is fewer than the {self.population} individuals of a cell: give at least "
+                "as many",
+            )
         if self.replacements > self.population:
             raise refuse(
                 f"{key}.replacements {key}.population",
@@ -210,16 +228,20 @@ class CellularConfig(StrategySettings):
                 )
 
     @property
+    def unsynced_key(self) -> str:
+        return f"{_KEY}.exchange async" if self.exchange == "async" else ""
+
+    @property
     def replaces_generators(self) -> str:
         return "strategy.name cellular"
 
     @property
     def num_members(self) -> int | None:
-        return self.cells * self.population
+        return self.cells * self.group_size
 
     @property
     def group_size(self) -> int:
-        return self.population
+        return self.offspring or self.population
 
     @property
     def torus(self) -> tuple[int, int] | None:
@@ -256,10 +278,16 @@ class CellularConfig(StrategySettings):
                 "train.fakes shared shows a discriminator its partner's samples, and with strategy.name cellular it meets "
                 "others: set train.fakes to fresh",
             )
-        if recipe.herd.count not in (None, self.num_members):
+        if recipe.data.partition == "by-class" and recipe.herd.per_class != self.num_members:
             raise refuse(
-                f"herd.members {_KEY}.grid {_KEY}.population",
-                f"herd.members {recipe.herd.count} is not the {self.cells} cells × {self.population} individuals of "
+                f"herd.per_class {_KEY}.grid {_KEY}.population {_KEY}.offspring",
+                f"herd.per_class {recipe.herd.per_class} is not the {self.cells} cells × {self.group_size} nets in training of "
+                f"{_KEY}: set it to {self.num_members}, or change the grid",
+            )
+        if recipe.data.partition != "by-class" and recipe.herd.count not in (None, self.num_members):
+            raise refuse(
+                f"herd.members {_KEY}.grid {_KEY}.population {_KEY}.offspring",
+                f"herd.members {recipe.herd.count} is not the {self.cells} cells × {self.group_size} nets in training of "
                 f"{_KEY}: leave herd.members out",
             )
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -30,17 +30,31 @@ class GapConfig(StrategySettings):
     stay: list[Annotated[int, Field(ge=0)]] = []  # slots that never swap
     # a speed for each member, of which the fastest is 1: one step per step of the run; members swap when two are ready
     pace: list[Annotated[float, Field(gt=0, le=1)]] = []
+    # over ranks: with sync all wait for the slowest; with async a member takes a copy of its partner's newest net that has
+    # arrived, and waits only if that is too far behind. No two such runs are the same, but each can be replayed
+    exchange: Literal["sync", "async"] = "sync"
+    staleness: int = Field(2, ge=0)  # async: swaps that a partner's net may be behind; 0 is the same as sync
+    rejoin: int = Field(10, ge=1)  # async: swaps after which all ranks synchronise, for records and checkpoints
+    replay: str = ""  # async: folder of a run whose recorded swaps are repeated, on any number of ranks
 
-    @model_validator(mode="before")
-    @classmethod
-    def _swaps_in_step(cls, given: Any) -> Any:
-        if isinstance(given, dict) and "exchange" in given:
+    @model_validator(mode="after")
+    def _async_settings_have_effect(self) -> GapConfig:
+        for name in ("staleness", "rejoin", "replay"):
+            if self.exchange == "sync" and getattr(self, name) != type(self).model_fields[name].default:
+                raise refuse(
+                    f"{_KEY}.{name} {_KEY}.exchange",
+                    f"{_KEY}.{name} has no effect with {_KEY}.exchange sync: set that to async, or leave it out",
+                )
+        if self.exchange == "async" and self.pace:
             raise refuse(
-                f"{_KEY}.exchange",
-                f"{_KEY} has no exchange: a swap takes two members, and the first that is ready waits for the other; for "
-                f"members of different speed set {_KEY}.pace",
+                f"{_KEY}.exchange {_KEY}.pace",
+                f"{_KEY}.pace simulates members of different speed, and {_KEY}.exchange async follows the real speed of ranks: "
+                "leave one of them out",
             )
-        return given
+        return self
+
+    def with_absolute_paths(self, absolute: Callable[[str], str]) -> GapConfig:
+        return self.model_copy(update={"replay": absolute(self.replay)}) if self.replay else self
 
     @model_validator(mode="after")
     def _has_possible_speeds(self) -> GapConfig:
@@ -52,6 +66,10 @@ class GapConfig(StrategySettings):
         if self.smoothing.strip().endswith("run"):
             raise refuse(f"{_KEY}.smoothing", f"{_KEY}.smoothing must be steps or epochs, such as 0.05epochs")
         return self
+
+    @property
+    def unsynced_key(self) -> str:
+        return f"{_KEY}.exchange async" if self.exchange == "async" and self.staleness and not self.replay else ""
 
     @property
     def replaces_generators(self) -> str:
@@ -74,13 +92,13 @@ class GapConfig(StrategySettings):
         return {"every": self.every, "warmup": self.warmup}
 
     def check(self, recipe: Recipe) -> None:
-        members = recipe.members or 0
+        members = recipe.meeting_members or 0
         if members == 1:
             raise refuse("strategy.name herd.members", "strategy.name gap needs at least two members: set herd.members")
         if self.pace and len(self.pace) != members:
             raise refuse(
                 f"{_KEY}.pace herd.members",
-                f"{_KEY}.pace lists {len(self.pace)} speeds, but the herd has {members} members: give one for each",
+                f"{_KEY}.pace lists {len(self.pace)} speeds, but {members} members meet: give one for each",
             )
         if max(self.stay, default=0) >= members:
             raise refuse(

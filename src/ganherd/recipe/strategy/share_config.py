@@ -1,4 +1,4 @@
-"""Settings of `independent`: members that share nothing, or layers that are averaged from time to time."""
+"""Settings of layers that members share, with any strategy: they are averaged over all members from time to time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Layers = Annotated[list[str], BeforeValidator(_layers)]
 
 
 class ShareConfig(StrategySettings):
-    """Layers that members have in common: they are averaged over all members from time to time."""
+    """Layers that members have in common: they are averaged over all members, of all classes, from time to time."""
 
     generator: Layers = []  # names of parameters, or their beginning: `blocks.0` is all of the first block
     discriminator: Layers = []

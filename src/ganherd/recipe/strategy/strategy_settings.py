@@ -69,6 +69,16 @@ class StrategySettings(Section):
         return "strategy.name"
 
     @property
+    def is_one_gan(self) -> bool:
+        """Whether all members that meet are copies of one GAN, so that the mixture needs only the first of them."""
+        return False
+
+    @property
+    def unsynced_key(self) -> str:
+        """The key and value that let ranks be at different steps, for messages; empty: all are at the same step."""
+        return ""
+
+    @property
     def replaces_generators(self) -> str:
         """The key and value that put a generator in another's place, for messages; empty: generators stay."""
         return ""

@@ -15,6 +15,7 @@ from ganherd.features.material import DrawnSamples, ScoringContext
 from ganherd.features.real_features import RealFeatures
 from ganherd.scoring.verdicts.evidence import MOST, MOST_TRAINING, Evidence, RealRows, compare
 from ganherd.util.errors import NotFinite
+from ganherd.util.text import member_labels
 
 EACH = 128  # samples of each member
 MOST_DRAWN = 4096  # samples of all members that are drawn for them alone
@@ -57,8 +58,9 @@ class EvidenceCollector:
         labels, label_of = self.data.labels, np.asarray(material.mixture.label_of)
         weights = material.weights
         if len(label_of) > 1 or label_of[0] >= 0:
-            for member, label in enumerate(label_of.tolist()):
-                name = f"member {member}" + (f" ({labels[label]})" if 0 <= label < len(labels) else "")
+            each = zip(label_of.tolist(), member_labels(labels, label_of.tolist()), strict=True)
+            for member, (label, named) in enumerate(each):
+                name = f"member {member}" + (f" ({named})" if named else "")
                 evidence = self._member(material, member, label)
                 yield Part(name, evidence, member, float(weights[member]), (label_of == label).sum() > 1)
         if getattr(material.mixture, "takes_label", False):

@@ -7,7 +7,7 @@ One iteration, all cells at once, as index operations on the stacked state:
    copies of the winners, including optimiser state and learning rates. Without selection it continues with its own nets.
 3. Mutate the settings that mutate once an iteration, then train up to the next meeting.
 4. Evaluate the trained nets against the old neighbourhood. A trained net stays only if it is better than the worst of the
-   cell's old ones. Generators and discriminators are replaced separately.
+   cell's old ones, or if that one has expired. Generators and discriminators are replaced separately.
 5. Make a step of the (1+1)-ES on the weights of each neighbourhood's mixture.
 
 Over several ranks the snapshot of the next iteration is sent ahead: generators as soon as they are selected, while the
@@ -42,7 +42,7 @@ from ganherd.strategies.cellular.matchups import Matchups
 from ganherd.strategies.cellular.mutations import Mutations
 from ganherd.strategies.cellular.requirements import refuse_impossible
 from ganherd.strategies.cellular.rewiring import Rewiring
-from ganherd.strategies.cellular.tournament import SelectedIndividuals, ranked, survivors, winners
+from ganherd.strategies.cellular.tournament import SelectedIndividuals, ranked, survivors, winners, with_offspring
 from ganherd.strategies.event_buffer import EventBuffer
 from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.mixing.grid_scorer import GridScorer
@@ -55,7 +55,11 @@ if TYPE_CHECKING:
 
 
 class Cellular(Strategy):
-    """Coevolve cells. Member cell · population + j is the j-th individual of a cell; iterations sort them, the best first."""
+    """Coevolve cells. Member cell · rows + j is the j-th individual of a cell; iterations sort them, the best first.
+
+    If a cell trains more nets than it has individuals, its last members are these further offspring. They enter no tournament,
+    and each iteration overwrites them by copies of winners.
+    """
 
     @classmethod
     def refuse_impossible(cls, prepared: PreparedHerd) -> None:
@@ -82,7 +86,7 @@ class Cellular(Strategy):
         self.span, self.replicas = max(1, spans["iteration"]), ranks.placement.num_members // ranks.members
         self.rewiring, self.profile = Rewiring(settings, assembly.trusted), Profile()
         seed, slot = (self.herd.state[f"set.{name}"].cpu().numpy() for name in ("seed", "slot"))
-        self.cells = Cells.of(ranks.own, settings.population, seed, slot)
+        self.cells = Cells.of(ranks.own, settings.population, settings.group_size, seed, slot)
         self.wiring = self._wiring_at(0)
         widest = self.rewiring.widest
         self.evaluator = FitnessEvaluator(self.herd, settings.fitness.loss)
@@ -94,9 +98,8 @@ class Cellular(Strategy):
         self.events = EventBuffer(ranks)
         self._evolved_iterations = 0  # the number of iterations for which mixtures have evolved
         self._cached_sample: tuple[int, Sample] | None = None  # an iteration and its sample
-        self.opponents = Matchups(
-            self.herd, self.gathered, self.cells, ranks, selection=settings.selection, widest=widest
-        )
+        opponents = settings.opponents if settings.selection else "neighbourhood"
+        self.opponents = Matchups(self.herd, self.gathered, self.cells, ranks, opponents=opponents, widest=widest)
         self.herd.opponents = self.opponents.rivals
         scorer = GridScorer(assembly, settings.mixing, self.cells, ranks, self.traffic)
         best = (
@@ -108,9 +111,11 @@ class Cellular(Strategy):
         # For the generator and the discriminator of each member [n, 2]: fitness, and the member that it is a copy of.
         self.fitness = torch.full((len(self.cells.own), 2), torch.inf, dtype=torch.float64)
         self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)
+        self.age = torch.zeros(len(self.cells.own), 2, dtype=torch.int64)  # iterations since it was trained
         self.state: State = {
             "meet.fitness": self.fitness,
             "meet.won": self.won,
+            **({"meet.age": self.age} if settings.max_age else {}),
             **self.mixtures.state,
             **self.mutations.state,
             **self.gathered.checkpoint_state,
@@ -185,19 +190,23 @@ class Cellular(Strategy):
         now: Wiring | None = getattr(self, "wiring", None)
         if now is not None and now.topology == topology:
             return now
-        return wire(topology, self.settings.population, self.replicas, self.ranks.placement, self.ranks.comm.rank)
+        rows = self.settings.population, self.settings.group_size
+        return wire(topology, *rows, self.replicas, self.ranks.placement, self.ranks.comm.rank)
 
     def _select(self, iteration: int, kind: str, side: Side, fitness: np.ndarray) -> None:
         """Hold tournaments in each neighbourhood by fitness [C, S], and overwrite the cells' nets of a kind by the winners."""
-        cells, p, number = self.cells, self.cells.population, KINDS.index(kind)
+        cells, p, number = self.cells, self.cells.rows, KINDS.index(kind)
         keys = rng.keys(np.zeros(len(cells), np.int64), cells.seed, -rng.TOURNAMENT, cells.cell, iteration, number)
         u = rng.draw(keys, (p, side.rows.shape[1]), "uniform", torch.float64).numpy()
         column = winners(fitness, side.real, u, self.settings.tournament)  # [C, p]
-        column = np.where(column < 0, np.arange(p), column)  # Without a winner each individual stays as it is.
+        # Without a winner each individual stays as it is.
+        column = np.where(column < 0, np.arange(p) % cells.population, column)
         rows = np.take_along_axis(side.rows, column, 1).reshape(-1)
         self.gathered.clone(kind, rows)
         self.won[:, number] = torch.tensor(self.wiring.wanted[self.ranks.comm.rank])[rows]
-        self.fitness[:, number] = torch.from_numpy(fitness[:, :p].reshape(-1))
+        before = np.take_along_axis(fitness, column, 1)  # further offspring begin with the fitness of their parent
+        before[:, : cells.population] = fitness[:, : cells.population]
+        self.fitness[:, number] = torch.from_numpy(before.reshape(-1))
 
     # -- the end of an iteration --------------------------------------------------------------------------------------
 
@@ -209,7 +218,7 @@ class Cellular(Strategy):
         wiring, columns = self._wiring_at(iteration + 1) if continues else self.wiring, dict[str, np.ndarray]()
         for kind in KINDS:
             with self.profile.of("evaluate"):
-                trained = self._evaluate_trained(kind, sample)  # [C, p]
+                trained = self._evaluate_trained(kind, sample)  # [C, rows]
             with self.profile.of("replace"):
                 columns |= self._replace(kind, trained)
             if continues or self.max_unsynced_steps:  # These nets do not change before the next iteration begins.
@@ -253,7 +262,7 @@ class Cellular(Strategy):
         self.gathered.discard_pending()
 
     def _evaluate_trained(self, kind: str, sample: Sample) -> np.ndarray:
-        """Return the fitness of the cells' trained nets against the snapshot of the neighbourhood [C, p]."""
+        """Return the fitness of the cells' trained nets against the snapshot of the neighbourhood [C, rows]."""
         rows = np.arange(len(self.cells.own)).reshape(len(self.cells), -1)
         trained = Side(self.herd.state, rows, finite_nets(self.herd.state, kind)[rows])
         if kind == "g":
@@ -270,11 +279,9 @@ class Cellular(Strategy):
         Columns for each member: `before`, the fitness at the beginning of the iteration; `trained`, that of the net trained
         in its place; `after`, that of the net there now; `new`, whether that net was trained; `from`, in whose place.
         """
-        number, p = KINDS.index(kind), self.cells.population
+        number, p = KINDS.index(kind), self.cells.rows
         old = self.fitness[:, number].numpy().reshape(-1, p).copy()
-        selected: SelectedIndividuals = (
-            survivors(old, trained, self.settings.replacements) if self.settings.selection else ranked(trained)
-        )
+        selected = self._survivors(number, old, trained) if self.settings.selection else ranked(trained)
         rows, new = (selected.source + self.cells.first[:, None]).reshape(-1), selected.trained.reshape(-1)
         self.gathered.replace(kind, rows, new)
         self.fitness[:, number] = torch.from_numpy(selected.fitness.reshape(-1))
@@ -284,6 +291,20 @@ class Cellular(Strategy):
         if p > 1:
             columns["from"] = self.cells.own[rows]
         return _copy_columns({f"{kind}_{name}": column for name, column in columns.items()})
+
+    def _survivors(self, number: int, old: np.ndarray, trained: np.ndarray) -> SelectedIndividuals:
+        """Return what each cell continues with: the survivors among its individuals, then its further offspring [C, rows]."""
+        settings, p, ages = self.settings, self.cells.population, self.age[:, number].view(old.shape)
+        ages += 1
+        if settings.survival == "comma":
+            selected = survivors(old[:, :p], trained, p, np.ones_like(old[:, :p], bool))
+        else:
+            expired = ages[:, :p].numpy() > settings.max_age if settings.max_age else None
+            selected = survivors(old[:, :p], trained, settings.replacements, expired)
+        selected = with_offspring(selected, trained)
+        by_place = np.take_along_axis(ages.numpy(), selected.source, 1)
+        ages.copy_(torch.from_numpy(np.where(selected.trained, 0, by_place)))
+        return selected
 
     def neighbourhoods(self, step: int) -> Neighbourhoods:
         return self.mixtures.neighbourhoods(self.wiring, step // self.span)

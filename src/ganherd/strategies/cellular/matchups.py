@@ -1,8 +1,9 @@
 """Choose the opponents that members meet at each batch of an iteration, in storage that the training step reads.
 
-With selection, a member meets its own partner, or, if a cell has several individuals, a random winner of its cell. Without
-selection, it meets a random individual of the whole neighbourhood. Its own partner is the net in training; all others are
-frozen as they were when the iteration began.
+With selection, a member meets its own partner, or, if a cell trains several nets, a random winner of its cell
+(`opponents: winners`); always its own partner (`partner`); or a random individual of the whole neighbourhood
+(`neighbourhood`), as without selection. Its own partner is the net in training; all others are frozen as they were when the
+iteration began.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Matchups:
         cells: Cells,
         ranks: MemberRanks,
         *,
-        selection: bool,
+        opponents: str,
         widest: int,
     ) -> None:
         """Allocate the storage of opponents.
@@ -37,17 +38,22 @@ class Matchups:
             gathered: The snapshot of the neighbourhoods.
             cells: The cells of this rank.
             ranks: The ranks with members.
-            selection: Whether the recipe selects by tournaments.
+            opponents: winners, partner or neighbourhood, as in the recipe; without selection, neighbourhood.
             widest: The number of cells in the largest neighbourhood of all iterations.
         """
-        self._gathered, self._cells, self._rank, self._selection = gathered, cells, ranks.comm.rank, selection
+        self._gathered, self._cells, self._rank, self._winners = (
+            gathered,
+            cells,
+            ranks.comm.rank,
+            opponents == "winners",
+        )
         self.rivals: FrozenOpponents | None = None
-        p, n, device = cells.population, len(cells.own), herd.device
-        if selection and p == 1:
+        n, device = len(cells.own), herd.device
+        if opponents == "partner" or (self._winners and cells.rows == 1):
             return
-        width = p if selection else p * widest
+        width = cells.rows if self._winners else cells.population * widest
         frozen = {name: value.to(device) for name, value in opponent_tensors(gathered.local).items()}
-        if selection:  # Opponents are winners, which differ from the gathered individuals.
+        if self._winners:  # Opponents are winners, which differ from the gathered individuals.
             frozen = {name: value.clone() for name, value in frozen.items()}
         elif ranks.comm.world_size > 1:  # Reserve room for all individuals that this rank's cells can meet.
             most = min(ranks.placement.num_members, n * width)
@@ -65,8 +71,8 @@ class Matchups:
         if self.rivals is None:
             return
         finite = {kind: finite_nets(self._gathered.all, kind) for kind in KINDS}
-        if self._selection:
-            p = self._cells.population
+        if self._winners:
+            p = self._cells.rows
             rows = np.searchsorted(np.array(wiring.wanted[self._rank]), won)  # [n, 2] of the snapshot
             for number, kind in enumerate(KINDS):
                 self._freeze(kind, rows[:, number])
@@ -77,7 +83,7 @@ class Matchups:
             for kind in KINDS:
                 self._freeze(kind, np.arange(len(wiring.wanted[self._rank])))
             table = wiring.members
-            valid = np.repeat(wiring.real, self._cells.population, 0) & (finite["g"] & finite["d"])[table]
+            valid = np.repeat(wiring.real, self._cells.rows, 0) & (finite["g"] & finite["d"])[table]
         table, count = valid_first(table, valid)
         self.rivals.table[:, : table.shape[1]] = torch.from_numpy(table).to(self.rivals.table.device)
         self.rivals.count.copy_(torch.from_numpy(count))

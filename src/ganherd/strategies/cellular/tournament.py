@@ -43,30 +43,46 @@ class SelectedIndividuals:
     fitness: np.ndarray  # float64 [C, p]
 
 
-def survivors(old: np.ndarray, trained: np.ndarray, most: int) -> SelectedIndividuals:
+def survivors(
+    old: np.ndarray, trained: np.ndarray, most: int, expired: np.ndarray | None = None
+) -> SelectedIndividuals:
     """Replace the i-th worst old individual by the i-th best trained one if that is strictly better, for i < `most`.
 
     Args:
         old: Fitness of the old individuals [C, p].
-        trained: Fitness of the trained ones [C, p].
+        trained: Fitness of the trained ones [C, λ], at least as many.
         most: The largest number of replacements in a cell.
+        expired: bool [C, p], old individuals that give way first, to any trained one whose fitness is finite.
 
     >>> selected = survivors(np.array([[1.0, 5.0, 3.0]]), np.array([[4.0, 2.0, 9.0]]), most=2)
     >>> selected.fitness.tolist(), selected.trained.tolist(), selected.source.tolist()
     ([[1.0, 2.0, 3.0]], [[False, True, False]], [[0, 1, 2]])
+    >>> survivors(np.array([[1.0]]), np.array([[4.0, 2.0]]), most=1, expired=np.array([[True]])).fitness.tolist()
+    [[2.0]]
     """
     cells, p = old.shape
     at = np.arange(cells)
-    best_old, best_new = np.argsort(old, 1, kind="stable"), np.argsort(trained, 1, kind="stable")
+    rank = old if expired is None else np.where(expired, np.inf, old)
+    best_old, best_new = np.argsort(rank, 1, kind="stable"), np.argsort(trained, 1, kind="stable")
     is_new, source, fitness = np.zeros((cells, p), bool), np.tile(np.arange(p), (cells, 1)), old.copy()
     for i in range(min(most, p)):
         worst, candidate = best_old[:, p - 1 - i], best_new[:, i]
-        better = trained[at, candidate] < old[at, worst]
+        better = trained[at, candidate] < rank[at, worst]
         rows, columns = at[better], worst[better]
         is_new[rows, columns], source[rows, columns] = True, candidate[better]
         fitness[rows, columns] = trained[at, candidate][better]
     order = np.argsort(fitness, 1, kind="stable")
     return SelectedIndividuals(*(np.take_along_axis(each, order, 1) for each in (is_new, source, fitness)))
+
+
+def with_offspring(selected: SelectedIndividuals, trained: np.ndarray) -> SelectedIndividuals:
+    """Return the p individuals of each cell, followed by its other members, which stay as they were trained [C, λ]."""
+    (cells, p), rows = selected.fitness.shape, trained.shape[1]
+    return SelectedIndividuals(
+        np.concatenate([selected.trained, np.ones((cells, rows - p), bool)], 1),
+        np.concatenate([selected.source, np.tile(np.arange(p, rows), (cells, 1))], 1),
+        np.concatenate([selected.fitness, trained[:, p:]], 1),
+    )
 
 
 def ranked(fitness: np.ndarray) -> SelectedIndividuals:

@@ -12,7 +12,7 @@ import torch
 from ganherd.comm.row_messages import Fetch, index
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import StackedHerd
-from ganherd.herd.state import finite_members
+from ganherd.herd.state import State, finite_members
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.strategy import Event, Strategy
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Pair = tuple[int, int]
 
 
-def pairs(seed: int, number: int, members: int, stay: Collection[int] = ()) -> list[Pair]:
+def pairs(seed: int, number: int, members: int, stay: Collection[int] = (), first: int = 0) -> list[Pair]:
     """Return random disjoint pairs of the slots 0 … members - 1 for one swap.
 
     If the number of slots that can swap is odd, one sits out: of n slots, in ascending order, the (number mod n)-th. So in n
@@ -33,8 +33,9 @@ def pairs(seed: int, number: int, members: int, stay: Collection[int] = ()) -> l
     Args:
         seed: The seed of the replica.
         number: The number of the swap.
-        members: The number of members in the replica.
+        members: The number of members that can meet.
         stay: Slots that do not swap.
+        first: The first of these members in its replica, so that each class of a replica draws its own pairs.
 
     >>> pairs(seed=0, number=1, members=4), pairs(seed=0, number=2, members=3)
     ([(0, 2), (1, 3)], [(0, 1)])
@@ -42,9 +43,14 @@ def pairs(seed: int, number: int, members: int, stay: Collection[int] = ()) -> l
     able = [slot for slot in range(members) if slot not in stay]
     if len(able) % 2:
         del able[number % len(able)]
-    keys = rng.keys(np.zeros(len(able), np.int64), seed, rng.PAIRING, number, np.array(able, np.int64))
+    keys = rng.keys(np.zeros(len(able), np.int64), seed, rng.PAIRING, number, np.array(able, np.int64) + first)
     shuffled = [able[i] for i in np.argsort(keys)]
     return sorted((min(a, b), max(a, b)) for a, b in zip(shuffled[::2], shuffled[1::2], strict=True))
+
+
+def partners(drawn: Sequence[Pair]) -> dict[int, int]:
+    """Return the partner of each member of these pairs."""
+    return dict(drawn) | {b: a for a, b in drawn}
 
 
 def swapped_tensors(names: Iterable[str], kind: str, travels: str) -> list[str]:
@@ -72,14 +78,21 @@ class Swap:
 
 
 class Gap(Strategy):
-    """Swap nets of all members at warmup + every, warmup + 2 · every, … steps. Each replica has its own pairs."""
+    """Swap nets at warmup + every, warmup + 2 · every, … steps: within each replica, or within each class if it has several."""
 
     @classmethod
     def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
         settings = prepared.recipe.strategy.settings
         assert isinstance(settings, Settings)
-        kind = load_target("ganherd.strategies.gap.paced:PacedGap") if settings.pace else cls
-        gap: Gap = kind(prepared.herd, settings, spans, MemberRanks.of(prepared))
+        ranks, target = MemberRanks.of(prepared), ""
+        if settings.replay:
+            target = "async_gap:ReplayedGap"
+        elif settings.pace:
+            target = "paced:PacedGap"
+        elif settings.exchange == "async" and settings.staleness and spans["every"] and ranks.comm.world_size > 1:
+            target = "async_gap:AsyncGap"
+        kind = load_target(f"ganherd.strategies.gap.{target}") if target else cls
+        gap: Gap = kind(prepared.herd, settings, spans, ranks)
         return gap
 
     def __init__(self, herd: StackedHerd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
@@ -113,8 +126,7 @@ class Gap(Strategy):
             return
         swap, self._pending = self._pending or self._begin_swap(step), None
         self.write(swap, np.full(self.placement.num_members, step))
-        able = [m for m in range(self.placement.num_members) if m % self.members not in self.settings.stay]
-        yield self.event((step - self.warmup) // self.every, swap.pairs, able, swap.finite)
+        yield self.event((step - self.warmup) // self.every, swap.pairs, self.able(), swap.finite)
 
     def on_interrupt(self) -> None:
         if self._pending is not None:
@@ -124,15 +136,32 @@ class Gap(Strategy):
     # -- the steps of a swap ----------------------------------------------------------------------------------------
 
     def _begin_swap(self, step: int) -> Swap:
-        """Draw pairs among the finite members of each replica, and start to send their nets."""
+        """Draw pairs among the finite members that can meet, and start to send their nets."""
         number = (step - self.warmup) // self.every
         seeds, well = self.seeds_and_health(step)
+        return self.begin(self.draw_pairs(number, seeds, well), well)
+
+    def able(self) -> list[int]:
+        """Return the members that may swap."""
+        return [m for m in range(self.placement.num_members) if m % self.members not in self.settings.stay]
+
+    def draw_pairs(self, number: int, seeds: np.ndarray, well: np.ndarray | None = None) -> list[Pair]:
+        """Return the pairs of a swap, of each replica its own; members that are not `well` [N] sit out."""
         drawn: list[Pair] = []
         for first in range(0, self.placement.num_members, self.members):
-            unwell = [slot for slot in range(self.members) if not well[first + slot]]
-            slot_pairs = pairs(int(seeds[first]), number, self.members, {*self.settings.stay, *unwell})
-            drawn += [(first + a, first + b) for a, b in slot_pairs]
-        return self.begin(drawn, well)
+            unwell = [slot for slot in range(self.members) if well is not None and not well[first + slot]]
+            drawn += self.pairs_from(first, int(seeds[first]), number, {*self.settings.stay, *unwell})
+        return drawn
+
+    def swapped(self) -> State:
+        """Return the tensors of this rank's members that are swapped; storage is shared."""
+        state, kind = self.herd.state, "d" if self.settings.swap == "discriminators" else "g"
+        return {name: state[name] for name in swapped_tensors(state, kind, self.settings.travels)}
+
+    def pairs_from(self, first: int, seed: int, number: int, stay: Collection[int]) -> list[Pair]:
+        """Return the pairs of one swap among the members that meet, of which `first` is the first; `stay`: slots of these."""
+        drawn = pairs(seed, number, self.members, stay, first % (self.members * self.ranks.classes))
+        return [(first + a, first + b) for a, b in drawn]
 
     def seeds_and_health(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the seed [N] and whether the state is finite [N] of every member; a non-finite net would spoil its partner.
@@ -150,25 +179,28 @@ class Gap(Strategy):
 
     def begin(self, drawn: Sequence[Pair], well: np.ndarray) -> Swap:
         """Start to send each net of a pair, as it is now, to the rank of the other one."""
-        partner = dict(drawn) | {b: a for a, b in drawn}
+        partner = partners(drawn)
         wanted = [[partner[m] for m in members if m in partner] for members in self.placement.ranks]
-        state, kind = self.herd.state, "d" if self.settings.swap == "discriminators" else "g"
-        tensors = {name: state[name] for name in swapped_tensors(state, kind, self.settings.travels)}
         self.traffic.exchanges += 1
-        return Swap(drawn, well, self.traffic.begin_fetch(self.ranks, tensors, wanted))
+        return Swap(drawn, well, self.traffic.begin_fetch(self.ranks, self.swapped(), wanted))
 
     def write(self, swap: Swap, member_steps: np.ndarray) -> None:
         """Write the received nets into the state of this rank; `member_steps` [N] are the steps that each member has made."""
-        nets, state, local = swap.nets.wait(), self.herd.state, self.ranks.own
         swapped = {m for pair in swap.pairs for m in pair}
+        rows = [row for row, m in enumerate(self.ranks.own) if m in swapped]
+        self.write_rows(swap.nets.wait(), rows, member_steps)
+
+    def write_rows(self, nets: State, rows: Sequence[int], member_steps: np.ndarray) -> None:
+        """Write received nets into these rows of this rank's state."""
+        state = self.herd.state
         device = state["set.seed"].device
-        rows = index([row for row, m in enumerate(local) if m in swapped], device)
+        places = index(rows, device)
         with torch.no_grad():
             for name, value in nets.items():
-                state[name].index_copy_(0, rows, value)
+                state[name].index_copy_(0, places, value.to(device))
             if "set.met" in state:  # The learning rates of swapped members are smoothed from here on.
-                now = index([int(member_steps[m]) for m in local if m in swapped], device)
-                state["set.met"].index_copy_(0, rows, now)
+                now = index([int(member_steps[self.ranks.own[row]]) for row in rows], device)
+                state["set.met"].index_copy_(0, places, now)
 
     def event(self, number: int, drawn: Sequence[Pair], able: Collection[int], well: np.ndarray) -> Event:
         """Return the event of a swap: its pairs, the members that sat out, and those that are not finite.
@@ -209,6 +241,7 @@ def count_meetings(events: Iterable[Mapping[str, Any]], members: int, steps: int
     counts = np.zeros((members, members), np.int64)
     nets = np.tile(np.arange(members), (2, 1))  # [2, slots]: the generator and the discriminator in each slot
     saved = {0: nets.copy()}  # the same in the checkpoint of a step
+    published: dict[int, np.ndarray] = {}  # the same before each asynchronous swap, by its number
     at = 0
 
     def train_until(step: int) -> None:
@@ -221,9 +254,15 @@ def count_meetings(events: Iterable[Mapping[str, Any]], members: int, steps: int
         name, step = event.get("event"), int(event.get("step", at))
         train_until(step if steps is None else min(step, steps))
         if name == "swap":
-            row = int(event["what"] == "discriminators")
+            row, before = int(event["what"] == "discriminators"), nets.copy()
+            number, versions = int(event.get("number", 0)), event.get("versions")
+            if versions is not None:
+                published[number] = before
             for a, b in event["pairs"]:
-                nets[row, [a, b]] = nets[row, [b, a]]
+                for taker, giver in ((a, b), (b, a)):
+                    source = before if versions is None else published.get(versions[taker])
+                    if source is not None:  # otherwise it kept its own net
+                        nets[row, taker] = source[row, giver]
         elif name == "checkpoint":
             saved[step] = nets.copy()
         elif name == "repair":

@@ -1,4 +1,4 @@
-"""Asynchronous GAP: members train at different paces, and swap as soon as two of them are ready.
+"""GAP with paces: members train at different simulated speeds, and swap as soon as two of them are ready.
 
 The clock is simulated: at step t of the run a member of pace p has made floor(t · p) steps. Batches, noise and schedules of
 a member follow its own steps, so between two swaps it trains as if it were alone. It is ready when it has made `every` steps
@@ -15,7 +15,7 @@ import torch
 from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
-from ganherd.strategies.gap.gap import Gap, pairs
+from ganherd.strategies.gap.gap import Gap
 from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.strategy import Event
 
@@ -54,8 +54,7 @@ class PacedGap(Gap):
                 continue
             able = {m - first for m in ready if well[m]}
             number = int(self._number[first]) + 1
-            slot_pairs = pairs(int(seeds[first]), number, self.members, set(range(self.members)) - able)
-            drawn = [(first + a, first + b) for a, b in slot_pairs]
+            drawn = self.pairs_from(first, int(seeds[first]), number, set(range(self.members)) - able)
             self.write(self.begin(drawn, well), member_steps)
             # A member that is not finite misses its turn, so that the others need not wait for it.
             done = [m for pair in drawn for m in pair] + [m for m in ready if not well[m]]

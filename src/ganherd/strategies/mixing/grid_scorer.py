@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -26,7 +28,15 @@ from ganherd.strategies.cellular.cells import Cells, Wiring
 from ganherd.strategies.member_ranks import MemberRanks, Traffic
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.objectives import Objective, SampledGenerator
-from ganherd.strategies.mixing.scorers import MixtureScorer, Summary, class_shares, scored_on, summarise
+from ganherd.strategies.mixing.scorers import (
+    MixtureGroup,
+    MixtureScorer,
+    Summary,
+    class_shares,
+    grouped,
+    scored_on,
+    summarise,
+)
 from ganherd.strategies.mixing.weight_evolution import Evolved, evolve
 from ganherd.util.errors import UserError
 from ganherd.util.host import give_back
@@ -36,6 +46,15 @@ _OBJECTIVE = "objective."  # prefix of the names of an objective's tensors when 
 
 if TYPE_CHECKING:
     from ganherd.training.setup.assemble import PreparedHerd
+
+
+@dataclass(frozen=True)
+class ClassTarget:
+    """What mixtures are compared with: the data of their class, or all of it."""
+
+    moments: Moments  # of the data's features
+    shares: Tensor | None  # of the classes that the network predicts for the data; None: it predicts none
+    objective: Objective | None  # the recipe's; None for FID and TVD
 
 
 class GridScorer:
@@ -59,9 +78,11 @@ class GridScorer:
             traffic: Counts bytes received from other ranks.
         """
         self._assembly, self._herd, self.settings, self._cells = assembly, assembly.herd, settings, cells
-        self.metric, self._traffic, p = metric_of(settings.score), traffic, cells.population
+        self.metric, self._traffic, p = metric_of(settings.score), traffic, cells.rows
         homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks.placement.ranks))
         self._cell_ranks = MemberRanks(ranks.comm, homes, ranks.members // p)  # with cells in place of members
+        self.classes = ranks.classes  # grids in one replica
+        self._label = assembly.label[cells.own[cells.first]]  # int64 [C], the class of each cell; -1: none
         network = None if settings.network == "auto" else settings.network
         self._reference = RealFeatures(assembly.dataset, network, _REAL, trust_code=assembly.trusted)
         self._play = NetworkCall(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
@@ -77,26 +98,24 @@ class GridScorer:
         return network
 
     @cached_property
-    def _real(self) -> tuple[Moments, Tensor | None]:
-        """Return the moments of the data's features, and the shares of the classes that the network predicts for it."""
+    def _targets(self) -> dict[int, ClassTarget]:
+        """Return what mixtures of each class of this rank's cells are compared with: that class of the data, or all of it."""
         self.network  # noqa: B018 - raises a UserError if the network is missing
-        moments, counts = self._reference.summary
-        self._reference.forget()
+        return {label: self._target(self._reference.of_class(label)) for label in np.unique(self._label).tolist()}
+
+    def _target(self, reference: RealFeatures) -> ClassTarget:
+        """Return what mixtures are compared with from these features of the data."""
+        settings, trusted = self.settings, self._assembly.trusted
+        moments, counts = reference.summary
+        objective = objectives.find(settings.score, reference, settings.samples, self._where, trusted)
+        reference.forget()
         where = self._where(len(moments.mean))
         shares = None if counts is None else counts.double() / counts.sum()
-        return Moments(moments.mean.to(where), moments.cov.to(where)), shares
-
-    @cached_property
-    def _objective(self) -> Objective | None:
-        """Return the recipe's objective; None for FID and TVD."""
-        settings, trusted = self.settings, self._assembly.trusted
-        objective = objectives.find(settings.score, self._reference, settings.samples, self._where, trusted)
-        self._reference.forget()
-        return objective
+        return ClassTarget(Moments(moments.mean.to(where), moments.cov.to(where)), shares, objective)
 
     def look_at_data(self) -> None:
         """Compute the features of the data now instead of with the first mixture, e.g. to time them separately."""
-        self._real, self._objective  # noqa: B018 - cached properties
+        self._targets  # noqa: B018 - a cached property
 
     def _where(self, features: int) -> torch.device:
         """Return the device to score mixtures on with this many features."""
@@ -128,19 +147,19 @@ class GridScorer:
         first, keys, most = self._cells.first, self._keys(iteration), self._generators_in_memory
         for start in range(0, len(first), most):
             chunk = slice(start, start + most)
-            x = self._samples(first[chunk], keys[chunk], state)  # [K, n, …]
+            x = self._samples(chunk, keys[chunk], state)  # [K, n, …]
             finite = torch.isfinite(x).flatten(1).all(1)
             # One generator at a time, so that no batch depends on the other generators.
-            for samples, is_finite in zip(x, finite, strict=True):
+            for samples, is_finite, label in zip(x, finite, self._label[chunk].tolist(), strict=True):
                 extracted, logits = self._extract(samples)
                 features.append(torch.where(is_finite, extracted, torch.nan))
                 predicted += [] if logits is None else [logits.argmax(1)]
-                if self._objective:
-                    sampled = SampledGenerator(samples, features[-1], logits, self._labels)
-                    measured.append(self._objective.measure(sampled))
+                if objective := self._targets[label].objective:
+                    sampled = SampledGenerator(samples, features[-1], logits, self._labels_of(label))
+                    measured.append(objective.measure(sampled))
             del x
         give_back()
-        summary, shares = summarise(features), self._real[1]
+        summary, shares = summarise(features), next(iter(self._targets.values())).shares
         tensors = {"mean": summary.mean, "cov": summary.cov, "samples": summary.samples}
         if shares is not None:
             tensors["classes"] = class_shares(predicted, len(shares))
@@ -149,9 +168,22 @@ class GridScorer:
         where = self._where(summary.mean.shape[1])
         return {name: value.to(where) for name, value in tensors.items()}
 
-    def scores(self, summary: Summary) -> dict[str, MixtureScorer]:
-        """Return scores of mixtures of these generators: `fid`, `tvd` if the network predicts classes, and the recipe's."""
-        return objectives.scorers(summary, *self._real, self.settings.score, self._objective)
+    def scores(self, summary: Summary, near: Tensor) -> dict[str, MixtureScorer]:
+        """Return scores of this rank's mixtures: `fid`, `tvd` if the network predicts classes, and the recipe's.
+
+        Args:
+            summary: The statistics of the generators.
+            near: int64 [C, s], the generators of each mixture.
+        """
+        groups: dict[str, list[MixtureGroup]] = {}
+        for label, target in self._targets.items():
+            cells = torch.from_numpy(np.flatnonzero(self._label == label))
+            generators = near[cells].unique()
+            own = summary.of(generators)
+            each = objectives.scorers(own, target.moments, target.shares, self.settings.score, target.objective)
+            for name, score in each.items():
+                groups.setdefault(name, []).append(MixtureGroup(cells, generators, score))
+        return {name: grouped(own) for name, own in groups.items()}
 
     def evolve(self, weights: Tensor, table: Tensor, score: MixtureScorer, iteration: int, generations: int) -> Evolved:
         """Evolve the weights of this rank's neighbourhoods for this many steps of the ES."""
@@ -166,12 +198,12 @@ class GridScorer:
         cells = self._cells
         return rng.keys(np.zeros(len(cells), np.int64), cells.seed, -rng.MIXING, cells.cell, iteration)
 
-    def _samples(self, rows: np.ndarray, keys: np.ndarray, state: State) -> Tensor:
-        """Return samples in the units of the data, as the mixture would generate them [K, n, …]."""
+    def _samples(self, cells: slice, keys: np.ndarray, state: State) -> Tensor:
+        """Return samples of some cells in the units of the data, as the mixture would generate them [K, n, …]."""
         herd, data = self._herd, self._assembly.dataset
-        views, buffers = self._generators(rows, state)
+        views, buffers = self._generators(self._cells.first[cells], state)
         draws = Streams(keys_on_device(keys, herd.device), 0)
-        inputs = self._inputs(draws)
+        inputs = self._inputs(draws, self._label[cells].tolist())
         x, _ = self._play(views, buffers, lambda: draws.keys(rng.INSIDE), inputs)
         x = to_data(x.float(), data)
         return x.round().clamp(0, 255) if data.is_image else x
@@ -184,17 +216,19 @@ class GridScorer:
         buffers = {name: value[index].to(herd.device) for name, value in buffers_of(state, "g").items()}
         return herd.g.views(params[index].to(herd.device)), buffers
 
-    def _inputs(self, draws: Streams) -> tuple[Tensor, ...]:
-        """Return noise [K, n, latent], and labels [K, n] if generators take them."""
+    def _inputs(self, draws: Streams, labels: Sequence[int]) -> tuple[Tensor, ...]:
+        """Return noise [K, n, latent], and labels [K, n] if generators take them; `labels`: the class of each generator."""
         herd, n = self._herd, self.settings.samples
         z = draws.prior((rng.NOISE,), (n, herd.rules.latent), herd.rules.prior, herd.state["g.params"].dtype)
-        return (z,) if self._labels is None else (z, self._labels.expand(len(z), -1))
+        each = [own for label in labels if (own := self._labels_of(label)) is not None]
+        return (z, torch.stack(each)) if each else (z,)
 
-    @cached_property
-    def _labels(self) -> Tensor | None:
-        """Return the labels of samples in the proportions of the data, int64 [n]; None if generators take none."""
+    def _labels_of(self, label: int) -> Tensor | None:
+        """Return the labels of samples of a class, or for -1 in the proportions of the data, int64 [n]; None: not taken."""
         if not self._herd.g.takes_label:
             return None
+        if label >= 0:
+            return torch.full((self.settings.samples,), label, device=self._herd.device)
         labels, n = np.sort(self._assembly.dataset.y[self._assembly.dataset.y >= 0]), self.settings.samples
         return torch.from_numpy(labels[np.arange(n) * len(labels) // n]).to(self._herd.device)
 
@@ -202,7 +236,8 @@ class GridScorer:
     def _generators_in_memory(self) -> int:
         """Return the number of generators that one call can hold."""
         views, buffers = self._generators(np.zeros(1, np.int64), self._herd.state)
-        few = [value[:, :2] for value in self._inputs(Streams(keys_on_device(self._keys(0)[:1], self._herd.device), 0))]
+        draws = Streams(keys_on_device(self._keys(0)[:1], self._herd.device), 0)
+        few = [value[:, :2] for value in self._inputs(draws, self._label[:1].tolist())]
         return self._play.max_at_once(views, buffers, self.settings.samples, *few)
 
     def _extract(self, x: Tensor) -> tuple[Tensor, Tensor | None]:

@@ -55,16 +55,16 @@ class NeighbourhoodMixtures:
             summary: Statistics of the generators; None computes them.
         """
         summary = summary or self.scorer.summary(wiring, iteration)
-        score = self.scorer.scores(summary)[self.scorer.settings.score]
         near = torch.from_numpy(wiring.near)
+        score = self.scorer.scores(summary, near)[self.scorer.settings.score]
         evolved = self.scorer.evolve(self._finite_weights(near, summary), near, score, iteration, generations)
         self._store(evolved.weights)
         cost = self.scorer.metric.cost
-        self.state["meet.score"].copy_(cost(evolved.scores).repeat_interleave(self._cells.population))
+        self.state["meet.score"].copy_(cost(evolved.scores).repeat_interleave(self._cells.rows))
         scores = self.scorer.all_cells(evolved.history[[0, -1]].T)
         if self.best_generators:
             after = cost(scores[:, 1]).masked_fill(scores[:, 1].isnan(), torch.inf)
-            best = after.unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R]
+            best = after.unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R] of each grid
             self.best_generators.offer(best, self.state["meet.weights"], iteration)
         return scores.numpy()
 
@@ -81,7 +81,7 @@ class NeighbourhoodMixtures:
             self.wire(wiring)
             self.evolve(wiring, iteration, settings.generations, summary)
         weights = self._finite_weights(near, summary, stored.weights if stored else None)
-        scores = {name: score(weights, near) for name, score in self.scorer.scores(summary).items()}
+        scores = {name: score(weights, near) for name, score in self.scorer.scores(summary, near).items()}
         unknown = torch.full((len(near),), torch.nan, dtype=torch.float64)
         columns = [scores.get(name, unknown) for name in (*FIELDS, settings.score)]
         rows = self.scorer.all_cells(torch.cat([weights, torch.stack(columns, 1)], 1))
@@ -89,7 +89,7 @@ class NeighbourhoodMixtures:
         mixtures = [self._neighbourhood(wiring, number, row) for number, row in enumerate(rows.tolist())]
         iterations = None
         if stored:
-            iterations = self.scorer.all_cells(stored.iteration[:: self._cells.population])[::cells].tolist()
+            iterations = self.scorer.all_cells(stored.iteration[:: self._cells.rows])[::cells].tolist()
         grid = Neighbourhoods(
             by=settings.score,
             network=self.scorer.network.name,
@@ -97,6 +97,7 @@ class NeighbourhoodMixtures:
             best=[0],
             all=mixtures,
             iteration=iterations,
+            classes=self.scorer.classes,
         )
 
         def badness(one: Neighbourhood) -> list[float]:
@@ -108,8 +109,10 @@ class NeighbourhoodMixtures:
 
     def _neighbourhood(self, wiring: Wiring, number: int, row: list[float]) -> Neighbourhood:
         """Return the mixture of one cell, from a row that holds its weights, then its scores."""
-        replica, cell = divmod(number, len(wiring.topology))
-        members = [self._cells.population * other for other in wiring.topology.members(cell)]
+        cells = len(wiring.topology)
+        replica, cell = divmod(number, cells * self.scorer.classes)
+        first = cell - cell % cells  # of its class
+        members = [self._cells.rows * (first + other) for other in wiring.topology.members(cell % cells)]
         *values, value = (value if math.isfinite(value) else None for value in row[-len(FIELDS) - 1 :])
         scores = dict(zip(FIELDS, values, strict=True))
         scores["value"] = None if self.scorer.settings.score in FIELDS else value
@@ -118,7 +121,7 @@ class NeighbourhoodMixtures:
     def _finite_weights(self, near: Tensor, summary: Summary, stored: Tensor | None = None) -> Tensor:
         """Return the current weights, or the stored ones [n, s], as [C, s], with 0 for generators that are not finite."""
         by_member = self.state["meet.weights"] if stored is None else stored
-        weights = by_member[:: self._cells.population, : near.shape[1]]
+        weights = by_member[:: self._cells.rows, : near.shape[1]]
         left = weights * torch.isfinite(summary.mean).all(1).cpu()[near]
         total = left.sum(1, keepdim=True)
         return torch.where(total > 0, left / total, weights)
@@ -126,4 +129,4 @@ class NeighbourhoodMixtures:
     def _store(self, weights: Tensor) -> None:
         """Write the weights of cells [C, s] into the state."""
         stored = self.state["meet.weights"].zero_()
-        stored[:, : weights.shape[1]] = weights.repeat_interleave(self._cells.population, 0)
+        stored[:, : weights.shape[1]] = weights.repeat_interleave(self._cells.rows, 0)

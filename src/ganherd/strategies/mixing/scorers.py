@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -54,6 +54,35 @@ def worst_if_broken(score: MixtureScorer, broken: Tensor, worst: float) -> Mixtu
     return lambda weights, table: fill_broken(score(weights, table), weights, broken.to(weights.device)[table], worst)
 
 
+@dataclass(frozen=True)
+class MixtureGroup:
+    """Mixtures that are scored alike, such as those of one class."""
+
+    mixtures: Tensor  # int64, their rows
+    generators: Tensor  # int64, ascending: the generators that they mix
+    score: MixtureScorer  # of mixtures of these generators, numbered from 0
+
+
+def grouped(groups: Sequence[MixtureGroup]) -> MixtureScorer:
+    """Return a score of all mixtures by the score of the group that each belongs to.
+
+    >>> first = MixtureGroup(torch.tensor([1]), torch.tensor([4, 6]), linear(torch.tensor([0.0, 1.0])))
+    >>> other = MixtureGroup(torch.tensor([0]), torch.tensor([2, 3]), linear(torch.tensor([8.0, 0.0])))
+    >>> score = grouped([first, other])
+    >>> score(torch.tensor([[0.5, 0.5], [0.25, 0.75]]).double(), torch.tensor([[2, 3], [4, 6]])).tolist()
+    [4.0, 0.75]
+    """
+
+    def score(weights: Tensor, table: Tensor) -> Tensor:
+        scores = torch.empty(len(weights), dtype=torch.float64, device=weights.device)
+        for group in groups:
+            own = torch.searchsorted(group.generators, table[group.mixtures])
+            scores[group.mixtures] = group.score(weights[group.mixtures], own)
+        return scores
+
+    return score
+
+
 # -- FID and TVD ------------------------------------------------------------------------------------------------------
 
 
@@ -66,6 +95,13 @@ class Summary:
     samples: Tensor  # float64 [G], the number of samples of each
     classes: Tensor | None = None  # float64 [G, K], sums to 1
     objective: Mapping[str, Tensor] = field(default_factory=dict)  # [G, …] as `Objective.measure` returns them
+
+    def of(self, generators: Tensor) -> Summary:
+        """Return the statistics of some generators."""
+        mean, cov, samples = (value[generators.to(value.device)] for value in (self.mean, self.cov, self.samples))
+        classes = None if self.classes is None else self.classes[generators.to(self.classes.device)]
+        objective = {name: value[generators.to(value.device)] for name, value in self.objective.items()}
+        return Summary(mean, cov, samples, classes, objective)
 
 
 def summarise(

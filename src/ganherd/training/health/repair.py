@@ -95,9 +95,9 @@ def _reseed(prepared: PreparedHerd, member: int, row: int, life: int) -> None:
 
 
 def _neighbour(trainer: Trainer, member: int) -> int | None:
-    """Return the next member of the same replica that is well and has a generator of the same kind."""
+    """Return the next member that it can meet, that is well and has a generator of the same kind."""
     prepared, herd, ranks = trainer.prepared, trainer.herd, trainer.ranks
-    members, slot = prepared.members, member % prepared.members
+    members, slot = prepared.group_members, member % prepared.group_members
     good = ranks.all_gather(finite_members(herd.state))
     prior = ranks.all_gather(herd.state.get("set.prior", torch.zeros(herd.num_members)))
     breed = herd.breeds.of(prepared.seats[member].slot)

@@ -124,8 +124,8 @@ class Preview:
         heading = Heading(title, facts)
         if data.is_image:
             pixels = x.nan_to_num(0.0).round().clamp(0, 255).to(torch.uint8).numpy()
-            label = self._prepared.label[:members]
-            names = [data.labels[k] if k >= 0 else self._prepared.slot_name(m) for m, k in enumerate(label.tolist())]
+            named = self._prepared
+            names = [named.label_name(member) or named.slot_name(member) for member in range(members)]
             pictures.save(draw_sheet(list(pixels), names, heading), path)
         else:
             points = x.flatten(0, 1).numpy()

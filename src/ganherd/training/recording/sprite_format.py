@@ -71,11 +71,10 @@ class SpriteFormat:
         """Return what the sheets show, and where in a sheet each member is."""
         prepared = self._prepared
         data, everyone = prepared.dataset, range(prepared.size)
-        labels = [int(label) for label in prepared.label]
         facts = {
             "kind": self.kind,
             "names": [prepared.name_of(member) for member in everyone],
-            "labels": [str(data.labels[label]) if label >= 0 else None for label in labels],
+            "labels": [prepared.label_name(member) or None for member in everyone],
             "replicas": prepared.recipe.herd.replicas,
             "samples": self.samples,
         }

@@ -31,14 +31,14 @@ from ganherd.herd.stream_feed import make_feed
 from ganherd.nets.catalog import is_packaged
 from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
-from ganherd.training.setup.build_strategy import strategy_class
+from ganherd.training.setup.build_strategy import check_nets
 from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import averages, rules_of, settings_of
 from ganherd.training.variants import finetune as origins
-from ganherd.training.variants import grow
+from ganherd.training.variants import grow, member_dropout
 from ganherd.util.errors import UserError, few, with_type
 from ganherd.util.objects.memory_objects import label_of
-from ganherd.util.text import did_you_mean
+from ganherd.util.text import did_you_mean, member_labels
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
@@ -79,6 +79,12 @@ class PreparedHerd(MemberData):
         return self.size // self.recipe.herd.replicas
 
     @property
+    def group_members(self) -> int:
+        """Members that can meet: those of one class if a class has several, otherwise those of one replica."""
+        per_class = self.recipe.herd.per_class
+        return per_class if per_class > 1 else self.members
+
+    @property
     def own(self) -> tuple[int, ...]:
         """[n] the numbers of this rank's members: row r of the herd's state is member own[r]."""
         return self.ranks.local_members
@@ -87,7 +93,7 @@ class PreparedHerd(MemberData):
     def pace(self) -> Pace:
         """[N] the number of steps that each member makes per step of the run."""
         pace = paces(self.recipe.strategy.settings.paces)
-        return tuple(pace[seat.slot] if pace else Fraction(1) for seat in self.seats)
+        return tuple(pace[seat.slot % len(pace)] if pace else Fraction(1) for seat in self.seats)
 
     def member_steps(self, step: int) -> list[int]:
         """Return [N] the steps that each member has made at a step of the run."""
@@ -108,10 +114,16 @@ class PreparedHerd(MemberData):
 
     def slot_name(self, member: int) -> str:
         """Return the name of a member without its seed: its label, and its generator if there are breeds."""
-        slot, label = self.seats[member].slot, int(self.label[member])
-        words = [self.dataset.labels[label]] if label >= 0 else []
+        slot, label = self.seats[member].slot, self.label_name(member)
+        words = [label] if label else []
         words += [self.herd.breeds.of(slot).name] if len(self.herd.breeds.all) > 1 else []
         return f"member {slot}" + (f" ({', '.join(words)})" if words else "")
+
+    def label_name(self, member: int) -> str:
+        """Return the label of a member, such as `7`, or `7.2` for the third of its class; empty without a label."""
+        per_class = self.recipe.herd.per_class
+        of_class = member_labels(self.dataset.labels, [int(self.label[member])] * per_class)
+        return of_class[self.seats[member].slot % per_class]
 
     def makers(self, slot: int) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
         """Return functions that build one generator and one discriminator of the members in a slot, once more."""
@@ -121,7 +133,8 @@ class PreparedHerd(MemberData):
     def fresh_member(self, member: int, life: int) -> State:
         """Return the state [1, …] of a member with new weights from the random stream of its `life`."""
         seat, state = replace(self.seats[member], life=life), self.herd.state
-        return new_state(*self.makers(seat.slot), [seat], {}, state["g.params"].dtype, "g.ema" in state)[2]
+        fresh = new_state(*self.makers(seat.slot), [seat], {}, state["g.params"].dtype, "g.ema" in state)[2]
+        return fresh | member_dropout.rates_in(state, self.herd.d.module, self.own.index(member))
 
 
 def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
@@ -155,6 +168,9 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     breeds, d, state = new_breeds(each, make_d, seated, chosen, dtype, ema)
     if len(seated) > len(own):
         state = {name: value[: len(own)].clone() for name, value in state.items()}
+    if member_dropout.varies(recipe):
+        build = partial(nets.build_discriminator, shape=dataset.shape, classes=classes, trust_code=trust_code)
+        member_dropout.set_rates_(state, recipe, data.slots, seats, build)
     for name, make_g, _ in each:
         _try_once(label_of(name), make_g, make_d, recipe, dataset)
     for blueprint, make, named, is_g in (
@@ -165,7 +181,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
             shape = (recipe.nets.latent,) if is_g else dataset.shape
             traits = partial(_traits, make, shape, blueprint.takes_label, classes, dtype, device)
             blueprint.adopt(first_that_runs(traits, batch_sizes(recipe.train.batch), CannotRun))
-    strategy_class(recipe).check_nets(recipe.strategy.settings, breeds, d, data.slots)
+    check_nets(recipe, breeds, d, data.slots)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
     for blueprint in (*(breed.g for breed in breeds.all), d):
@@ -178,7 +194,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     if (smoothing := recipe.strategy.settings.rate_smoothing) != "0":
         herd.rules = replace(herd.rules, smoothing=in_steps(smoothing, data.steps_per_epoch))
     if pace := recipe.strategy.settings.paces:
-        herd.pace = tuple(paces(pace)[seat.slot] for seat in seats)
+        herd.pace = tuple(paces(pace)[seat.slot % len(pace)] for seat in seats)
     frozen = grow.frozen_members(data) if begins else {}
     if frozen:
         rows = {row: frozen[member] for row, member in enumerate(own) if member in frozen}
@@ -238,7 +254,11 @@ def makers(
 
     def make_d() -> nn.Module:
         with importable_from(recipe.code):
-            module = nets.build_discriminator(recipe.nets.discriminator, shape, classes, trust_code=trust_code)
+            build = partial(nets.build_discriminator, shape=shape, classes=classes, trust_code=trust_code)
+            if member_dropout.varies(recipe):
+                module = member_dropout.build_varied(recipe, build)
+            else:
+                module = build(recipe.nets.discriminator)
         return _freeze(module, recipe.nets.frozen)
 
     return make_g, make_d

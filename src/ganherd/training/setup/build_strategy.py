@@ -6,12 +6,18 @@ from typing import TYPE_CHECKING
 
 from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.strategy_config import SHARE
+from ganherd.strategies.member_ranks import MemberRanks
+from ganherd.strategies.share import Share
 from ganherd.strategies.strategy import Strategy
+from ganherd.strategies.with_share import WithShare
 from ganherd.training.setup.member_settings import schedule_spans
 from ganherd.util.errors import UserError
 from ganherd.util.registry import STRATEGIES, load_target
 
 if TYPE_CHECKING:
+    from ganherd.herd.breeds import Breeds
+    from ganherd.herd.state import Blueprint
     from ganherd.training.setup.assemble import PreparedHerd
 
 
@@ -20,7 +26,7 @@ def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[st
 
     They are recorded in run.json, and stay the same when the run is extended.
     """
-    spans = {**recipe.strategy.settings.spans, **schedule_spans(recipe)}
+    spans = {**recipe.strategy.spans, **schedule_spans(recipe)}
     return {name: in_steps(span, steps_per_epoch, steps) for name, span in spans.items()}
 
 
@@ -30,8 +36,7 @@ def never_meet(recipe: Recipe) -> bool:
     >>> never_meet(Recipe()), never_meet(Recipe.model_validate({"strategy": {"name": "gap"}, "data": {"partition": "all"}}))
     (True, False)
     """
-    policies = {recipe.run.repair.policy, *(policy for name, policy in recipe.run.watch if name != "every")}
-    return not recipe.strategy.meets and "neighbour" not in policies
+    return not recipe.strategy.meets and "neighbour" not in recipe.run.policies.values()
 
 
 def strategy_class(recipe: Recipe) -> type[Strategy]:
@@ -40,15 +45,26 @@ def strategy_class(recipe: Recipe) -> type[Strategy]:
     return strategy
 
 
+def check_nets(recipe: Recipe, breeds: Breeds, d: Blueprint, members: int) -> None:
+    """Raise a UserError if the settings of the strategy, or the layers that members share, do not fit the nets."""
+    strategy_class(recipe).check_nets(recipe.strategy.settings, breeds, d, members)
+    Share.check_nets(recipe.strategy.added_share, breeds, d, members)
+
+
 def make_strategy(prepared: PreparedHerd, spans: dict[str, int]) -> Strategy:
     """Return the strategy of a run.
 
     Args:
         spans: The spans in steps, from `plan_meetings` or as the run recorded them.
     """
+    config = prepared.recipe.strategy
     strategy = strategy_class(prepared.recipe).build(prepared, spans)
+    if config.added_share.layers:
+        ranks = MemberRanks.of(prepared, across_classes=True)
+        share = Share(prepared.herd, config.added_share, {"every": spans[SHARE]}, ranks)
+        strategy = WithShare(config.name, strategy, share)
     if wrong := [name for name in strategy.state if not name.startswith("meet.")]:
         raise UserError(
-            f"the strategy {prepared.recipe.strategy.name} has a tensor {wrong[0]!r} in its state: let its name begin with meet."
+            f"the strategy {config.name} has a tensor {wrong[0]!r} in its state: let its name begin with meet."
         )
     return strategy

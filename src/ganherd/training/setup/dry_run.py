@@ -89,7 +89,7 @@ def _measured(prepared: PreparedHerd, began: float) -> JsonObject:
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
         cold, warm = _starts(prepared, time.monotonic() - began - took, time.monotonic() - examined)
         engine, at_once = plan.describe(herd.num_members), 1 if plan.one_by_one else plan.chunk
-        speed = measure_rate(herd, plan, 1.0)
+        speed = measure_rate(autotune.measured_members(herd), plan, 1.0)
     closing, rate = ClosingTime() if slow else estimate_closing(prepared), speed / herd.num_members
     budget, budget_cold = (
         plan_budget(recipe.train.budget, prepared.steps_per_epoch, partial(Timing, rate, start, closing))

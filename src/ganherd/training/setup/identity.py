@@ -176,7 +176,7 @@ def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
 def recorded_meetings(info: RunInfo, recipe: Recipe, folder: RunFolder) -> dict[str, int]:
     """Return the steps between meetings that run.json records, by name."""
     meetings = dict(info.meetings or {})
-    if missing := [name for name in (*recipe.strategy.settings.spans, *schedule_spans(recipe)) if name not in meetings]:
+    if missing := [name for name in (*recipe.strategy.spans, *schedule_spans(recipe)) if name not in meetings]:
         raise UserError(
             f"{folder.info_path} does not say after how many steps members meet ({', '.join(missing)}); it cannot be resumed "
             "exactly."
@@ -204,7 +204,7 @@ def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
 
 
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder, data_may_move: bool = False) -> None:
-    """Refuse to resume a run with another recipe; only `train.budget` and `run.scores` may differ.
+    """Refuse to resume a run with another recipe; only `train.budget`, `run.scores` and `run.metrics` may differ.
 
     Args:
         data_may_move: `data.source` may differ, too, because the data is compared when it is read.
@@ -212,7 +212,7 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder, data_may_m
     if others := set(modules_of(recipe)) - set(modules_of(wanted)):
         raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
     wanted = as_resolved(wanted, recipe)
-    free = ["train.budget:", "run.scores:", "code:"]  # the user's modules may have moved
+    free = ["train.budget:", "run.scores:", "run.metrics:", "code:"]  # the user's modules may have moved
     if data_may_move:
         free.append("data.source:")
     changes = [line for line in recipe_file.difference(recipe, wanted) if not line.startswith(tuple(free))]

@@ -70,7 +70,7 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
     together = recipe.strategy.settings.group_size
     batch = recipe.train.batch
     of_seed = {
-        seed: parts.partition(dataset, recipe.data, recipe.members, batch, seed, together)
+        seed: parts.partition(dataset, recipe.data, recipe.members, batch, seed, together, recipe.herd.per_class)
         for seed in dict.fromkeys(seeds)
     }
     cuts = [of_seed[seed] for seed in seeds]

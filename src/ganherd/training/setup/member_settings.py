@@ -22,20 +22,20 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
     The setting `loss` of a member is an index into these names.
     """
     trials = recipe.each_trial
-    chosen = [_each("loss.name", trial.loss.name, members) for trial in trials]
+    chosen = [each_value(trial, "loss.name", trial.loss.name, members) for trial in trials]
     mutation = recipe.strategy.settings.mutation_rules
     # the losses that mutation draws come first; one that is drawn twice as often is listed twice
     others = dict.fromkeys(name for names in chosen for name in names if name not in mutation.losses)
     distinct = (*mutation.losses, *others)
     mixed, own = prior_of(recipe) == "mixed", _own_settings(recipe)
-    has_decay, has_lecam = decays(recipe), any(_values(recipe, "lecam"))  # once: each looks at all trials
+    shrinks, has_lecam = shrinking(recipe), any(_values(recipe, "lecam"))  # once: each looks at all trials
     each = []
     for trial, names in zip(trials, chosen, strict=True):
-        settings = _numbers(trial, members, own, has_decay)
+        settings = _numbers(trial, members, own, shrinks)
         if mutation.learning_rate != "off":
             # mutation is relative to the initial rates, as in the reference
             settings |= {"lr0_g": settings["lr_g"], "lr0_d": settings["lr_d"]}
-        priors = _each("nets.prior", trial.nets.prior, members)
+        priors = each_value(trial, "nets.prior", trial.nets.prior, members)
         if mixed:
             settings["prior"] = [PRIORS.index(name) for name in priors]
         settings["loss"] = [distinct.index(name) for name in names]
@@ -47,20 +47,22 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
     return each, distinct
 
 
-def _numbers(recipe: Recipe, members: int, own: Sequence[str], decays: bool) -> dict[str, list[Any]]:
-    """Return the settings of each member that are numbers: those that every herd has, those of `own`, and weight decay."""
+def _numbers(recipe: Recipe, members: int, own: Sequence[str], shrinks: Sequence[str]) -> dict[str, list[Any]]:
+    """Return the settings of each member that are numbers: those that every herd has, those of `own`, and of `shrinks`."""
     optim = recipe.optim
     numbers = {
-        "lr_g": _each("optim.lr_g", optim.lr_g, members),
-        "lr_d": _each("optim.lr_d", optim.lr_d, members),
-        "beta1": _each("optim.beta1", optim.beta1, members),
-        "beta2": _each("optim.beta2", optim.beta2, members),
-        **({"weight_decay": _each("optim.weight_decay", optim.weight_decay, members)} if decays else {}),
-        "input_noise": _each("train.input_noise", recipe.train.input_noise, members),
+        "lr_g": each_value(recipe, "optim.lr_g", optim.lr_g, members),
+        "lr_d": each_value(recipe, "optim.lr_d", optim.lr_d, members),
+        "beta1": each_value(recipe, "optim.beta1", optim.beta1, members),
+        "beta2": each_value(recipe, "optim.beta2", optim.beta2, members),
+        **{name: each_value(recipe, f"optim.{name}", getattr(optim, name), members) for name in shrinks},
+        "input_noise": each_value(recipe, "train.input_noise", recipe.train.input_noise, members),
     }
     for name in own:
         key, value = _OWN[name]
-        numbers[name] = [one or 0.0 for one in _each(key, value(recipe), members)]  # no running average: a decay of 0
+        numbers[name] = [
+            one or 0.0 for one in each_value(recipe, key, value(recipe), members)
+        ]  # no running average: a decay of 0
     return {name: [float(value) for value in values] for name, values in numbers.items()}
 
 
@@ -119,10 +121,14 @@ def schedule_spans(recipe: Recipe) -> dict[str, str]:
     return {f"schedule-{number}-{name}": getattr(one, name) for number, one in each for name in ("start", "over")}
 
 
-def decays(recipe: Recipe) -> bool:
-    """Return whether the weights of any member decay."""
-    each = [trial.optim.weight_decay for trial in recipe.each_trial]
-    return any(any(value) if isinstance(value, list) else value > 0 for value in each)
+def shrinking(recipe: Recipe) -> list[str]:
+    """Return which of `weight_decay` and `l2_weight` act on the weights of any member."""
+
+    def acts(name: str) -> bool:
+        each = [getattr(trial.optim, name) for trial in recipe.each_trial]
+        return any(any(value) if isinstance(value, list) else value > 0 for value in each)
+
+    return [name for name in ("weight_decay", "l2_weight") if acts(name)]
 
 
 def averages(recipe: Recipe) -> bool:
@@ -130,15 +136,17 @@ def averages(recipe: Recipe) -> bool:
     return any(value is not None for value in _values(recipe, "ema_decay"))
 
 
-def _each(key: str, value: Any, members: int) -> Sequence[Any]:
-    """Return the value of a recipe's key for each member; a single value is for all."""
+def each_value(recipe: Recipe, key: str, value: Any, members: int) -> Sequence[Any]:
+    """Return the value of a key for each member; a single value is for all, and one for each of a class is for all classes."""
     if not isinstance(value, list):
         return [value] * members
-    if len(value) != members:
+    per_class = recipe.herd.per_class
+    if len(value) not in (members, *([per_class] if per_class > 1 else [])):
+        inside = f" ({per_class} of each class)" if per_class > 1 else ""
         raise UserError(
-            f"{key} lists {len(value)} values, but the herd has {members} members; give one value, or one for each."
+            f"{key} lists {len(value)} values, but the herd has {members} members{inside}; give one value, or one for each."
         )
-    return value
+    return value * (members // len(value))
 
 
 def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
@@ -150,6 +158,7 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
         game=Game(losses, mutation.d_loss, recipe.loss.settings_by_name),
         batch=train.batch,
         latent=recipe.nets.latent,
+        packing=recipe.nets.packing,
         prior=prior_of(recipe),
         n_critic=train.n_critic,
         skip_d=train.skip_d,
@@ -181,7 +190,8 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
         augment_probability=most["augment_probability"],
         augment_target=train.augment_target,
         augment_images=train.augment_images,
-        weight_decay=decays(recipe),
+        weight_decay="weight_decay" in shrinking(recipe),
+        l2="l2_weight" in shrinking(recipe),
         wander=mutation.learning_rate if mutation.each == "batch" else "off",
         wander_strength=mutation.strength,
         wander_probability=mutation.probability,

@@ -1,6 +1,7 @@
 """All checks before a run's first step, in the order in which they are made.
 
-1. `check_request`: the folder can take a run, and the packages that the recipe asks for are installed. Nothing is loaded yet.
+1. `check_request`: the folder can take a run, the packages that the recipe asks for are installed, and its metrics score one run.
+   Nothing is loaded yet.
 2. `check_herd`: the weights of the members and the needs of the strategy fit the data. Nothing is measured yet.
 3. `check_nets`: the device, whether plug-ins keep members separate, and whether engines train the nets as plain PyTorch does.
 4. `check_length`: the run is long enough for what the recipe plans.
@@ -28,7 +29,8 @@ from ganherd.training.setup import net_guard
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.build_strategy import strategy_class
 from ganherd.training.setup.disk import check_disk, disk_need
-from ganherd.util.registry import AUGMENTATIONS, LOSSES
+from ganherd.util.errors import UserError
+from ganherd.util.registry import AUGMENTATIONS, LOSSES, METRICS
 
 
 def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
@@ -40,6 +42,12 @@ def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
     if new_folder is not None:
         RunFolder(new_folder).refuse_existing()
     trackers_of(recipe)
+    for entry in recipe.run.metrics:
+        name = entry if isinstance(entry, str) else entry.name
+        if METRICS.may_load(name) and METRICS[name].contest:
+            raise UserError(
+                f"run.metrics: {name} compares runs with each other; use `ganherd score --metrics {name} RUN RUN`."
+            )
 
 
 def check_herd(prepared: PreparedHerd) -> None:

@@ -273,9 +273,13 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
     if herd.start_from is None:
         return []
     source = OriginRun.open(herd.start_from)
-    source.must_have(members, herd.replicas)
+    # All members of a class may start from the only one of that class.
+    together = herd.per_class if source.members * herd.per_class == members else 1
+    source.must_have(members // together, herd.replicas)
     return [
-        OriginConfig.model_validate({"from": source.path, "member": m % source.members, "replica": r % source.replicas})
+        OriginConfig.model_validate(
+            {"from": source.path, "member": m // together % source.members, "replica": r % source.replicas}
+        )
         for r in range(herd.replicas)
         for m in range(members)
     ]

@@ -35,6 +35,8 @@ def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
     units = [tuple(unit) if isinstance(unit, list) else unit for unit in (facts.offset, facts.scale)]
     if (tuple(facts.shape), *units) != (data.shape, data.offset, data.scale):
         raise UserError(f"herd.grow_from: {path} was trained on data of another shape or range than {data.name}.")
+    if len(set(facts.label_of)) < len(facts.label_of):
+        raise UserError(f"herd.grow_from: {path} has several members of a class, so it cannot be grown.")
     theirs = {facts.labels[label]: member for member, label in enumerate(facts.label_of)}
     ours = {data.labels[label] for label in np.unique(data.y).tolist() if label >= 0}
     if gone := sorted(theirs.keys() - ours):

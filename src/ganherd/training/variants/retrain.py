@@ -81,11 +81,12 @@ def chosen(prepared: PreparedHerd, which: str) -> list[int]:
     """Return the members of all replicas that have these classes or numbers."""
     labels, slots = prepared.dataset.labels, set()
     for word in map(str.strip, which.split(",")):
-        named = [m for m in range(prepared.members) if prepared.label[m] >= 0 and labels[prepared.label[m]] == word]
+        labelled = [m for m in range(prepared.members) if prepared.label[m] >= 0]
+        named = [m for m in labelled if word in (labels[prepared.label[m]], prepared.label_name(m))]
         if not named and word.isdecimal() and int(word) < prepared.members:
             named = [int(word)]
         if not named:
-            known = ", ".join(labels[k] if k >= 0 else str(m) for m, k in enumerate(prepared.label[: prepared.members]))
+            known = ", ".join(prepared.label_name(m) or str(m) for m in range(prepared.members))
             raise UserError(f"--retrain {word}: there is no such class or member; there are {known}.")
         slots |= set(named)
     return [m for m in range(prepared.size) if m % prepared.members in slots]

@@ -19,14 +19,15 @@ export function createBoard({ source, run, colour = null, step = null, href, onc
   const sprites = new Sprites(source, run);
   const history = new History(run.members);
   const isTorus = run.layout.kind === "torus", isGap = run.layout.kind === "gap";
+  const hasGenes = isTorus || Boolean(run.layout.torus_of_class);
   const figures = run.figures.filter((figure) => !["epoch", "rate"].includes(figure.name));
   const extra = [["age", { name: "age", label: "age", about: "steps since it was repaired or replaced" }]];
   const rates = run.settings["optim.lr_g"];
   if (rates !== undefined && !figures.some((figure) => figure.name === "lr_g")) extra.push(["rate", { name: "rate", label: "learning rate G", about: "learning rate of the generator, from the recipe and its repairs" }]);
-  if (isTorus) extra.unshift(["genes", { name: "genes", label: "genes", about: "the cell from which its generator descends" }]);
+  if (hasGenes) extra.unshift(["genes", { name: "genes", label: "genes", about: "the cell from which its generator descends" }]);
   if (isGap) extra.unshift(["partner", { name: "partner", label: "discriminator", about: "whose discriminator it has" }]);
   const byName = new Map([...figures.map((figure) => [figure.name, figure]), ...extra]);
-  let chosen = byName.has(colour) ? colour : isTorus ? "genes" : isGap ? "partner" : figures[0]?.name ?? "age";
+  let chosen = byName.has(colour) ? colour : hasGenes ? "genes" : isGap ? "partner" : figures[0]?.name ?? "age";
   let values = [], then = history.at(0), scale = null, state = run, wanted = 0, courseRead = -Infinity;
 
   const label = (member) => run.labels[member] ?? (isTorus ? `cell ${Math.floor(member / run.layout.population) % (run.layout.rows * run.layout.columns)}` : `${member}`);
@@ -76,7 +77,7 @@ export function createBoard({ source, run, colour = null, step = null, href, onc
   });
   const board = h("section", { class: "card", "aria-label": "Herd" },
     h("div", { class: "row end", style: { "margin-bottom": "14px" } },
-      h("h2", { style: { margin: 0 } }, isTorus ? `${run.layout.rows} × ${run.layout.columns} cells on a torus` : isGap ? `${count(run.members)} members that swap discriminators` : run.labels.some(Boolean) ? "One member for each class" : `${count(run.members)} ${run.members === 1 ? "member" : "members"}`),
+      h("h2", { style: { margin: 0 } }, run.layout.per_class ? classHeading(run.layout) : isTorus ? `${run.layout.rows} × ${run.layout.columns} cells on a torus` : isGap ? `${count(run.members)} members that swap discriminators` : run.labels.some(Boolean) ? "One member for each class" : `${count(run.members)} ${run.members === 1 ? "member" : "members"}`),
       h("div", { class: "row" }, legend, h("label", { class: "row", for: "colour", style: { gap: "7px" } }, h("span", { class: "small soft" }, "Colour by"), picker))),
     wall.element, about);
 
@@ -184,4 +185,10 @@ export function createBoard({ source, run, colour = null, step = null, href, onc
     setState(now) { state = now; },
     close() { time.close(); wall.close(); trend.close(); },
   };
+}
+
+/** Return the heading of a herd with several members of each class. */
+function classHeading({ per_class: perClass, torus_of_class: torus, kind }) {
+  const how = torus ? `, on a torus of ${torus[0]} × ${torus[1]} cells` : kind === "gap" ? ", which swap discriminators" : "";
+  return `${perClass} members for each class${how}`;
 }

@@ -13,18 +13,26 @@ const source = new EmbeddedSource(runs);
 const facts = runs.map((run) => run.facts);
 const LOSSES = ["loss_g", "loss_d", "real", "fake", "lr_g", "lr_d", "cost_train", "cost_held_out"];
 
+const ENOUGH = 8; // points of a score, of which fewer make no curve to begin with
+
+/** Return the figure that is shown first: a score of checkpoints with enough points, or the variety of samples. */
+function firstFigure() {
+  const names = facts.flatMap((run) => run.course.map((figure) => figure.name));
+  return names.find((name) => runs.some((run) => run.course[name]?.step.length >= ENOUGH)) ?? "spread";
+}
+
 /** Place curves of some figures; the place disappears if no run has one of them. */
-function placeCurves(place, figures) {
+function placeCurves(place, figures, figure = null) {
   if (!place) return;
   const known = figures.filter((figure, i) => figures.findIndex((other) => other.name === figure.name) === i);
   place.hidden = !known.length;
   if (!known.length) return;
-  const curves = new Curves(source, facts, { figures: known, height: 270 });
+  const curves = new Curves(source, facts, { figures: known, figure, height: 270 });
   place.append(curves.element);
   curves.load();
 }
 
-placeCurves(document.getElementById("course-curves"), facts.flatMap((run) => [...run.course, ...run.figures.filter((figure) => !LOSSES.includes(figure.name) && !["rate", "epoch"].includes(figure.name))]));
+placeCurves(document.getElementById("course-curves"), facts.flatMap((run) => [...run.course, ...run.figures.filter((figure) => !LOSSES.includes(figure.name) && !["rate", "epoch"].includes(figure.name))]), firstFigure());
 placeCurves(document.getElementById("loss-curves"), facts.flatMap((run) => run.figures.filter((figure) => LOSSES.includes(figure.name))));
 
 const place = document.getElementById("board");

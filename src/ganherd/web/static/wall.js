@@ -53,6 +53,8 @@ export class Wall {
       while (rows < each && (width + this.gap) / Math.ceil(each / rows) - this.gap < 0.72 * wanted) rows += 1;
       columns = Math.ceil(each / rows);
     }
+    const perClass = run.layout.per_class ?? 1; // a class does not begin in one row and end in the next
+    if (perClass > 1) columns = perClass * Math.max(1, Math.floor(columns / perClass));
     const room = torus ? width - 24 : width;
     let size = Math.floor((room + this.gap) / columns) - this.gap;
     size = Math.max(12, Math.min(size, wanted < 60 ? wanted + 6 : 260, torus ? Math.max(90, (innerHeight - 400) / torus.rows - 32) : Infinity));

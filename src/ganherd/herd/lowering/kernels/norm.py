@@ -18,6 +18,8 @@ _MAX_PARTIALS = 128  # partial results that `_finish` combines
 # Up to this number, every program of the backward pass adds all partial sums itself, which saves a launch.
 _FEW_PARTIALS = 64
 
+Running = tuple[Tensor, Tensor, Tensor] | None  # mean and variance [N, C] and number of batches [N], updated in place
+
 
 @triton.jit
 def _statistics(x, counts, mean, m2, M, C, PARTIALS, ROWS: tl.constexpr, TILES: tl.constexpr, BC: tl.constexpr):
@@ -47,11 +49,13 @@ def _statistics(x, counts, mean, m2, M, C, PARTIALS, ROWS: tl.constexpr, TILES: 
 @triton.jit
 def _finish(
     counts, means, m2s, weight, bias, running_mean, running_var, batches, mean, inv, scale, shift,
-    WS, BS, M, C, PARTIALS, EPS, MOMENTUM, HAS_RUNNING: tl.constexpr, BP: tl.constexpr, BC: tl.constexpr,
+    WS, BS, M, C, PARTIALS, EPS, MOMENTUM, AFFINE: tl.constexpr, HAS_RUNNING: tl.constexpr, BP: tl.constexpr,
+    BC: tl.constexpr,
 ):  # fmt: skip
     """Combine the partial statistics of each channel: compute scale and shift, and update running statistics in place.
 
     WS and BS are the strides of weight and bias from one member to the next; `batches` [N] counts the updates.
+    AFFINE: there are weight and bias; without them scale and shift only normalise.
     """
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     n = tl.program_id(1).to(tl.int64)
@@ -66,11 +70,15 @@ def _finish(
     variance = tl.sum(squares, 0) / M + tl.sum(deviation * deviation * share, 0)
     here = n * C + c
     inverse = 1.0 / tl.sqrt(variance + EPS)
-    a = inverse * tl.load(weight + n * WS + c, mask=c < C, other=0.0)
+    a = inverse
+    b = tl.zeros((BC,), tl.float32)
+    if AFFINE:
+        a = inverse * tl.load(weight + n * WS + c, mask=c < C, other=0.0)
+        b = tl.load(bias + n * BS + c, mask=c < C, other=0.0)
     tl.store(mean + here, total, mask=c < C)
     tl.store(inv + here, inverse, mask=c < C)
     tl.store(scale + here, a, mask=c < C)
-    tl.store(shift + here, tl.load(bias + n * BS + c, mask=c < C, other=0.0) - total * a, mask=c < C)
+    tl.store(shift + here, b - total * a, mask=c < C)
     if HAS_RUNNING:
         unbiased = variance * M / tl.maximum(M - 1, 1)
         old_mean = tl.load(running_mean + here, mask=c < C, other=0.0)
@@ -172,13 +180,18 @@ def _backward_apply(
     tl.store(dx + place, out.to(dx.dtype.element_ty), mask=known)
 
 
+def channels_in_tile(c: int) -> int:
+    """Return how many of c channels a program computes."""
+    return max(16, min(64, triton.next_power_of_2(c)))
+
+
 class _Grid:
     """The division of [N, M, C] among programs: tiles of rows, blocks of tiles (one partial result each), blocks of channels."""
 
     def __init__(self, x: Tensor) -> None:
         """Choose the division for x [N, M, C]."""
         n, m, c = x.shape
-        self.channels = max(16, min(64, triton.next_power_of_2(c)))
+        self.channels = channels_in_tile(c)
         across = triton.cdiv(c, self.channels)
         rows = triton.cdiv(m, _ROWS)
         enough = rows * n * across // 8192  # tiles per program; more than 8192 programs do not fill a GPU better
@@ -195,6 +208,31 @@ def statistics(x: Tensor) -> Tensor:
     stats = torch.empty(3, n, grid.partials, c, dtype=torch.float32, device=x.device)
     _statistics[grid.sums](x, *stats, m, c, grid.partials, ROWS=_ROWS, TILES=grid.tiles, BC=grid.channels)
     return stats
+
+
+def finish_statistics(
+    stats: Tensor, m: int, eps: float, running: Running, momentum: float, weight: Tensor | None = None,
+    bias: Tensor | None = None,
+) -> Tensor:  # fmt: skip
+    """Combine partial statistics [3, N, partials, C] of m rows; update running statistics in place.
+
+    Returns:
+        float32 [4, N, C]: mean, 1/deviation, scale and shift, the last two with weight and bias [N, C] if there are any.
+    """
+    _, n, partials, c = stats.shape
+    table = torch.empty(4, n, c, dtype=torch.float32, device=stats.device)
+    mean, inv, scale, shift = table
+    running_mean, running_var, batches = running or (mean, mean, mean)
+    gain, offset = (
+        mean if value is None else value if value.stride(1) == 1 else value.contiguous() for value in (weight, bias)
+    )
+    padded = triton.next_power_of_2(partials)
+    _finish[(triton.cdiv(c, 16), n)](
+        *stats, gain, offset, running_mean, running_var, batches, mean, inv, scale, shift,
+        gain.stride(0), offset.stride(0), m, c, partials, eps, momentum, AFFINE=weight is not None,
+        HAS_RUNNING=running is not None, BP=padded, BC=16, num_warps=4 if padded <= 128 else 8,
+    )  # fmt: skip
+    return table
 
 
 def column_sums(x: Tensor) -> Tensor:
@@ -218,7 +256,8 @@ class MemberNorm(torch.autograd.Function):
     """act(batch_norm(x)) of a contiguous x [N, M, C]. Slope 1 means no activation, 0 ReLU, 0.2 LeakyReLU(0.2).
 
     Args:
-        running: Mean and variance [N, C] and number of batches [N], contiguous; updated in place with `momentum`.
+        weight, bias: [N, C], or both None.
+        running: Contiguous running statistics, updated with `momentum`.
         stats: Partial statistics of x as `statistics` returns them, if the operation that computed x has them already.
         epilogue: The epilogue of the operation that computed x; the gradient of its input is returned then.
         places: Pixels of an image, for the dropout of the epilogue.
@@ -228,25 +267,17 @@ class MemberNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, slope: float,
-        running: tuple[Tensor, Tensor, Tensor] | None, momentum: float, stats: Tensor | None = None,
+        ctx: Any, x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float,
+        running: Running, momentum: float, stats: Tensor | None = None,
         epilogue: Epilogue | None = None, places: int = 1, link: list[NormOnLoad] | None = None, pending: bool = False,
     ) -> Tensor:  # fmt: skip
-        n, m, c = x.shape
+        _, m, c = x.shape
         grid = _Grid(x)
         stats = statistics(x) if stats is None else stats
-        partials = triton.next_power_of_2(stats.shape[2])
-        table = torch.empty(4, n, c, dtype=torch.float32, device=x.device)
-        mean, inv, scale, shift = table
-        running_mean, running_var, batches = running or (mean, mean, mean)
-        weight, bias = (value if value.stride(1) == 1 else value.contiguous() for value in (weight, bias))
-        _finish[(triton.cdiv(c, 16), n)](
-            *stats, weight, bias, running_mean, running_var, batches, mean, inv, scale, shift,
-            weight.stride(0), bias.stride(0), m, c, stats.shape[2], eps, momentum,
-            HAS_RUNNING=running is not None, BP=partials, BC=16, num_warps=4 if partials <= 128 else 8,
-        )  # fmt: skip
+        table = finish_statistics(stats, m, eps, running, momentum, weight, bias)
         ctx.save_for_backward(x, table)
         ctx.settings = (slope, epilogue, places)
+        ctx.affine = weight is not None
         ctx.on_load = None
         if link is not None:
             ctx.on_load = NormOnLoad(table, x.detach(), slope, pending)
@@ -254,7 +285,7 @@ class MemberNorm(torch.autograd.Function):
         if pending:
             return x
         y = torch.empty_like(x)
-        _apply[grid.rows](x, scale, shift, y, m, c, SLOPE=slope, ROWS=_ROWS, BC=grid.channels)
+        _apply[grid.rows](x, table[2], table[3], y, m, c, SLOPE=slope, ROWS=_ROWS, BC=grid.channels)
         return y
 
     @staticmethod
@@ -286,4 +317,4 @@ class MemberNorm(torch.autograd.Function):
             SLOPE=slope, IN_SLOPE=epilogue.slope, DROPS=epilogue.keys is not None,
             ADDS=adds, BP=triton.next_power_of_2(partials) if adds else 1, ROWS=_ROWS, BC=grid.channels,
         )  # fmt: skip
-        return dx, s2, s1, *(None,) * 9
+        return dx, *((s2, s1) if ctx.affine else (None, None)), *(None,) * 9

@@ -13,7 +13,10 @@ import triton.language as tl
 from torch import Tensor
 
 _LEAST = 1e-12  # lower bound of norms that are divided by, as in `F.normalize`
-_COLUMNS, _ROWS, _DEEP, _BLOCK, _CHUNK = 64, 16, 128, 1024, 4096
+_BLOCK, _CHUNK = 1024, 4096
+# Tiles of W for both products: few in a row of a program, and many programs, so that a single member fills a GPU as well.
+_COLUMNS, _ROWS = 64, 64  # of u W
+_IMAGES, _DEEP = 4, 1024  # rows and columns of W v
 
 
 @triton.jit
@@ -42,13 +45,13 @@ def _right_product(
     partial = tl.arange(0, BP)
     norm = tl.sqrt(tl.sum(tl.load(squares + n * PARTIALS + partial, mask=partial < PARTIALS, other=0.0), 0))
     norm = tl.maximum(norm, LEAST)
-    total = tl.zeros((BO,), tl.float32)
+    products = tl.zeros((BO, BK), tl.float32)
     for tile in range(TILES):
         k = tile * BK + tl.arange(0, BK)
         known = (o < O)[:, None] & (k < K)[None, :]
         weights = tl.load(w + n * WN + o.to(tl.int64)[:, None] * K + k[None, :], mask=known, other=0.0)
-        total += tl.sum(weights * (tl.load(v + n * K + k, mask=k < K, other=0.0) / norm)[None, :], 1)
-    tl.store(image + n * O + o, total, mask=o < O)
+        products += weights * (tl.load(v + n * K + k, mask=k < K, other=0.0) / norm)[None, :]
+    tl.store(image + n * O + o, tl.sum(products, 1), mask=o < O)
     tl.store(length + n, norm, mask=tl.program_id(0) == 0)
 
 
@@ -119,9 +122,10 @@ class MemberDivide(torch.autograd.Function):
             weight, u, v, squares, o, k, member_stride, partials,
             TILES=triton.cdiv(o, _ROWS), BK=_COLUMNS, BO=_ROWS,
         )  # fmt: skip
-        _right_product[(triton.cdiv(o, _ROWS), n)](
+        deep = min(_DEEP, triton.next_power_of_2(k))
+        _right_product[(triton.cdiv(o, _IMAGES), n)](
             weight, v, squares, image, length, o, k, member_stride, partials, _LEAST,
-            TILES=triton.cdiv(k, _DEEP), BP=triton.next_power_of_2(partials), BO=_ROWS, BK=_DEEP,
+            TILES=triton.cdiv(k, deep), BP=triton.next_power_of_2(partials), BO=_IMAGES, BK=deep,
         )  # fmt: skip
         _divide[(triton.cdiv(numbers, _BLOCK), n)](
             weight, u, image, out, new_u, sigma, o, numbers, member_stride, _LEAST,

@@ -13,12 +13,15 @@ _CACHE: ContextVar[_Cache | None] = ContextVar("cache", default=None)
 
 
 @contextmanager
-def cache_weights() -> Iterator[None]:
+def cache_weights(keep: bool = True) -> Iterator[None]:
     """Let `cached` keep results inside this context. In a captured graph it may last one step at most.
 
     The replay of a graph starts without any result, so the graph must contain the computation of each of them.
+
+    Args:
+        keep: False: keep nothing inside this context, because no other pass has the same weights.
     """
-    token = _CACHE.set({})
+    token = _CACHE.set({} if keep else None)
     try:
         yield
     finally:

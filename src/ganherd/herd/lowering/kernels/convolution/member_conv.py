@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ganherd.herd.lowering.kernels.conv import (
+from ganherd.herd.lowering.kernels.convolution.conv import (
     ConvSpec,
     UpstreamConv,
     gather,
@@ -16,8 +16,8 @@ from ganherd.herd.lowering.kernels.conv import (
     input_gradient,
     parameter_gradients,
 )
+from ganherd.herd.lowering.kernels.convolution.taps import to_taps
 from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
-from ganherd.herd.lowering.kernels.taps import to_taps
 from ganherd.herd.lowering.ops import Epilogue
 
 # The batch norm that computed an input, or (epilogue, channels) of the convolution that did, if it has only one reader.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from ganherd.herd.lowering.kernels.convolution.taps import channel_major
 from ganherd.herd.lowering.kernels.random_bits import dropout_factor
-from ganherd.herd.lowering.kernels.taps import channel_major
 
 
 @triton.jit

@@ -20,6 +20,8 @@ from torch import Tensor
 
 from ganherd.herd.lowering.kernels.weight_cache import cached
 
+_FEW_PARTIALS = 8  # more are added before the conversion, whose few programs would read one after another
+
 
 @dataclass(frozen=True)
 class WeightLayout:
@@ -185,6 +187,9 @@ def from_taps(
     Returns:
         The gradients of weight and bias; None for the bias without `sums`.
     """
+    if partials.shape[1] > _FEW_PARTIALS:
+        partials = partials.sum(1, keepdim=True)
+        sums = None if sums is None else sums.sum(1, keepdim=True)
     n, split = partials.shape[:2]
     ci, co = (partials.shape[4], partials.shape[3]) if swapped else (partials.shape[3], partials.shape[4])
     out = torch.empty(shape, dtype=torch.float32, device=partials.device)

@@ -1,0 +1,1 @@
+"""Convolutions of all members as implicit matrix products."""

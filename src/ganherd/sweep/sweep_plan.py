@@ -1,0 +1,230 @@
+"""Plan a sweep: its trials, the runs that train them, and their recipes. Every mistake is reported here, before anything trains."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from ganherd.metrics.metric_registry import METRICS, known_metrics
+from ganherd.recipe import recipe_file, trust
+from ganherd.recipe.member_values import Trial, name_of_trial
+from ganherd.recipe.schema import Recipe
+from ganherd.sweep import optuna_sampler
+from ganherd.sweep.search_space import DEFAULT_TRIALS, Dimension, as_overrides, parse_dimension, propose, split
+from ganherd.sweep.sweep_record import SweepGroup, SweepRecord, TrialScore
+from ganherd.util.errors import UserError
+
+_KEYS_OF_SWEEP = {
+    "train.budget": "give --budget",
+    "herd.seeds": "give --seeds",
+    "herd.trials": "vary the settings themselves",
+    "herd.first": "name a recipe of one phase",
+    "run.scores": "choose the score with --score",
+    "run.repair.policy": "a trial that breaks is never repaired",
+}
+# Keys that change what members see, and not what they are scored against.
+_DATA_KEYS = {"data.partition", "data.diet", "data.epoch"}
+_MANY_MEMBERS = 256  # more tiles than anybody looks at: no sprites are saved
+
+
+@dataclass(frozen=True)
+class SweepRequest:
+    """What a sweep tries, and how its trials are ranked."""
+
+    recipe: str
+    vary: Sequence[str]
+    trials: int | None = None
+    budget: str | None = None  # None: the recipe's
+    seeds: int = 1
+    score: str = "fid"
+    samples: int = 1000
+    seed: int = 0  # of the proposed settings
+    overrides: Sequence[str] = ()
+    halves: bool = True
+    trust_code: bool = False
+    sampler: Literal["even", "optuna"] = "even"
+    rounds: int | None = None  # optuna; None: 4, or fewer if there are fewer than 8 trials
+    is_own: bool = True  # the user's words; False: those of a sweep's folder, which a stranger may have written
+
+    @property
+    def dimensions(self) -> list[Dimension]:
+        return [parse_dimension(text) for text in self.vary]
+
+    @property
+    def num_trials(self) -> int:
+        """The number of trials with ranges."""
+        return self.trials or DEFAULT_TRIALS
+
+    @property
+    def num_rounds(self) -> int:
+        """The number of rounds with Optuna, of at least two trials each."""
+        return self.rounds or max(2, min(4, self.num_trials // 2))
+
+
+def plan(request: SweepRequest, round_scores: Sequence[Sequence[TrialScore]] = ()) -> tuple[SweepRecord, list[Recipe]]:
+    """Return the record of a sweep and the recipes of its runs; every mistake is reported here, before anything trains.
+
+    Args:
+        round_scores: With `--sampler optuna`: the scores of each round so far, from which the next is proposed.
+    """
+    metric = _check_metric(request)
+    with in_words_of_the_sweep(request):
+        return _planned(request, metric, round_scores)
+
+
+@contextmanager
+def in_words_of_the_sweep(request: SweepRequest) -> Iterator[None]:
+    """Let messages about single runs name the options of `ganherd sweep`: `--vary` for a varied key, `-o` for the folder."""
+    try:
+        yield
+    except UserError as error:
+        sentence = re.sub(r"(recipe: )?herd\.trials, entry \d+", "--vary", str(error)).replace("--run", "-o")
+        for text in request.vary:
+            key, option = re.escape(parse_dimension(text).key), text.replace("\\", r"\\")
+            sentence = re.sub(rf"--set {key}=\S*?(:? )", rf"--vary {option}\1", sentence)
+        raise UserError(sentence) from error
+
+
+def _planned(
+    request: SweepRequest, metric: str, round_scores: Sequence[Sequence[TrialScore]]
+) -> tuple[SweepRecord, list[Recipe]]:
+    """Return the record and the recipes of `plan`."""
+    each_round, wanted = _proposed_rounds(request, metric, round_scores)
+    proposed = [trial for trials in each_round for trial in trials]
+    groups: list[SweepGroup] = []
+    recipes: list[Recipe] = []
+    for number, trials in enumerate(each_round):
+        first = sum(len(earlier) for earlier in each_round[:number])
+        more, of_round = _divide_into_runs(request, trials, first, len(groups))
+        groups, recipes = [*groups, *more], [*recipes, *of_round]
+    record = SweepRecord(
+        recipe=request.recipe,
+        overrides=list(request.overrides),
+        vary=list(request.vary),
+        trials=[dict(trial) for trial in proposed],
+        names=[name_of_trial(trial) for trial in proposed],
+        groups=groups,
+        seeds=request.seeds,
+        budget=recipes[0].train.budget,
+        score=metric,
+        samples=request.samples,
+        seed=request.seed,
+        halves=request.sampler == "even" and request.halves and not any(recipe.strategy.meets for recipe in recipes),
+        **({} if request.sampler == "even" else {"sampler": "optuna", "rounds": request.num_rounds, "wanted": wanted}),
+    )
+    return record, recipes
+
+
+def _proposed_rounds(
+    request: SweepRequest, metric: str, round_scores: Sequence[Sequence[TrialScore]]
+) -> tuple[list[list[Trial]], int]:
+    """Return the trials of each round that can be proposed by now, and the number of trials of all rounds.
+
+    Without Optuna there is one round. With it, the first round fills the ranges evenly, and the others follow from the scores.
+    """
+    if request.sampler == "even":
+        trials = _proposed_trials(request)
+        return [trials], len(trials)
+    optuna_sampler.check_installed()
+    wanted, num_rounds = request.num_trials, request.num_rounds
+    if wanted < 4:
+        raise UserError("--sampler optuna needs at least 4 trials: raise --trials.")
+    if not 2 <= num_rounds <= wanted // 2:
+        raise UserError(
+            f"--rounds {num_rounds}: {wanted} trials make 2 to {wanted // 2} rounds of at least two trials each."
+        )
+    sizes = [wanted // num_rounds + (number < wanted % num_rounds) for number in range(num_rounds)]
+    rounds = [_proposed_trials(replace(request, trials=sizes[0]))]
+    costs: dict[int, float] = {}
+    for number, scores in enumerate(round_scores[: num_rounds - 1], 1):
+        costs |= {score.trial: cost_of(score.value, metric) for score in scores}
+        before = [trial for trials in rounds for trial in trials]
+        count = sizes[number]
+        rounds.append(optuna_sampler.propose_round(request.dimensions, before, costs, count, request.seed, number))
+    return [trials for trials in rounds if trials], wanted
+
+
+def _check_metric(request: SweepRequest) -> str:
+    """Return the name of the metric that trials are ranked by."""
+    if not (request.is_own or request.trust_code or METRICS.is_own(request.score)):
+        raise UserError(f"this sweep is scored by {request.score}, which is not ganherd's own code: {trust.HOW}")
+    (metric,) = known_metrics([request.score])
+    if METRICS[metric].contest:
+        raise UserError(
+            f"--score {metric} compares runs with each other: choose one that is measured for each, such as fid."
+        )
+    return metric
+
+
+def _proposed_trials(request: SweepRequest) -> list[Trial]:
+    """Return the settings of each trial."""
+    if not request.vary:
+        raise UserError("a sweep needs settings to vary: add --vary optim.lr_g=1e-5..1e-2, for example.")
+    for dimension in request.dimensions:
+        _refuse_key(dimension.key)
+    proposed = propose(request.dimensions, request.trials, request.seed)
+    if len(proposed) < 2:
+        raise UserError("a sweep needs at least two trials: vary more, or raise --trials.")
+    return proposed
+
+
+def _divide_into_runs(
+    request: SweepRequest, proposed: Sequence[Trial], first_trial: int = 0, first_run: int = 0
+) -> tuple[list[SweepGroup], list[Recipe]]:
+    """Return the trials of each run and its recipe: a run trains all trials that differ in settings of single members only.
+
+    Args:
+        first_trial: The number of the first of these trials in the sweep.
+        first_run: The number of their first run.
+    """
+    is_own = request.is_own or request.trust_code
+    common = [*request.overrides, f"herd.seeds={request.seeds}", "run.scores=false", "run.repair.policy=tell"]
+    common += [f"train.budget={request.budget}"] if request.budget else []
+    fused = [split(trial)[0] for trial in proposed]
+    shared = [split(trial)[1] for trial in proposed]
+    kinds = [kind for number, kind in enumerate(shared) if kind not in shared[:number]]
+    groups, recipes = [], []
+    for number, kind in enumerate(kinds):
+        trial_numbers = [trial for trial, other in enumerate(shared) if other == kind]
+        base = recipe_file.load(request.recipe, [*common, *as_overrides(kind)], is_own=is_own)
+        trust.check_recipe(base, request.recipe, request.trust_code, strange=not is_own)
+        _refuse(base)
+        data = base.model_dump()
+        data["herd"]["trials"] = [fused[trial] for trial in trial_numbers] if fused[0] else []
+        if (base.members or base.herd.per_class) * base.herd.seeds * len(trial_numbers) > _MANY_MEMBERS:
+            data["run"]["sprites"] = 0
+        recipes.append(recipe_file.load(data, is_own=is_own))
+        trials = [first_trial + trial for trial in trial_numbers]
+        groups.append(SweepGroup(run=f"run-{first_run + number:02d}", trials=trials))
+    return groups, recipes
+
+
+def _refuse_key(key: str) -> None:
+    """Refuse settings that the sweep sets itself, and those by which trials would be scored against different data."""
+    if key in _KEYS_OF_SWEEP:
+        raise UserError(f"--vary {key}: the sweep sets this for all trials alike; {_KEYS_OF_SWEEP[key]}.")
+    if key.startswith("data.") and key not in _DATA_KEYS:
+        raise UserError(
+            f"--vary {key}: all trials are scored against the same data; compare data with `ganherd compare`, or vary "
+            f"{', '.join(sorted(_DATA_KEYS))}."
+        )
+
+
+def _refuse(recipe: Recipe) -> None:
+    """Refuse recipes that train two phases, or that list trials already."""
+    if recipe.herd.first is not None:
+        raise UserError(
+            "a sweep trains one phase, and this recipe trains another one first: name that recipe, "
+            "or give --set herd.first=null and herd.start_from."
+        )
+    if recipe.herd.trials:
+        raise UserError("the recipe has herd.trials of its own, and a sweep sets them: leave them out.")
+
+
+def cost_of(value: float | None, metric: str) -> float:
+    """Return a number of which less is better; infinity if there is no value."""
+    return math.inf if value is None or not math.isfinite(value) else METRICS[metric].cost(value)

@@ -1,0 +1,76 @@
+"""The scripts about quality: every arm is a valid recipe that differs from the base, rows are kept, and means have intervals."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from ganherd.recipe import recipe_file
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def scripts() -> dict[str, ModuleType]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(BENCHMARKS))
+        return {name: importlib.import_module(name) for name in ("ingredients", "mode_coverage")}
+
+
+def test_every_ingredient_changes_the_base_and_nothing_of_its_length_or_seed(scripts: dict[str, ModuleType]) -> None:
+    own = scripts["ingredients"]
+    args = argparse.Namespace(seed=1000, seconds=60, set=[])
+    recipes = {arm: recipe_file.load(own.RECIPE, own.settings_of(arm, args)) for arm in own.ARMS}
+    base = recipes.pop("base")
+    assert not base.train.augment and not base.train.schedules and base.train.budget == "60s"
+    for arm, recipe in recipes.items():
+        lines = recipe_file.difference(base, recipe)
+        assert lines and not any(line.startswith(("run.", "train.budget", "data.", "herd.")) for line in lines), arm
+
+
+def test_rows_of_ingredients_are_written_at_once_and_not_measured_twice(
+    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, path, arms = scripts["ingredients"], tmp_path / "out.json", []
+
+    def measured(arm: str, args: argparse.Namespace) -> dict[str, object]:
+        stored = [row["arm"] for row in json.loads(path.read_text())["rows"]] if path.exists() else []
+        assert stored == arms
+        arms.append(arm)
+        return {"error": "out of memory"} if arm == "wide" else {"steps": 7, "fid": 20.0, "ifid": 30.5}
+
+    monkeypatch.setattr(own, "measured", measured)
+    for words in ("base,wide", "base,lecam"):
+        monkeypatch.setattr(sys, "argv", ["ingredients.py", "--arms", words, "-o", str(path)])
+        own.main()
+    assert arms == ["base", "wide", "lecam"]  # base was there
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["arm"] for row in rows] == arms and {"command", "commit", "date"} <= rows[0].keys()
+    assert "out of memory" in capsys.readouterr().out
+
+
+def test_mode_coverage_reports_means_with_intervals_over_seeds(scripts: dict[str, ModuleType]) -> None:
+    own = scripts["mode_coverage"]
+    each = [{"modes": modes, "high_quality": 0.5, "kl": kl} for modes, kl in ((7, 0.1), (8, None), (9, 0.3))]
+    summary = own.summary(each)
+    assert summary["modes"]["mean"] == 8 and summary["modes"]["interval"] == pytest.approx(4.303 / 3**0.5, rel=1e-3)
+    assert summary["kl"]["mean"] == pytest.approx(0.2) and summary["kl"]["seeds"] == 2
+    lines = own.table([{"recipe": "ring8-packed", "per_seed": each, "summary": summary}]).splitlines()
+    assert "8.00 ± 2.48" in lines[1] and "50.0 ± 0.0" in lines[1] and "PacGAN2" in lines[1]
+
+
+def test_the_full_protocol_has_as_many_packs_and_steps_for_every_recipe(scripts: dict[str, ModuleType]) -> None:
+    own = scripts["mode_coverage"]
+    args = argparse.Namespace(seed=0, seeds=10, full=True, steps=None, set=[])
+    for data in ("ring8", "grid25"):
+        plain, packed = (recipe_file.load(name, own.settings_of(name, args)) for name in own.RECIPES[data])
+        assert (plain.nets.packing, packed.nets.packing) == (1, 2) and packed.herd.seeds == 10
+        assert (plain.train.batch, packed.train.batch) == (100, 200)
+        assert (plain.train.budget, packed.train.budget) == ("400epochs", "800epochs")  # an epoch has half the batches
+        assert plain.nets.generator == packed.nets.generator and plain.nets.generator.settings["width"] == 400
