@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+import ganherd
 from ganherd.recipe import recipe_file
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -20,7 +21,10 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 def scripts() -> dict[str, ModuleType]:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(BENCHMARKS))
-        return {name: importlib.import_module(name) for name in ("ingredients", "mode_coverage")}
+        return {
+            name: importlib.import_module(name)
+            for name in ("ingredients", "mode_coverage", "speedrun", "speedrun_points")
+        }
 
 
 def test_every_ingredient_changes_the_base_and_nothing_of_its_length_or_seed(scripts: dict[str, ModuleType]) -> None:
@@ -74,3 +78,48 @@ def test_the_full_protocol_has_as_many_packs_and_steps_for_every_recipe(scripts:
         assert (plain.train.batch, packed.train.batch) == (100, 200)
         assert (plain.train.budget, packed.train.budget) == ("400epochs", "800epochs")  # an epoch has half the batches
         assert plain.nets.generator == packed.nets.generator and plain.nets.generator.settings["width"] == 400
+
+
+def test_the_clock_of_a_speedrun_counts_each_start_once(scripts: dict[str, ModuleType]) -> None:
+    own = scripts["speedrun_points"]
+    lines = [  # the first phase in two pieces, of which the second starts 6 s after its command, then another phase
+        ("first", "first step", 10.0, 1.0),
+        ("first", "stopped", 30.0, 21.0),
+        ("first", "first step", 6.0, 23.0),
+        ("first", "last step", 16.0, 33.0),
+        ("first", "mixture", 18.0, 35.0),
+        ("herd", "first step", 21.0, 0.5),
+        ("herd", "last step", 29.0, 8.5),
+        ("herd", "mixture", 32.0, 11.5),
+    ]
+    clock = own.Clock([own.Event(*line) for line in lines])
+    assert (clock.start, clock.mixture, clock.switch("herd")) == (10, 3, 5)
+    assert clock.trained("first") == 20 + 10 and clock.trained("herd") == 8
+    assert clock.trained("first", 21.0) == clock.trained("first", 22.5) == 20  # the second start is no training
+    assert clock.at("first", 26.0) == 10 + 23 + 3
+    assert clock.at("herd", 4.5) == 10 + 30 + 5 + 4 + 3
+    assert clock.at("herd") == 10 + 30 + 5 + 8 + 3
+
+
+def test_a_limit_is_reached_by_the_first_point_at_or_below_it(scripts: dict[str, ModuleType]) -> None:
+    own = scripts["speedrun"]
+    points = [{"seconds": s, "fid": fid, "ifid": 30.0} for s, fid in ((60, 25.0), (90, 10.0), (120, 12.0), (150, 8.0))]
+    reached = own.reached(points)
+    assert reached["fid"] == {"20": 90, "10": 90, "7": None, "5": None}
+    assert reached["ifid"] == {"40": 60, "24": None, "17": None, "14": None}
+    assert "not reached" in own.table({"reached": reached})
+
+
+def test_points_of_a_speedrun_are_mixtures_of_earlier_steps(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    from ganherd.training.variants.unfinished import load_unfinished
+
+    own = scripts["speedrun_points"]
+    keep = own.KeepPoints(tmp_path, 1e-9, 0.0)
+    settings = ["run.checkpoint_every=2", "run.sample_every=0"]
+    ganherd.train(None, settings, budget=7, run=tmp_path / "herd", callbacks=[keep], quiet=True, finishers=())
+    points = own.points_of(tmp_path)
+    steps = [point.step for point in points]
+    assert steps == sorted(steps) and {2, 4} <= set(steps) and {point.phase for point in points} == {"herd"}
+    assert [load_unfinished(point.path).step for point in points] == steps
+    clock = own.Clock.read(tmp_path)
+    assert clock.phases == ["herd"] and 0 < clock.at("herd", points[0].recorded) < clock.at("herd")
