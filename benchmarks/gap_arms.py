@@ -44,10 +44,11 @@ class Job:
     seeds: int
     overrides: tuple[str, ...] = ()
     device: str = "cpu"
+    as_described: bool = False  # with what the paper describes: unlike priors, batch norm, clipped gradients
 
     @property
     def recipe(self) -> str:
-        return f"{self.data}-{ARMS['gap' if self.arm == BOTH else self.arm]}"
+        return f"{self.data}-{ARMS['gap' if self.arm == BOTH else self.arm]}{'-paper' if self.as_described else ''}"
 
     @property
     def settings(self) -> list[str]:

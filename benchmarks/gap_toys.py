@@ -4,6 +4,7 @@ python benchmarks/gap_toys.py                        R15 at 100 points and 25 Ga
 python benchmarks/gap_toys.py --tune                 the settings that were tried first, on seeds 1000 to 1002
 python benchmarks/gap_toys.py --full --device cuda   PacGAN's protocol on ring8 and grid25, with its table; --runs stores the
                                                      runs, and resumes those that were stopped
+python benchmarks/gap_toys.py --as-described         R15 as the paper describes it, four that swap against four that never meet
 python benchmarks/gap_toys.py --full --device cuda --set train.ema=0.999        with averages of the generators' weights
 
 Three arms with the same updates for each member: one GAN, four that never meet, four that swap. All seeds of an arm are one run;
@@ -92,7 +93,8 @@ def study(args: argparse.Namespace, runs: Path) -> list[dict[str, Any]]:
     for data in args.data:
         for arm in [BOTH] if gpu else args.arms:
             more = (*FULL, *(FULL_GAP if arm in (BOTH, "gap") else ())) if args.full else ()
-            jobs.append(Job(data, arm, args.seed, args.seeds, (*more, *_budget(args), *args.set), args.device))
+            settings = (*more, *_budget(args), *args.set)
+            jobs.append(Job(data, arm, args.seed, args.seeds, settings, args.device, args.as_described))
     rows = everyone(jobs, runs, min(args.processes, len(jobs)))
     if not gpu:
         return rows
@@ -119,7 +121,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--data", nargs="+", choices=["r15", "grid25", "ring8"])
-    parser.add_argument("--arms", nargs="+", choices=list(ARMS), default=list(ARMS))
+    parser.add_argument("--arms", nargs="+", choices=list(ARMS), help="default: all that have a recipe")
     parser.add_argument("--steps", type=int, help="instead of the recipes' budgets")
     parser.add_argument(
         "--processes", type=int, help="at once; default: 2 with a thread each (on a GPU start MPS first)"
@@ -127,6 +129,7 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every arm")
     parser.add_argument("--full", action="store_true", help="PacGAN's protocol; for a GPU")
+    parser.add_argument("--as-described", action="store_true", help="the paper's priors and clipping, on R15 only")
     parser.add_argument("--tune", action="store_true", help="adds what was tried to the results")
     parser.add_argument(
         "--try", dest="try_", action="append", nargs=2, metavar=("ARM", "SETTINGS"), help="instead of all, with --tune"
@@ -135,7 +138,9 @@ def main() -> None:
     parser.add_argument("--tuning-seeds", type=int, default=3)
     parser.add_argument("--runs", type=Path, help="keep the runs here; default: they are thrown away")
     parser.add_argument(
-        "-o", type=Path, help="default: benchmarks/results/gap-toys.json, with --full gap-toys-full.json"
+        "-o",
+        type=Path,
+        help="default: gap-toys.json in benchmarks/results, or gap-toys-full.json, gap-toys-described.json",
     )
     args = parser.parse_args()
     if args.try_ and not args.tune:
@@ -144,9 +149,15 @@ def main() -> None:
         parser.error("--set goes without --tune, which has --try")
     if min(number for number in (args.steps, args.seeds, args.processes) if number is not None) < 1:
         parser.error("--steps, --seeds and --processes are at least 1")
-    args.data = args.data or (["ring8", "grid25"] if args.full else ["r15", "grid25"])
+    if args.as_described and (
+        args.full or args.tune or (args.data or ["r15"]) != ["r15"] or "one" in (args.arms or [])
+    ):
+        parser.error("--as-described compares apart and gap on r15, without --full and --tune")
+    args.arms = args.arms or (["apart", "gap"] if args.as_described else list(ARMS))
+    args.data = args.data or (["r15"] if args.as_described else ["ring8", "grid25"] if args.full else ["r15", "grid25"])
     args.processes = args.processes or 2
-    path = args.o or HERE / ("gap-toys-full.json" if args.full else "gap-toys.json")
+    ending = "-full" if args.full else "-described" if args.as_described else ""
+    path = args.o or HERE / f"gap-toys{ending}.json"
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         runs = args.runs or Path(folder)
