@@ -19,7 +19,8 @@ from ganherd.herd.state import takes_label
 from ganherd.mixture.generators import Generators
 from ganherd.util.errors import UserError, first_line
 
-Layer = tuple[str, str, list[str], dict[str, Any]]  # the value's name, the function in `loader.py`, inputs, settings
+Arguments = dict[str, Any]  # of an operation, by their names
+Layer = tuple[str, str, list[str], Arguments]  # the value's name, the function in `loader.py`, inputs, settings
 
 
 @dataclass
@@ -145,18 +146,18 @@ class _Tracer:
 
     # -- one function for each kind of operation: the layer, its inputs, its settings; None: these settings are not known -------
 
-    def _plain(self, node: fx.Node, arguments: dict[str, Any], layer: str, *names: str, **settings: Any) -> Any:
+    def _plain(self, node: fx.Node, arguments: Arguments, layer: str, *names: str, **settings: Any) -> Any:
         inputs = [self._of(arguments[name], node) for name in names if arguments.get(name) is not None]
         return layer, inputs, settings
 
-    def _convolution(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _convolution(self, node: fx.Node, given: Arguments) -> Any:
         layer = str(node.target).split(".")[1]
         names = ["stride", "padding", "dilation", "groups", *(["output_padding"] if "transpose" in layer else [])]
         settings = {name: given[name] for name in names}
         known = not isinstance(given["padding"], str)
         return (*self._plain(node, given, layer, "input", "weight", "bias")[:2], settings if known else None)
 
-    def _batch_norm(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _batch_norm(self, node: fx.Node, given: Arguments) -> Any:
         if given["training"] or given["running_mean"] is None:
             raise self._refusal(node)
         mean, var = (self._weights[given[name].name].double() for name in ("running_mean", "running_var"))
@@ -174,51 +175,51 @@ class _Tracer:
         ]
         return "affine", [self._of(given["input"], node), *names], {}
 
-    def _reshape(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _reshape(self, node: fx.Node, given: Arguments) -> Any:
         batch, *shape = node.meta["val"].shape
         known = not isinstance(batch, int) and all(isinstance(size, int) for size in shape)
         name = next(given[name] for name in ("self", "input") if name in given)
         return "reshape", [self._of(name, node)], {"shape": shape} if known else None
 
-    def _upsample(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _upsample(self, node: fx.Node, given: Arguments) -> Any:
         before, after = given["input"].meta["val"].shape[2:], node.meta["val"].shape[2:]
         factors = [new // old for new, old in zip(after, before, strict=True)]
         known = len(set(factors)) == 1 and [old * factors[0] for old in before] == list(after)
         return "upsample", [self._of(given["input"], node)], {"scale_factor": factors[0]} if known else None
 
-    def _slice(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _slice(self, node: fx.Node, given: Arguments) -> Any:
         dim, known = given["dim"], given["step"] == 1 and (given["start"] or 0) >= 0
         settings = {"dim": dim, "start": given["start"] or 0, "length": node.meta["val"].shape[dim]}
         return "slice", [self._of(given["self"], node)], settings if known else None
 
-    def _arithmetic(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _arithmetic(self, node: fx.Node, given: Arguments) -> Any:
         inputs = [self._of(given[name], node) for name in ("self", "other")]
         return str(node.target).split(".")[1].rstrip("_"), inputs, {} if given.get("alpha", 1) == 1 else None
 
-    def _one_hot(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _one_hot(self, node: fx.Node, given: Arguments) -> Any:
         identity = self._tensor(f"{node.name}_rows", torch.eye(given["num_classes"])[None])
         return "embedding", [self._of(given["self"], node), identity], {}
 
-    def _concat(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _concat(self, node: fx.Node, given: Arguments) -> Any:
         inputs = [self._of(tensor, node) for tensor in given["tensors"]]
         return "concat", inputs, {"dim": given["dim"]} if given["dim"] > 0 else None
 
-    def _expand(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _expand(self, node: fx.Node, given: Arguments) -> Any:
         same = given["self"].meta["val"].shape[1:] == node.meta["val"].shape[1:]
         return "reshape", [self._of(given["self"], node)], {"shape": list(node.meta["val"].shape[1:])} if same else None
 
-    def _transpose(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _transpose(self, node: fx.Node, given: Arguments) -> Any:
         rank = node.meta["val"].dim()
         first, last = given["dim0"] % rank, given["dim1"] % rank
         dims = list(range(rank))
         dims[first], dims[last] = last, first
         return "permute", [self._of(given["self"], node)], {"dims": dims} if dims[0] == 0 else None
 
-    def _softmax(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _softmax(self, node: fx.Node, given: Arguments) -> Any:
         last = given["dim"] % node.meta["val"].dim() == node.meta["val"].dim() - 1
         return "softmax", [self._of(given["self"], node)], {"dim": -1} if last else None
 
-    def _max_pool(self, node: fx.Node, given: dict[str, Any]) -> Any:
+    def _max_pool(self, node: fx.Node, given: Arguments) -> Any:
         size, stride = given["kernel_size"], given["stride"] or given["kernel_size"]
         known = len({*size, *stride}) == 1 and {*given["padding"]} == {0} and {*given["dilation"]} == {1}
         settings = {"kernel_size": size[0], "ceil_mode": given["ceil_mode"]}
@@ -226,7 +227,7 @@ class _Tracer:
 
 
 _SAME = {"to", "_to_copy", "contiguous", "clone", "alias", "detach", "dropout", "dropout_", "feature_dropout"}
-_Converter = Callable[[_Tracer, fx.Node, dict[str, Any]], Any]
+_Converter = Callable[[_Tracer, fx.Node, Arguments], Any]
 _CONVERTERS: dict[str, _Converter] = {
     "linear": lambda t, n, a: t._plain(n, a, "linear", "input", "weight", "bias"),
     "conv2d": _Tracer._convolution,
@@ -254,7 +255,7 @@ _CONVERTERS: dict[str, _Converter] = {
 }
 
 
-def _arguments(node: fx.Node) -> dict[str, Any]:
+def _arguments(node: fx.Node) -> Arguments:
     """Return the arguments of a node by the names in the operation's schema, defaults included."""
     schema = node.target._schema  # type: ignore[union-attr]
     named = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}

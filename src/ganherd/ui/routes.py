@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Header, Path, Query, Response
 from fastapi.responses import StreamingResponse
@@ -14,6 +14,7 @@ from ganherd.ui.live import MOST_LISTENERS, LiveFeed
 from ganherd.ui.run_catalog import RunCatalog
 from ganherd.ui.sampler import SampleRequest, SampleService
 from ganherd.util.errors import UserError
+from ganherd.util.files import JsonObject
 from ganherd.web import run_facts
 
 _MOST_PICTURE = 24 << 20  # bytes of samples/*.png
@@ -33,23 +34,23 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
     router = APIRouter(prefix="/api")
 
     @router.get("/runs", tags=["runs"])
-    def runs() -> dict[str, Any]:
+    def runs() -> JsonObject:
         """List the runs with their state, step, verdict and time left, the one that was active last first."""
         listed = [run_facts.safe_summary(run) for run in catalog.runs()]
         return {"runs": sorted(listed, key=lambda run: (run["age"], run["name"]))}
 
     @router.get("/runs/{run_id}", tags=["runs"])
-    def run(run_id: RunId) -> dict[str, Any]:
+    def run(run_id: RunId) -> JsonObject:
         """Return the state, members, layout, settings, figures, sprites and verdict of a run."""
         return run_facts.details(catalog.run(run_id))
 
     @router.get("/runs/{run_id}/scores", tags=["runs"])
-    def scores(run_id: RunId) -> dict[str, Any]:
+    def scores(run_id: RunId) -> JsonObject:
         """Return the scores of a run and the verdict on it; empty if it has none."""
         return run_facts.scores(catalog.run(run_id))
 
     @router.get("/runs/{run_id}/ranks", tags=["runs"])
-    def ranks(run_id: RunId) -> dict[str, Any]:
+    def ranks(run_id: RunId) -> JsonObject:
         """Return hosts, heartbeats, rates and exchanged bytes of the ranks, and where the time goes."""
         return run_facts.ranks(catalog.run(run_id))
 
@@ -64,7 +65,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         points: Annotated[int, Query(ge=1, le=4000)] = 400,
         first: Annotated[int | None, Query(ge=0, le=_BIG, description="First step.")] = None,
         last: Annotated[int | None, Query(ge=0, le=_BIG, description="Last step.")] = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return figures over steps as columns, from a byte offset on; the answer has the offset of the next request."""
         shown = catalog.run(run_id)
         steps = None if first is None and last is None else (first or 0, _BIG if last is None else last)
@@ -77,7 +78,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         step: Annotated[int, Query(ge=0, le=_BIG)],
         figures: Annotated[str, Query(max_length=2000)],
         members: Annotated[str | None, Query(max_length=40_000)] = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return figures of all members in the last record up to a step."""
         shown = catalog.run(run_id)
         chosen = None if members is None else _members(members, run_facts.number_of_members(shown))
@@ -91,13 +92,13 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         member: Member = None,
         kinds: Annotated[str, Query(max_length=400, description="Names of events, separated by commas.")] = "",
         newest: Annotated[bool, Query(description="The last events instead of those after the offset.")] = False,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return events from a byte offset on; the answer has the offset of the next request."""
         shown = catalog.run(run_id)
         return run_facts.clean(event_pages.page(shown.events_file, offset, limit, member, _names(kinds), newest))
 
     @router.get("/runs/{run_id}/sprites", tags=["pictures"])
-    def sprites(run_id: RunId) -> dict[str, Any]:
+    def sprites(run_id: RunId) -> JsonObject:
         """Return the saved steps and where each member is in a sheet."""
         facts = run_facts.sprites(catalog.run(run_id))
         if facts is None:
@@ -134,7 +135,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         return _file(shown.read(path, _MOST_PICTURE), ".png", if_none_match)
 
     @router.get("/runs/{run_id}/mixture", tags=["samples"])
-    def mixture(run_id: RunId) -> dict[str, Any]:
+    def mixture(run_id: RunId) -> JsonObject:
         """Return what can be sampled: labels, replicas and the shape of a sample."""
         return run_facts.clean(service.facts(catalog.run(run_id)))
 
@@ -147,7 +148,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         truncation: Truncation = 1.0,
         replica: Replica = 0,
         member: Member = None,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return samples for a page: one picture, or points, with the label and the member of each sample."""
         request = SampleRequest(n, label, seed, truncation, replica, member)
         return run_facts.clean(service.show(catalog.run(run_id), request))
@@ -161,7 +162,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         label: Label = None,
         truncation: Truncation = 1.0,
         replica: Replica = 0,
-    ) -> dict[str, Any]:
+    ) -> JsonObject:
         """Return samples on the way between the noises of two seeds."""
         request = SampleRequest(frames, label, seed, truncation, replica, to_seed=to_seed)
         return run_facts.clean(service.show(catalog.run(run_id), request))
