@@ -172,11 +172,16 @@ def bench_scaling(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of steps and an exchange to measure.")] = 5,
     with_model: Annotated[
         bool,
-        typer.Option("--model", help="Fit a model to the messages, and predict the efficiency of 10 to 2,000 ranks."),
+        typer.Option(
+            "--model", help="Fit a model to messages and waits, and predict the efficiency of 10 to 2,000 ranks."
+        ),
     ] = False,
     every: Annotated[
         int | None, typer.Option(min=1, help="Steps from one exchange to the next in the model. Default: --steps.")
     ] = None,
+    run_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of a whole run in the model, over which the start is spread.")
+    ] = 20_000,
     alone: Annotated[
         int,
         typer.Option(min=0, help="Compare this many ranks of a per-class herd with as many unrelated runs instead."),
@@ -204,7 +209,7 @@ def bench_scaling(
     if result is None:  # another rank of the job prints the result
         return
     if with_model:
-        result["model"] = scaling.model(result, every)
+        result["model"] = scaling.model(result, every, run_steps)
     if output is not None:
         scaling.save(result, output)
     print_result(as_json, result, scaling.table(result) + _rows_and_picture(output))
