@@ -148,8 +148,11 @@ def _copy_rows(out: Tensor, positions: Sequence[int], source: Tensor, rows: Sequ
     """Copy rows of `source` to positions of `out`. A run of consecutive rows is one copy, without a temporary tensor."""
     runs = _runs(positions, rows)
     if len(runs) > _MOST_RUNS or source.device != out.device:
-        selected = source.index_select(0, index(rows, source.device)).to(out.device)
-        out.index_copy_(0, index(positions, out.device), selected)
+        selected = source.index_select(0, index(rows, source.device))
+        if isinstance(positions, range):  # one copy from a GPU to the host
+            out[positions.start : positions.stop].copy_(selected)
+        else:
+            out.index_copy_(0, index(positions, out.device), selected.to(out.device))
         return
     for position, row, length in runs:
         out[position : position + length].copy_(source[row : row + length])
