@@ -21,6 +21,7 @@ from ganherd_benchmarks import cellular_picture, cellular_recipe, cellular_table
 from provenance import commit
 
 Log = Callable[[str], None]
+_ENGINE = ("engine.device=cpu", "engine.threads=1", "engine.name=fused")
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,8 @@ def _row(request: ParallelRequest, grid: int, ranks: int, settings: Sequence[str
     """Start the ranks, and return what they measured; they write it to `path`."""
     asked = {
         "recipe": cellular_recipe.AS_PRINTED,
-        "settings": [*settings, cellular_recipe.grid_setting(grid), "engine.device=cpu", "engine.threads=1"],
+        # The same engine for all: a choice by measurement could differ between one core and ranks.
+        "settings": [*settings, cellular_recipe.grid_setting(grid), *_ENGINE],
         **{name: getattr(request, name) for name in ("iterations", "batches", "repeats")},
     }
     words = [json.dumps(asked), str(path)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def measure(request: ScalingRequest, log: Callable[[str], None]) -> JsonObject |
     log(f"{most} ranks on this machine…")
     with TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
-        words = [json.dumps(asdict(request)), str(path)]
+        words = [json.dumps({**asdict(request), "launched": time.monotonic()}), str(path)]
         launchers.run(launchers.command("torchrun", most, "ganherd_benchmarks.scaling_rank", words))
         return _with_efficiency(json.loads(path.read_text(encoding="utf-8")), request)
 
@@ -105,8 +106,9 @@ def _waits(result: Mapping[str, Any], run_steps: int) -> ab.Waits:
 
     rows, run, request = result["waits"], RunConfig(), result["asked"]
     quiet = [row for row in rows if row["ranks"] <= result["cores"]] or rows[:1]
+    several = [row for row in rows if row["ranks"] > 1]  # a single rank has nothing to gather
     return ab.Waits(
-        record=ab.fit([row["ranks"] for row in rows], [row["record_seconds"] for row in rows]),
+        record=ab.fit([row["ranks"] for row in several], [row["record_seconds"] for row in several]),
         checkpoint=ab.fit([row["checkpoint_bytes"] for row in rows], [row["checkpoint_seconds"] for row in rows]),
         member_bytes=rows[0]["checkpoint_bytes"] // (rows[0]["ranks"] * request["members"]),
         start=result["start_seconds"],

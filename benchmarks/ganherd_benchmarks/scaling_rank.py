@@ -47,11 +47,14 @@ class RankRequest:
     steps: int  # from one exchange to the next
     rounds: int
     device: str
+    launched: float | None = (
+        None  # when the ranks were started, on the clock of `time.monotonic`; None: not by the benchmark
+    )
 
 
 def measure(comm: Communicator, request: RankRequest) -> JsonObject | None:
     """Return rows of scaling, of waits and of messages; None on all ranks but the first. Called by all ranks."""
-    start = scaling_waits.start_seconds(comm)
+    start = scaling_waits.start_seconds(comm, request.launched)
     facts = [
         json.loads(each) for each in comm.all_gather_bytes(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())
     ]

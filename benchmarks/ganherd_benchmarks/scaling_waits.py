@@ -57,9 +57,13 @@ def measure(comm: Communicator, herd: StackedHerd, placement: Placement) -> Json
     return result
 
 
-def start_seconds(comm: Communicator) -> float:
-    """Return the seconds since the processes of the ranks were started, for the slowest rank. Called by all ranks."""
-    return _most(comm, time.monotonic() - process_began())
+def start_seconds(comm: Communicator, launched: float | None) -> float:
+    """Return the seconds until now from the start of the ranks, for the slowest rank. Called by all ranks.
+
+    Args:
+        launched: When they were started, on the clock of `time.monotonic`; None: when each process began.
+    """
+    return _most(comm, time.monotonic() - (process_began() if launched is None else launched))
 
 
 def spread(comm: Communicator, rounds: Sequence[float]) -> float:
