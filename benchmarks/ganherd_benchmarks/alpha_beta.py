@@ -1,4 +1,4 @@
-"""Model exchanges between ranks: a message of b bytes takes α + β·b seconds. Predict 10 to 2,000 ranks."""
+"""Model what ranks wait for: a message of b bytes takes α + β·b seconds, and so on. Predict 10 to 2,000 ranks."""
 
 from __future__ import annotations
 
@@ -57,6 +57,39 @@ class RankWork:
     cell_bytes: int  # of a cell that neighbours fetch: its nets, and statistics of its samples
 
 
+@dataclass(frozen=True)
+class Waits:
+    """What ranks wait for apart from exchanges, fitted to measurements; the shape of the run that has to bear it."""
+
+    record: MessageCost  # seconds by the number of ranks: an all-gather passes from rank to rank
+    checkpoint: MessageCost  # seconds by the bytes of the whole herd: all ranks write to one file system
+    member_bytes: int  # of a checkpoint
+    start: float  # seconds until the slowest process is ready
+    spread: float  # standard deviation of a rank's seconds for `spread_steps` steps
+    spread_steps: int
+    record_every: int
+    checkpoint_every: int
+    run_steps: int
+
+    def of_round(self, ranks: int, members: int, every: int, meets: bool) -> dict[str, float]:
+        """Return the seconds of each kind of wait that fall to one round of `every` steps.
+
+        Ranks wait for the slowest wherever they synchronise: at records, and at exchanges if members meet. The slowest of n
+        ranks is √(2·ln n) standard deviations late, if delays are independent.
+
+        Args:
+            members: The number of members of all ranks.
+        """
+        steps = min(every, self.record_every) if meets else self.record_every  # between two synchronisations
+        late = self.spread * math.sqrt(steps / self.spread_steps) * math.sqrt(2 * math.log(ranks))
+        return {
+            "record": self.record(ranks) * every / self.record_every,
+            "checkpoint": self.checkpoint(self.member_bytes * members) * every / self.checkpoint_every,
+            "start": self.start * every / self.run_steps,
+            "slowest": late * every / steps,
+        }
+
+
 def exchange(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> tuple[float, float]:
     """Return the messages and bytes that a rank receives for each exchange, without the few numbers that all share.
 
@@ -90,19 +123,29 @@ def torus_border(ranks: int, own: int) -> tuple[int, int]:
     return across + down, border(rows * height, columns * width, height, width)
 
 
-def predict(strategy: str, ranks: int, work: RankWork, line: MessageCost) -> dict[str, Any]:
-    """Predict the seconds of one round (steps and exchange), and the efficiency: the share of the steps."""
+def predict(
+    strategy: str, ranks: int, work: RankWork, line: MessageCost, waits: Waits | None = None, every: int = 1
+) -> dict[str, Any]:
+    """Predict the seconds of one round (steps, exchange and waits), and the efficiency: the share of the steps.
+
+    Args:
+        waits: None: exchanges only.
+        every: The steps of a round.
+    """
     messages, bytes_ = exchange(strategy, ranks, work, line)
     shared = math.ceil(math.log2(ranks)) * line.alpha if ranks > 1 and strategy != "independent" else 0.0
     took = line(bytes_, messages) + shared
+    waiting = waits.of_round(ranks, work.members * ranks, every, strategy != "independent") if waits else {}
+    seconds = work.compute + took + sum(waiting.values())
     return {
         "strategy": strategy,
         "ranks": ranks,
         "messages": messages,
         "bytes": bytes_,
         "exchange_seconds": took,
-        "seconds": work.compute + took,
-        "efficiency": work.compute / (work.compute + took),
+        "waits": waiting,
+        "seconds": seconds,
+        "efficiency": work.compute / seconds,
     }
 
 

@@ -28,7 +28,6 @@ REFERENCE = {
 }  # fmt: skip
 REFERENCE_TOTAL = 16.7
 REFERENCE_OF = {"grid": 2, "batches": 600}  # only this is comparable
-IMAGES = 60_000
 
 
 @dataclass(frozen=True)
@@ -176,56 +175,21 @@ def run(
 
 @contextmanager
 def _recipe(request: CellularCostRequest, grid: int, log: Log) -> Iterator[Recipe]:
-    """Yield `mnist-cellular-2x2` with another grid, on MNIST, or on random images of that shape if MNIST is missing."""
-    import numpy as np
-
-    from ganherd.data.readers.named import find
-    from ganherd.features.lipizzaner import FILE
+    """Yield the recipe of an n × n grid, with the nets of the reference implementation."""
     from ganherd.recipe import recipe_file
-    from ganherd.util.paths import data_home
+    from ganherd_benchmarks import cellular_recipe
 
+    engine = {"device": request.device, **({"threads": request.threads} if request.device == "cpu" else {})}
     with TemporaryDirectory() as folder:
-        source, network = "mnist", request.network
-        random = np.random.default_rng(0)
-        if find("mnist") is None:
-            log("MNIST is missing: random images of the same shape and number are used, which cost the same")
-            source = str(Path(folder) / "made.npz")
-            np.savez(source, x=random.integers(0, 256, (IMAGES, 1, 28, 28), np.uint8), y=np.arange(IMAGES) % 10)
-        if network is None and (data_home() / FILE).is_file():
-            network = "lipizzaner-mnist"
-        elif network is None:
-            log("the small classifier of the papers is missing: random weights are used, which cost the same")
-            network = str(Path(folder) / FILE)
-            _write_net(Path(network))
-        engine = {"device": request.device, **({"threads": request.threads} if request.device == "cpu" else {})}
         yield recipe_file.load(
-            "mnist-cellular-2x2",
+            cellular_recipe.AS_CODED,
             [
-                f"data.source={source}",
-                f"strategy.cellular.grid=[{grid}, {grid}]",
-                f"strategy.cellular.mixing.network={network}",
-                "strategy.cellular.mutation.learning_rate=reference",  # like the reference
-                "strategy.cellular.mixing.keep=last",
+                *cellular_recipe.settings(Path(folder), log, request.network),
+                cellular_recipe.grid_setting(grid),
                 f"train.precision={request.precision}",
                 *(f"engine.{key}={value}" for key, value in engine.items()),
-                # random images have no held-out part
-                *(["data.holdout=0"] if source != "mnist" else []),
             ],
         )
-
-
-def _write_net(path: Path) -> None:
-    """Write random weights for the network of the papers."""
-    import numpy as np
-    import torch
-
-    from ganherd.features.lipizzaner import LipizzanerNet
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        net = LipizzanerNet()
-    arrays: JsonObject = {name: value.detach().numpy() for name, value in net.named_parameters()}
-    np.savez(path, **arrays)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

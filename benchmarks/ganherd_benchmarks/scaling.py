@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,12 +12,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from ganherd.bench import cases
-from ganherd.bench.checkout import process_environment
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
 from ganherd_benchmarks import alpha_beta as ab
-from ganherd_benchmarks import scaling_picture
+from ganherd_benchmarks import launchers, scaling_picture
 
 Row = JsonObject
 _HEAD = ("scaling", "strategy", "ranks", "members", "steps, ms", "exchange, ms", "received", "efficiency")
@@ -57,24 +55,11 @@ def measure(request: ScalingRequest, log: Callable[[str], None]) -> JsonObject |
         return result and _with_efficiency(result, request)
     most = max(request.ranks)
     log(f"{most} ranks on this machine…")
-    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(most)]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "found.json"
-        words = ["-m", "ganherd_benchmarks.scaling_rank", json.dumps(asdict(request)), str(path)]
-        done = subprocess.run([*launch, *words], capture_output=True, text=True, env=process_environment())
-        if done.returncode or not path.exists():
-            raise UserError(f"the ranks failed: {_reason(done.stderr)}")
+        words = [json.dumps({**asdict(request), "launched": time.monotonic()}), str(path)]
+        launchers.run(launchers.command("torchrun", most, "ganherd_benchmarks.scaling_rank", words))
         return _with_efficiency(json.loads(path.read_text(encoding="utf-8")), request)
-
-
-def _reason(said: str) -> str:
-    """Return the most informative line of an error.
-
-    >>> _reason("Traceback\\n  File x\\nRuntimeError: no memory\\nroot cause")
-    'RuntimeError: no memory'
-    """
-    lines = [line.strip() for line in said.splitlines() if line.strip()]
-    return next((line for line in lines if "Error: " in line), lines[-1] if lines else "no message")
 
 
 def _with_efficiency(result: Mapping[str, Any], request: ScalingRequest) -> JsonObject:
@@ -90,24 +75,63 @@ def _with_efficiency(result: Mapping[str, Any], request: ScalingRequest) -> Json
     return {**result, "asked": asdict(request)}
 
 
-def model(result: Mapping[str, Any], every: int | None = None) -> JsonObject:
-    """Fit a line to the messages, and predict larger jobs.
+def model(result: Mapping[str, Any], every: int | None = None, run_steps: int = 20_000) -> JsonObject:
+    """Fit lines to messages, records and checkpoints, and predict larger jobs.
 
     Args:
         every: Steps between exchanges; default: as measured.
+        run_steps: Steps of the run that has to bear the start. Records and checkpoints are as frequent as by default.
     """
     if not result["messages"]:
         raise UserError("a model of exchanges needs at least two ranks: give --ranks 1,2.")
     line = ab.fit(*zip(*((row["bytes"], row["seconds"]) for row in result["messages"]), strict=True))
+    waits = _waits(result, run_steps)
     weak = [row for row in result["rows"] if row["kind"] == "weak"]
     first = min(row["ranks"] for row in weak)
     sizes = {row["strategy"]: row["member_bytes"] for row in weak}
     steps = result["asked"]["steps"]
-    compute = next(row["compute_seconds"] for row in weak if row["ranks"] == first) * (every or steps) / steps
+    every = every or steps
+    compute = next(row["compute_seconds"] for row in weak if row["ranks"] == first) * every / steps
     work = ab.RankWork(result["asked"]["members"], compute, sizes["gap"], sizes["cellular"])
-    rows = [ab.predict(name, ranks, work, line) for name in ab.STRATEGIES for ranks in (1, 2, 4, *ab.RANKS)]
-    facts = {"alpha": line.alpha, "beta": line.beta, "every": every or steps, "compute_seconds": compute}
-    return {**facts, "rows": rows, "paper": ab.paper()}
+    rows = [
+        ab.predict(name, ranks, work, line, waits, every) for name in ab.STRATEGIES for ranks in (1, 2, 4, *ab.RANKS)
+    ]
+    facts = {"alpha": line.alpha, "beta": line.beta, "every": every, "compute_seconds": compute, "waits": asdict(waits)}
+    return {**facts, "rows": rows, "measured": _measured(result, waits, compute, every), "paper": ab.paper()}
+
+
+def _waits(result: Mapping[str, Any], run_steps: int) -> ab.Waits:
+    """Fit what ranks wait for to the measured rows; unequal steps to jobs in which every rank has a core."""
+    from ganherd.recipe.sections.run_config import RunConfig
+
+    rows, run, request = result["waits"], RunConfig(), result["asked"]
+    quiet = [row for row in rows if row["ranks"] <= result["cores"]] or rows[:1]
+    several = [row for row in rows if row["ranks"] > 1]  # a single rank has nothing to gather
+    return ab.Waits(
+        record=ab.fit([row["ranks"] for row in several], [row["record_seconds"] for row in several]),
+        checkpoint=ab.fit([row["checkpoint_bytes"] for row in rows], [row["checkpoint_seconds"] for row in rows]),
+        member_bytes=rows[0]["checkpoint_bytes"] // (rows[0]["ranks"] * request["members"]),
+        start=result["start_seconds"],
+        spread=max(row["spread_seconds"] for row in quiet),
+        spread_steps=request["steps"],
+        record_every=run.record_every,
+        checkpoint_every=run.checkpoint_every,
+        run_steps=run_steps,
+    )
+
+
+def _measured(result: Mapping[str, Any], waits: ab.Waits, compute: float, every: int) -> list[Row]:
+    """Return the efficiency with the measured exchange and waits, of jobs in which every rank has a core."""
+    each = {row["ranks"]: row for row in result["waits"]}
+    points = []
+    for row in result["rows"]:
+        if row["kind"] != "weak" or not 1 < row["ranks"] <= row["cores"]:
+            continue
+        own = each[row["ranks"]]
+        shares = own["record_seconds"] / waits.record_every + own["checkpoint_seconds"] / waits.checkpoint_every
+        seconds = compute + row["exchange_seconds"] + every * (shares + waits.start / waits.run_steps)
+        points.append({"strategy": row["strategy"], "ranks": row["ranks"], "efficiency": compute / seconds})
+    return points
 
 
 def table(result: Mapping[str, Any]) -> str:
@@ -139,7 +163,8 @@ def _model_lines(fitted: Mapping[str, Any]) -> list[str]:
     lines = [
         f"a message: {1e6 * fitted['alpha']:.0f} µs + {1e9 * fitted['beta']:.3f} ns a byte; the {fitted['every']} steps between "
         f"exchanges: {1e3 * fitted['compute_seconds']:,.0f} ms",
-        "weak-scaling efficiency, by the model:",
+        _waits_line(fitted["waits"]),
+        "weak-scaling efficiency, by the model: the share of a run that is steps",
     ]
     rows = [["ranks", *names]]
     for ranks in sorted({row["ranks"] for row in fitted["rows"]}):
@@ -149,6 +174,16 @@ def _model_lines(fitted: Mapping[str, Any]) -> list[str]:
         f"{row['ranks']} cells {row['minutes']:.1f} min ({_percent(row['efficiency'])})" for row in fitted["paper"]
     )
     return [*lines, f"the cellular paper, Table III, an all-gather: {paper}"]
+
+
+def _waits_line(waits: Mapping[str, Any]) -> str:
+    record, saved = waits["record"], waits["checkpoint"]
+    return (
+        f"a record every {waits['record_every']} steps: {1e3 * record['alpha']:.2f} ms + {1e3 * record['beta']:.3f} ms a rank; a "
+        f"checkpoint every {waits['checkpoint_every']}: {1e3 * saved['alpha']:.0f} ms + {1e9 * saved['beta']:.2f} ms a MB of the "
+        f"herd; the start: {waits['start']:.1f} s of a run of {waits['run_steps']:,} steps; {waits['spread_steps']} steps of a "
+        f"rank vary by ± {1e3 * waits['spread']:.1f} ms"
+    )
 
 
 def _percent(share: float | None) -> str:

@@ -54,15 +54,11 @@ def _measured(axes: Axes, rows: Sequence[Mapping[str, Any]], kind: str) -> None:
 
 def _model(axes: Axes, result: Mapping[str, Any]) -> None:
     model = result["model"]
-    steps = model["compute_seconds"]
     for name, colour in COLOURS.items():
         own = [(row["ranks"], 100 * row["efficiency"]) for row in model["rows"] if row["strategy"] == name]
         axes.plot(*zip(*own, strict=True), color=colour, lw=1.8, label=name)
-        # the measured exchange, if every rank has a core: the model does not include shared cores
-        seen = [row for row in result["rows"] if row["kind"] == "weak" and row["strategy"] == name]
-        seen = [row for row in seen if 1 < row["ranks"] <= row["cores"]]
-        share = [100 * steps / (steps + row["exchange_seconds"]) for row in seen]
-        axes.plot([row["ranks"] for row in seen], share, "o", color=colour, ms=4.5)
+        seen = [row for row in model["measured"] if row["strategy"] == name]
+        axes.plot([row["ranks"] for row in seen], [100 * row["efficiency"] for row in seen], "o", color=colour, ms=4.5)
     paper = model["paper"]
     axes.plot([row["ranks"] for row in paper], [100 * row["efficiency"] for row in paper], color=PAPER, marker="s", ms=4.5,
               lw=1.2, label="cellular paper, Table III")  # fmt: skip

@@ -29,6 +29,7 @@ from ganherd.strategies.gap.gap import swapped_tensors
 from ganherd.training.setup.assemble import assemble
 from ganherd.util import host
 from ganherd.util.files import JsonObject
+from ganherd_benchmarks import scaling_waits
 
 Row = JsonObject
 _MESSAGES = tuple(2**power for power in range(10, 24))  # bytes, up to 8 MiB
@@ -46,10 +47,14 @@ class RankRequest:
     steps: int  # from one exchange to the next
     rounds: int
     device: str
+    launched: float | None = (
+        None  # when the ranks were started, on the clock of `time.monotonic`; None: not by the benchmark
+    )
 
 
 def measure(comm: Communicator, request: RankRequest) -> JsonObject | None:
-    """Return rows of weak and strong scaling and of messages; None on all ranks but the first. Called by all ranks."""
+    """Return rows of scaling, of waits and of messages; None on all ranks but the first. Called by all ranks."""
+    start = scaling_waits.start_seconds(comm, request.launched)
     facts = [
         json.loads(each) for each in comm.all_gather_bytes(json.dumps([comm.hosts[comm.rank], host.cores()]).encode())
     ]
@@ -58,22 +63,26 @@ def measure(comm: Communicator, request: RankRequest) -> JsonObject | None:
         torch.cuda.set_device(comm.local_rank % torch.cuda.device_count())
     torch.set_num_threads(1)
     ranks = [number for number in request.ranks if number <= comm.world_size]
-    rows = []
+    rows: list[Row] = []
+    waits: list[Row] = []
     for kind in ("weak", "strong"):
         for number in ranks:
             part = comm.new_group(range(number))
             if part is not None:
                 members = request.members * (number if kind == "weak" else max(ranks))
-                rows += [{"kind": kind, **row, "cores": cores} for row in _round(part, members, request)]
+                found, wait = _round(part, members, request, with_waits=kind == "weak")
+                rows += [{"kind": kind, **row, "cores": cores} for row in found]
+                waits += wait
             comm.barrier()  # the other ranks wait here, and use no processor time
     messages = _messages(comm)
     if comm.rank != 0:
         return None
-    return {"rows": rows, "messages": messages, "engine": comm.name, "hosts": len(set(comm.hosts)), "cores": cores}
+    job = {"engine": comm.name, "hosts": len(set(comm.hosts)), "cores": cores, "start_seconds": start}
+    return {"rows": rows, "waits": waits, "messages": messages, **job}
 
 
-def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
-    """Measure steps and exchanges of the members on these ranks; the time of the slowest rank counts."""
+def _round(comm: Communicator, members: int, request: RankRequest, with_waits: bool) -> tuple[list[Row], list[Row]]:
+    """Measure steps, exchanges and, if asked, waits of the members on these ranks; the time of the slowest rank counts."""
     grid = near_square(members)
     order, blocks = place(members, comm.world_size), place(members, comm.world_size, grid=grid)
     herd = _herd(len(order.ranks[comm.rank]), request)
@@ -83,6 +92,8 @@ def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
     took: dict[str, list[float]] = {name: [] for name in ("compute", "cpu", *exchanges)}
     bytes_: dict[str, int] = {}
     for turn in range(request.rounds):
+        # Each exchange is first in turn: the first one after the steps finds memory that these have displaced from caches.
+        in_turn = [*exchanges.items()][turn % len(exchanges) :] + [*exchanges.items()][: turn % len(exchanges)]
         comm.barrier()
         began, cpu = time.perf_counter(), time.process_time()
         engine.advance(steps, steps + request.steps, sums)
@@ -90,7 +101,7 @@ def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
         steps += request.steps
         took["compute"].append(time.perf_counter() - began)
         took["cpu"].append(time.process_time() - cpu)
-        for name, (state, placement, wanted) in exchanges.items():
+        for name, (state, placement, wanted) in in_turn:
             comm.barrier()
             before, began = comm.bytes_received, time.perf_counter()
             comm.fetch(state, placement, wanted if name != "gap" else _partners(members, placement, turn))
@@ -100,7 +111,8 @@ def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
     own = {name: median(each) for name, each in took.items()}
     everyone = [json.loads(each) for each in comm.all_gather_bytes(json.dumps([own, bytes_]).encode())]
     slowest = {name: max(times[name] for times, _ in everyone) for name in own}
-    return [
+    spread = scaling_waits.spread(comm, took["compute"])
+    rows = [
         {
             "strategy": name,
             "ranks": comm.world_size,
@@ -114,6 +126,7 @@ def _round(comm: Communicator, members: int, request: RankRequest) -> list[Row]:
         }
         for name in ("independent", *exchanges)
     ]
+    return rows, [{**scaling_waits.measure(comm, herd, order), "spread_seconds": spread}] if with_waits else []
 
 
 def near_square(number: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ import torch
 
 from ganherd.recipe.recipe_file import load
 from ganherd.runs.profile import ROUTINES
-from ganherd_benchmarks import cellular_cost, products
+from ganherd_benchmarks import cellular_cost, cellular_recipe, products
 from ganherd_benchmarks.cellular_cost import REFERENCE, CellularCostRequest
 
 
@@ -21,7 +21,7 @@ def little_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     torch.set_num_threads(1)
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(cellular_cost, "IMAGES", 300)
+    monkeypatch.setattr(cellular_recipe, "IMAGES", 300)
 
 
 def test_reference_sums_to_the_published_total() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,12 @@ def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.Capture
     assert len(found["messages"]) == 14 and found["model"]["alpha"] >= 0 and found["model"]["beta"] >= 0
     assert json.loads((tmp_path / "scaling.json").read_text())["asked"]["case"] == "small"
     assert (tmp_path / "scaling.png").read_bytes().startswith(b"\x89PNG")
+    assert [row["ranks"] for row in found["waits"]] == [1, 2] and found["start_seconds"] > 0
+    assert found["waits"][1]["checkpoint_bytes"] == 2 * found["waits"][0]["checkpoint_bytes"] > 0
+    independent = [row for row in found["model"]["rows"] if row["strategy"] == "independent"]
+    assert all(row["efficiency"] < 1 and row["bytes"] == 0 for row in independent)
+    assert {row["ranks"] for row in found["model"]["measured"]} <= {2}
+    assert not list(Path.cwd().glob(".scaling-*"))
     assert "weak-scaling efficiency, by the model:" in scaling.table(found)
     seldom = scaling.model(found, every=600)  # the same line, and more steps between exchanges
     assert seldom["compute_seconds"] == pytest.approx(600 * found["model"]["compute_seconds"])
@@ -72,6 +79,29 @@ def test_torus_traffic_is_constant_and_all_gather_grows() -> None:
         > efficiency["cellular"]
         > efficiency["cellular, all-gather"]
     )
+
+
+def test_independent_ranks_wait_for_records_checkpoints_and_the_slowest() -> None:
+    waits = ab.Waits(
+        record=ab.MessageCost(0.01, 0.001),
+        checkpoint=ab.MessageCost(0.1, 1e-8),
+        member_bytes=10**6,
+        start=10.0,
+        spread=0.02,
+        spread_steps=20,
+        record_every=50,
+        checkpoint_every=500,
+        run_steps=10_000,
+    )
+    alone, many = (waits.of_round(ranks, 2 * ranks, 20, meets=False) for ranks in (1, 100))
+    assert alone == pytest.approx({"record": 0.011 * 0.4, "checkpoint": 0.12 / 25, "start": 0.02, "slowest": 0.0})
+    assert many["record"] == pytest.approx(0.11 * 0.4) and many["checkpoint"] == pytest.approx(2.1 / 25)
+    # between two records 50 steps, whose deviation grows with their square root
+    assert many["slowest"] == pytest.approx(0.02 * (50 / 20) ** 0.5 * (2 * math.log(100)) ** 0.5 * 0.4)
+    assert waits.of_round(100, 200, 20, meets=True)["slowest"] > many["slowest"]  # they synchronise more often
+    work, line = ab.RankWork(2, 1.0, 1, 1), ab.MessageCost(0, 0)
+    row = ab.predict("independent", 100, work, line, waits, 20)
+    assert row["efficiency"] == pytest.approx(1 / (1 + sum(many.values()))) and row["waits"] == many
 
 
 def test_swap_moves_at_most_one_discriminator_per_member() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ganherd.comm import row_messages
 from ganherd.comm.row_messages import Layout, routes
 
 HOST = torch.device("cpu")
@@ -41,3 +43,22 @@ def test_peers_that_want_the_same_members_share_one_message() -> None:
     state = of(0)
     sent = Layout.of(state).pack_all(state, {1: [0, 1], 2: [0, 1], 3: [0]}, HOST)
     assert sent[1].data_ptr() == sent[2].data_ptr() != sent[3].data_ptr()
+
+
+@pytest.mark.parametrize(("most_runs", "huge"), [(0, 2**22), (8, 1)])
+def test_results_do_not_depend_on_how_rows_are_copied(
+    most_runs: int, huge: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through an index or run by run, in memory of torch or in huge pages."""
+    monkeypatch.setattr(row_messages, "_MOST_RUNS", most_runs)
+    monkeypatch.setattr(row_messages, "_HUGE", huge)
+    wanted = [[6, 0, 3, 1, 1], [2, 5, 4], [0, 3, 6]]
+    ways = [routes(HOME, wanted, rank) for rank in range(3)]
+    layout = Layout.of(of(0))
+    sent = [layout.pack_all(of(rank), ways[rank].send, HOST) for rank in range(3)]
+    for rank, way in enumerate(ways):
+        members = layout.assemble(
+            layout.copy_local(of(rank), way), way, {peer: sent[peer][rank] for peer in way.receive}
+        )
+        assert members["set.lr"].tolist() == wanted[rank] and members["g.params"].is_contiguous()
+        assert members["d.params"].tolist() == [[-float(member)] * 2 for member in wanted[rank]]

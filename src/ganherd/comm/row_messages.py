@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import mmap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
     from ganherd.herd.state import State
 
 Messages = Mapping[int, Tensor]  # for each peer one message, uint8 [bytes]
+_MOST_RUNS = 8  # of consecutive rows that are copied one by one; more are copied through an index
+_HUGE = 2**22  # bytes from which memory lies in huge pages
 
 
 @dataclass(frozen=True)
@@ -102,13 +106,13 @@ class Layout:
 
     def empty(self, rows: int, device: torch.device) -> Tensor:
         """Return an uninitialised message for this many members."""
-        return torch.empty(rows * self.width, dtype=torch.uint8, device=device)
+        return _empty((rows * self.width,), torch.uint8, device)
 
     def pack(self, state: State, rows: Sequence[int], device: torch.device) -> Tensor:
         """Return these rows of this rank's members as one message, uint8 [bytes]."""
         message = self.empty(len(rows), device)
         for each, view in zip(self.slices, self._views(message, len(rows)), strict=True):
-            view.copy_(_select(state[each.name].detach(), rows))
+            _copy_rows(view, range(len(rows)), state[each.name].detach(), rows)
         return message
 
     def pack_all(self, state: State, send: Mapping[int, Sequence[int]], device: torch.device) -> dict[int, Tensor]:
@@ -117,22 +121,21 @@ class Layout:
         return {peer: packed[tuple(rows)] for peer, rows in send.items()}
 
     def copy_local(self, state: State, routes: Routes) -> State:
-        """Return copies of the wanted members that live on this rank; names in the order of `state`."""
-        _, rows = routes.places.get(routes.rank, ([], []))
-        return {name: _select(value.detach(), rows) for name, value in state.items()}
+        """Return tensors for all wanted members, names in the order of `state`, with those of this rank copied into them."""
+        positions, rows = routes.places.get(routes.rank, ([], []))
+        out = {
+            name: _empty((routes.count, *value.shape[1:]), value.dtype, value.device) for name, value in state.items()
+        }
+        for name, value in state.items():
+            _copy_rows(out[name], positions, value.detach(), rows)
+        return out
 
-    def assemble(self, local: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
-        """Return all wanted members: local copies, and rows from the messages of other ranks."""
-        local_positions, _ = routes.places.get(routes.rank, ([], []))
-        if len(local_positions) == routes.count:
-            return local
-        out = {name: value.new_empty(routes.count, *value.shape[1:]) for name, value in local.items()}
-        for name, value in local.items():
-            _write(out[name], local_positions, value)
+    def assemble(self, out: State, routes: Routes, messages: Mapping[int, Tensor]) -> State:
+        """Copy the rows of other ranks from their messages into the result of `copy_local`, and return it."""
         for peer, message in messages.items():
             positions, rows = routes.places[peer]
             for each, view in zip(self.slices, self._views(message, len(routes.receive[peer])), strict=True):
-                _write(out[each.name], positions, _select(view, rows))
+                _copy_rows(out[each.name], positions, view, rows)
         return out
 
     def _views(self, message: Tensor, rows: int) -> list[Tensor]:
@@ -141,14 +144,48 @@ class Layout:
         return [piece.view(each.dtype).view(rows, *each.shape) for piece, each in zip(pieces, self.slices, strict=True)]
 
 
-def _write(out: Tensor, positions: Sequence[int], values: Tensor) -> None:
-    """Write values [n, …] to these rows of `out`."""
-    out.index_copy_(0, index(positions, out.device), values.to(out.device))
+def _copy_rows(out: Tensor, positions: Sequence[int], source: Tensor, rows: Sequence[int]) -> None:
+    """Copy rows of `source` to positions of `out`. A run of consecutive rows is one copy, without a temporary tensor."""
+    runs = _runs(positions, rows)
+    if len(runs) > _MOST_RUNS or source.device != out.device:
+        selected = source.index_select(0, index(rows, source.device))
+        if isinstance(positions, range):  # one copy from a GPU to the host
+            out[positions.start : positions.stop].copy_(selected)
+        else:
+            out.index_copy_(0, index(positions, out.device), selected.to(out.device))
+        return
+    for position, row, length in runs:
+        out[position : position + length].copy_(source[row : row + length])
 
 
-def _select(value: Tensor, rows: Sequence[int]) -> Tensor:
-    """Return a copy of these rows."""
-    return value.index_select(0, index(rows, value.device))
+def _runs(positions: Sequence[int], rows: Sequence[int]) -> list[tuple[int, int, int]]:
+    """Return (first position, first row, length) of the runs that are consecutive in both.
+
+    >>> _runs([0, 1, 4], [2, 3, 4])
+    [(0, 2, 2), (4, 4, 1)]
+    """
+    runs: list[tuple[int, int, int]] = []
+    for position, row in zip(positions, rows, strict=True):
+        first, first_row, length = runs[-1] if runs else (-1, -1, 0)
+        if runs and (position, row) == (first + length, first_row + length):
+            runs[-1] = first, first_row, length + 1
+        else:
+            runs.append((position, row, 1))
+    return runs
+
+
+def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return an uninitialised tensor; a large one on the host lies in huge pages if the system has them.
+
+    Memory of an exchange is new each time, and a page fault for every 4 KiB of it would take longer than the copy into it.
+    """
+    num_bytes = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu" or num_bytes < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return torch.empty(shape, dtype=dtype, device=device)
+    block = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # This kernel has no huge pages.
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(block, dtype=dtype).view(shape)  # The tensor holds the block.
 
 
 def index(rows: Sequence[int], device: torch.device) -> Tensor:

@@ -116,45 +116,74 @@ def bench_start(
     print_result(as_json, {"rows": rows}, start.table(rows) + named_files({"rows": output} if output else {}))
 
 
-@bench_app.command("cellular", epilog=examples("ganherd bench cellular --grid-sizes 1-4"))
+@bench_app.command(
+    "cellular", epilog=examples("ganherd bench cellular --grid-sizes 1-4", "ganherd bench cellular --ranks 1,5,10,17")
+)
 def bench_cellular(
     grid_sizes: Annotated[
         str | None,
         typer.Option(help="Measure an iteration of n × n grids instead, e.g. 1,2,4,8 or 1-12."),
     ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure grids on one core and on ranks instead, e.g. 1,5,10,17 for 2 × 2, 3 × 3 and 4 × 4 with one cell a rank."
+        ),
+    ] = None,
+    grids: Annotated[
+        str | None,
+        typer.Option(help="With --ranks: numbers of rows of the grids, e.g. 2,3,4. Default: by the numbers of ranks."),
+    ] = None,
     iterations: Annotated[int, typer.Option(min=1, help="Number of iterations to measure.")] = 2,
     batches: Annotated[int, typer.Option(min=1, help="Batches of 100 images in an iteration.")] = 600,
+    repeats: Annotated[int, typer.Option(min=1, help="With --ranks: number of times to measure the iterations.")] = 3,
+    launcher: Annotated[str, typer.Option(help="With --ranks: what starts them, mpiexec or torchrun.")] = "mpiexec",
+    oversubscribe: Annotated[
+        bool, typer.Option("--oversubscribe", help="With --ranks: measure and mark more ranks than cores, too.")
+    ] = False,
     network: Annotated[
         str | None,
         typer.Option(help="Network that scores the mixtures. Default: the small classifier of the cellular papers."),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="Device for --grid-sizes: auto, cpu or cuda. Otherwise one CPU thread is measured.")
+        str, typer.Option(help="Device for --grid-sizes: auto, cpu or cuda. Otherwise CPU threads are measured.")
     ] = "auto",
-    precision: Annotated[str, typer.Option(help="Precision: float32, tf32 or bf16.")] = "float32",
+    precision: Annotated[str, typer.Option(help="Precision: float32, tf32 or bf16. --ranks has float32.")] = "float32",
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--save", help="With --grid-sizes: file of the rows (.json) and of a plot (.png)."),
+        typer.Option("-o", "--save", help="With --grid-sizes or --ranks: file of rows (.json) and of a plot (.png)."),
     ] = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Measure the CPU seconds of a cellular iteration by routine, and compare them with the reference implementation.
 
-    Needs a checkout of ganherd's repository.
+    With --ranks, make Tables III and IV and Figure 4 of the cellular paper: grids on one core and on ranks. Needs a checkout of
+    ganherd's repository.
     """
     from ganherd.bench.checkout import benchmark_module
 
-    if grid_sizes is None and output is not None:
-        raise UserError("-o writes the plot of --grid-sizes: give --grid-sizes as well, or redirect the output.")
-    grids = None if grid_sizes is None else numbers("--grid-sizes", grid_sizes, "1,2,4,8 or 1-12")
+    if grid_sizes is not None and ranks is not None:
+        raise UserError("--grid-sizes and --ranks are two benchmarks: give one of them.")
+    if grid_sizes is None and ranks is None and output is not None:
+        raise UserError("-o writes the plot of --grid-sizes or --ranks: give one of them, or redirect the output.")
+    if ranks is not None:
+        counts = numbers("--ranks", ranks, "1,5,10,17")
+        sides = None if grids is None else numbers("--grids", grids, "2,3,4")
+        parallel = benchmark_module("cellular_parallel", "`ganherd bench cellular`")
+        wanted = parallel.ParallelRequest(counts, sides, iterations, batches, repeats, launcher, network, oversubscribe)
+        result = parallel.measure(wanted, log_unless(quiet), output)
+        tables = benchmark_module("cellular_tables", "`ganherd bench cellular`")
+        print_result(as_json, result, tables.text(result) + _rows_and_picture(output))
+        return
+    sizes = None if grid_sizes is None else numbers("--grid-sizes", grid_sizes, "1,2,4,8 or 1-12")
     cellular_cost = benchmark_module("cellular_cost", "`ganherd bench cellular`")
     request = cellular_cost.CellularCostRequest(2, iterations, batches, network, device, precision)
-    if grids is None:
+    if sizes is None:
         rows = cellular_cost.measure(request, log_unless(quiet))
         text = cellular_cost.table(rows)
     else:
-        rows = cellular_cost.sizes(request, grids, log_unless(quiet), output)
+        rows = cellular_cost.sizes(request, sizes, log_unless(quiet), output)
         text = cellular_cost.sizes_table(rows) + _rows_and_picture(output)
     print_result(as_json, {"rows": rows}, text)
 
@@ -172,11 +201,16 @@ def bench_scaling(
     rounds: Annotated[int, typer.Option(min=1, help="Rounds of steps and an exchange to measure.")] = 5,
     with_model: Annotated[
         bool,
-        typer.Option("--model", help="Fit a model to the messages, and predict the efficiency of 10 to 2,000 ranks."),
+        typer.Option(
+            "--model", help="Fit a model to messages and waits, and predict the efficiency of 10 to 2,000 ranks."
+        ),
     ] = False,
     every: Annotated[
         int | None, typer.Option(min=1, help="Steps from one exchange to the next in the model. Default: --steps.")
     ] = None,
+    run_steps: Annotated[
+        int, typer.Option(min=1, help="Steps of a whole run in the model, over which the start is spread.")
+    ] = 20_000,
     alone: Annotated[
         int,
         typer.Option(min=0, help="Compare this many ranks of a per-class herd with as many unrelated runs instead."),
@@ -204,7 +238,7 @@ def bench_scaling(
     if result is None:  # another rank of the job prints the result
         return
     if with_model:
-        result["model"] = scaling.model(result, every)
+        result["model"] = scaling.model(result, every, run_steps)
     if output is not None:
         scaling.save(result, output)
     print_result(as_json, result, scaling.table(result) + _rows_and_picture(output))
