@@ -342,7 +342,7 @@ def test_settings_of_plugins_are_checked_by_their_models(plugins: None) -> None:
     assert message == "recipe: train.augment.most must be a number of at least 0 and at most 1, not 'x'"
     assert refused(train={"augment": ["shad"]}).endswith("cutout, flip, shade); did you mean 'shade'?")
     message = refused(loss={"name": "squared", "settings": {"margin": 1}})
-    assert message == "recipe: the loss squared has no settings: leave loss.settings out"
+    assert message == "recipe: the loss squared has no settings: leave them out"
     assert "the data source stripes has no settings" in refused(data={"source": "stripes", "settings": {"a": 1}})
 
 
