@@ -143,6 +143,13 @@ def test_answer_comes_first_and_details_need_verbose(cli, two) -> None:
     assert "paired by seed" in details and "device s" in details
 
 
+def test_metrics_that_recipes_name_are_compared(cli, two) -> None:
+    more = ("--set", "run.metrics=[memorisation]", "--network", "pixels", "-n", 40)
+    answer = cli("compare", *two, "--budget", "2steps", "--seeds", 1, *more, "--json", "-q")
+    entries = json.loads(answer.out)["bases"]["budget"]["entries"]
+    assert all({"diversity", "memorisation"} <= set(row["scores"]) for row in entries.values())
+
+
 def test_points_are_not_called_images(cli) -> None:
     few = ("--set", "data.points=60", "--metrics", "modes", "-n", 50)
     answer = cli("compare", "r15-gan", "r15-apart4", "--budget", "2steps", "--seeds", 1, *few)
