@@ -115,7 +115,7 @@ def test_lists_name_plugins_without_importing_them(cli: Cli, installed: None) ->
             "run.metrics=[{name: edges, distance: 0}]",
             "run.metrics.distance must be a whole number of at least 1, not 0",
         ),
-        ("run.metrics=[{name: fid, distance: 2}]", "the metric fid has no settings: leave run.metrics out"),
+        ("run.metrics=[{name: fid, distance: 2}]", "the metric fid has no settings: leave them out"),
         ("strategy.ring.evry=2steps", "unknown key 'strategy.ring.evry'; did you mean 'strategy.ring.every'?"),
     ],
 )

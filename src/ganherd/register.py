@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+from ganherd.util.errors import UserError
 from ganherd.util.registry import (
     AUGMENTATIONS,
     DATA_SOURCES,
@@ -151,7 +152,10 @@ def net(
         settings: The model of its settings.
         about: One line about it. Default: the first line of its docstring.
     """
-    return (GENERATORS if role == "generator" else DISCRIMINATORS).register(name, settings=settings, about=about)
+    registries = {"generator": GENERATORS, "discriminator": DISCRIMINATORS}
+    if role not in registries:
+        raise UserError(f"the net {name} has the role {role!r}: use generator or discriminator.")
+    return registries[role].register(name, settings=settings, about=about)
 
 
 def augmentation(

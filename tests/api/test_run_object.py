@@ -12,12 +12,13 @@ import recipes
 import run_files
 import tiny_runs
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import ganherd
-from ganherd import UserError
+from ganherd import UserError, register
 from ganherd.runs import checkpoint
 from ganherd.training.setup.assemble import assemble
+from ganherd.util.registry import LOSSES
 
 
 def nets(width: int = 5) -> tuple[Any, Any]:
@@ -236,3 +237,26 @@ def test_samples_draw_and_save_themselves(tmp_path: Path, monkeypatch: pytest.Mo
     with np.load(samples.save(tmp_path / "out.npz")) as arrays:
         assert np.array_equal(arrays["x"], samples.x)
     assert len(list(samples.save(tmp_path / "images").rglob("*.png"))) == 9
+
+
+@pytest.mark.usefixtures("brief")
+def test_samples_need_no_plugin_that_only_the_training_needs(tmp_path: Path) -> None:
+    """A loss that a script registered is unknown in another process; the run is read and sampled there nevertheless."""
+
+    class Simple:
+        def d(self, real: Tensor, fake: Tensor) -> Tensor:
+            return (fake - real).mean(-1)
+
+        def g(self, fake: Tensor) -> Tensor:
+            return -fake.mean(-1)
+
+    register.loss("simple")(Simple)
+    try:
+        ganherd.train("digits-wcgan", budget=2, loss={"name": "simple"}, run=tmp_path / "run", quiet=True)
+    finally:
+        LOSSES.unregister("simple")
+    for trust_code in (False, True):
+        run = ganherd.Run(tmp_path / "run", trust_code=trust_code)
+        assert run.recipe.loss.name == "simple" and len(run.sample(2).x) == 2
+        with pytest.raises(UserError, match="'simple' was registered by a script"):
+            run.resume("+2steps", quiet=True)

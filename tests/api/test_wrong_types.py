@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import ganherd
 from ganherd import UserError
+from ganherd.data import prepare_dataset
 from ganherd.nets.mlp import SmallDiscriminator, SmallGenerator
 from ganherd.util import meter
 
@@ -28,6 +30,10 @@ IMAGES = np.random.default_rng(0).random((30, 8, 8), dtype=np.float32)
         ({"seed": "a"}, "seed must be a whole number, not 'a'"),
         ({"replica": 1.5}, "replica must be a whole number, not 1.5"),
         ({"label": [1]}, r"the mixture has no label \[1\]"),
+        ({"label": 2.5}, "the mixture has no label 2.5"),
+        ({"member": 99}, "there is no member 99"),
+        ({"member": "a"}, "member must be a whole number, not 'a'"),
+        ({"member": 1, "label": "2"}, "member 1 generates 'one' only"),
         ({"truncation": "x"}, "truncation must be a number, not 'x'"),
         ({"device": "gpu"}, "device must be cpu, cuda or one GPU, such as cuda:1, not 'gpu'"),
         ({"device": 3.5}, "device must be cpu, cuda or one GPU, such as cuda:1, not 3.5"),
@@ -37,6 +43,27 @@ IMAGES = np.random.default_rng(0).random((30, 8, 8), dtype=np.float32)
 def test_sampling(run: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError, match=sentence):
         ganherd.open(run).sample(**settings)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda run: run.score(["fid"], samples=0), "samples must be a whole number of at least 1, not 0"),
+        (lambda run: run.score([3]), "named by text"),
+        (lambda run: run.metrics(0), "most must be a whole number of at least 1, not 0"),
+        (lambda run: run.metrics("a"), "most must be a whole number of at least 1, not 'a'"),
+        (lambda run: ganherd.Run(3), "the run is a int: give a path"),
+        (lambda run: ganherd.train(run=3, budget=2, quiet=True), "the run is a int: give a path"),
+    ],
+)
+def test_a_run(run: Path, call: Callable[[ganherd.Run], Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        call(ganherd.Run(run))
+
+
+def test_one_member_is_sampled_by_its_number(run: Path) -> None:
+    samples = ganherd.open(run).sample(5, member=1)
+    assert set(samples.member.tolist()) == {1} == set(samples.y.tolist())
 
 
 @pytest.mark.parametrize("target", [None, 5, ""])
@@ -66,6 +93,26 @@ def test_a_herd(settings: dict[str, Any], sentence: str) -> None:
         ganherd.Herd(SmallGenerator, SmallDiscriminator, **{"members": 2, "shape": (1, 8, 8), **settings})
 
 
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda herd: herd.generator("a"), "member must be a whole number, not 'a'"),
+        (lambda herd: herd.save(None), "is a NoneType: give a path"),
+        (lambda herd: herd.save("no/such/folder/herd.safetensors"), "cannot be written: No such file"),
+        (lambda herd: herd.load(None), "is a NoneType: give a path"),
+        (lambda herd: herd.set_weights(), "give the weights of a generator or of a discriminator"),
+        (lambda herd: herd.set_weights(generator="g.pt"), r"weights are a str: give those that state_dict\(\)"),
+        (lambda herd: herd.set_weights(herd.generator(0)), r"give those that state_dict\(\)"),
+    ],
+)
+def test_the_state_of_a_herd(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Callable[[ganherd.Herd], Any], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=sentence):
+        call(ganherd.Herd(SmallGenerator, SmallDiscriminator, members=2, shape=(1, 8, 8)))
+
+
 @pytest.mark.parametrize("batch", [None, "x", [None], {"a": 1}])
 def test_a_batch(batch: Any) -> None:
     herd = ganherd.Herd(SmallGenerator, SmallDiscriminator, members=2, shape=(1, 8, 8))
@@ -85,6 +132,60 @@ def test_a_batch(batch: Any) -> None:
 def test_labels(tmp_path: Path, labels: Any, sentence: str) -> None:
     with pytest.raises(UserError, match=f"{sentence}.*or leave y out"):
         ganherd.train(data=(IMAGES, labels), budget=2, quiet=True, run=tmp_path / "run", finishers=())
+
+
+class Endless:
+    def __getitem__(self, number: int) -> np.ndarray:
+        return IMAGES[0]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [
+        ({"x": IMAGES, "y": [0] * 30}, r"give \(x, y\)"),
+        ([IMAGES[0], IMAGES[0, :4]], "bring all to one size"),
+        (np.ma.masked_array(IMAGES, IMAGES > 0.9), "masked values: fill them in"),
+        (Endless(), "Endless is not a data set of items: give it __getitem__ and __len__"),
+        (DataLoader(TensorDataset(torch.from_numpy(IMAGES))), "give its data set, loader.dataset"),
+    ],
+)
+def test_data(tmp_path: Path, data: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        ganherd.train(data=data, budget=2, quiet=True, run=tmp_path / "run", finishers=())
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"size": 0}, "size must be a whole number of at least 1, not 0"),
+        ({"size": "a"}, "size must be a whole number of at least 1, not 'a'"),
+        ({"dataset": 3}, "int is not a data set of items"),
+        ({"out": None}, "is a NoneType: give a path"),
+    ],
+)
+def test_preparing_a_data_set(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        prepare_dataset(**{"dataset": IMAGES, "out": tmp_path / "shards", **settings})
+
+
+def test_tensors_and_devices_of_torch_are_accepted(tmp_path: Path) -> None:
+    x = torch.from_numpy(IMAGES).bfloat16()
+    run = ganherd.train(
+        data=x,
+        device=torch.device("cpu"),
+        budget=2,
+        quiet=True,
+        run=tmp_path / "run",
+        finishers=(),  # type: ignore[arg-type]
+    )
+    assert run.sample(2).x.shape == (2, 1, 8, 8)
+
+
+def test_names_of_classes_may_have_line_breaks(tmp_path: Path) -> None:
+    y = ["two\nlines", "tab\t"] * 15
+    run = ganherd.train(data=(IMAGES, y), budget=2, quiet=True, run=tmp_path / "run", finishers=())
+    samples = run.sample(4, label="two\nlines")
+    assert samples.save(tmp_path / "grid.png").is_file() and set(samples.y.tolist()) == {1}
 
 
 class Slow(Dataset[tuple[torch.Tensor, int]]):

@@ -24,13 +24,13 @@ def times(folder: str | Path) -> dict[str, int]:
 
 
 def test_equal_steps_and_equal_images(cli, two) -> None:
-    found = compared(cli, *two, "--budget", "4steps", "--seeds", 2)
-    folder = Path(found["compare"])
-    assert folder == Path("comparisons/a-vs-b") and found["state"] == "finished"
+    comparison = compared(cli, *two, "--budget", "4steps", "--seeds", 2)
+    folder = Path(comparison["compare"])
+    assert folder == Path("comparisons/a-vs-b") and comparison["state"] == "finished"
     assert {k: v for k, v in json.loads((folder / "compare.json").read_text()).items()} == {
-        k: v for k, v in found.items() if k != "compare"
+        k: v for k, v in comparison.items() if k != "compare"
     }
-    budget, images = (found["bases"][basis]["entries"] for basis in ("budget", "images"))
+    budget, images = (comparison["bases"][basis]["entries"] for basis in ("budget", "images"))
     assert [row["steps"] for row in budget.values()] == [4, 4]
     assert [row["images"] for row in budget.values()] == [4 * 8 * 3, 2 * 4 * 8 * 3]  # steps × batch × members
     assert [row["images"] for row in images.values()] == [96, 96]
@@ -40,7 +40,7 @@ def test_equal_steps_and_equal_images(cli, two) -> None:
         assert row["parameters"] == 3 * (row["generator_parameters"][0] + row["discriminator_parameters"])
         assert 0 < row["device_seconds"] < row["wall_seconds"]
         assert [len(row["scores"][name]["per_seed"]) for name in ("diversity", "kid")] == [2, 2]
-    apart = found["bases"]["budget"]["differences"]["b"]["diversity"]
+    apart = comparison["bases"]["budget"]["differences"]["b"]["diversity"]
     pairs = [budget[name]["scores"]["diversity"]["per_seed"] for name in "ab"]
     assert apart["per_seed"] == pytest.approx(np.subtract(pairs[1], pairs[0]))
     assert apart["value"] == pytest.approx(np.mean(apart["per_seed"]))
@@ -54,12 +54,12 @@ def test_equal_steps_and_equal_images(cli, two) -> None:
 
 
 def test_run_at_equal_images_equals_the_longer_run_there(cli, two) -> None:
-    found = compared(cli, *two, "--budget", "4steps", "--seeds", 1, "-o", "out")
-    assert found["bases"]["images"]["entries"]["b"]["steps"] == 2
+    comparison = compared(cli, *two, "--budget", "4steps", "--seeds", 1, "-o", "out")
+    assert comparison["bases"]["images"]["entries"]["b"]["steps"] == 2
     alone = ganherd.train("b.yaml", ["train.budget=2steps"], run="alone", quiet=True)
     ours, theirs = (Path(p) / "mixture" / "generators.safetensors" for p in ("out/images/b", alone.path))
     assert ours.read_bytes() == theirs.read_bytes()
-    apart = found["bases"]["budget"]["differences"]["b"]["diversity"]
+    apart = comparison["bases"]["budget"]["differences"]["b"]["diversity"]
     assert apart["verdict"] == "undecided" and "interval" not in apart  # one seed says nothing of luck
 
 
@@ -69,13 +69,14 @@ def test_images_of_both_phases_count(cli, two, data) -> None:
     Path("one.yaml").write_text(yaml.safe_dump(one))
     herd = {"first": {"recipe": "one.yaml", "share": 0.5}}
     Path("c.yaml").write_text(yaml.safe_dump(tiny_recipe(data, herd=herd, run={"watch": {"every": 0}})))
-    found = compared(cli, "a.yaml", "c.yaml", "b.yaml", "--budget", "8steps", "--seeds", 1)
-    budget, images = (found["bases"][basis]["entries"] for basis in ("budget", "images"))
+    comparison = compared(cli, "a.yaml", "c.yaml", "b.yaml", "--budget", "8steps", "--seeds", 1)
+    budget, images = (comparison["bases"][basis]["entries"] for basis in ("budget", "images"))
     assert [(row["steps"], row["first"]) for row in budget.values()] == [(8, 0), (4, 4), (8, 0)]
     assert [row["images"] for row in budget.values()] == [8 * 8 * 3, 4 * 8 + 4 * 8 * 3, 2 * 8 * 8 * 3]
     assert [row["images"] for row in images.values()] == [120, 128, 96]  # whole steps that see no more
     parts = [
-        json.loads((Path(found["compare"]) / "budget" / name / "run.json").read_text()) for name in ("c-first", "c")
+        json.loads((Path(comparison["compare"]) / "budget" / name / "run.json").read_text())
+        for name in ("c-first", "c")
     ]
     assert budget["c"]["device_seconds"] == pytest.approx(sum(part["seconds"] for part in parts))
     alike = compared(cli, "c.yaml", "one.yaml", "--budget", "8steps", "--seeds", 1)["bases"]["images"]["entries"]
@@ -87,9 +88,9 @@ def test_parameters_count_nets_taken_from_the_first_phase(data, tmp_path) -> Non
     (tmp_path / "one.yaml").write_text(yaml.safe_dump(one))
     made = tiny_recipe(data, herd={"first": {"recipe": str(tmp_path / "one.yaml"), "share": 0.5}})
     del made["nets"]
-    found, first = entry.look_at(recipe_file.load(made)), entry.look_at(recipe_file.load(one))
-    assert (found.generators, found.discriminator) == (first.generators, first.discriminator)
-    assert found.parameters == 3 * first.parameters
+    comparison, first = entry.look_at(recipe_file.load(made)), entry.look_at(recipe_file.load(one))
+    assert (comparison.generators, comparison.discriminator) == (first.generators, first.discriminator)
+    assert comparison.parameters == 3 * first.parameters
 
 
 def test_repeated_comparison_does_only_what_is_missing(cli, two, monkeypatch) -> None:
@@ -112,10 +113,10 @@ def test_repeated_comparison_does_only_what_is_missing(cli, two, monkeypatch) ->
     (Path("out/budget/b")).mkdir()  # as a kill before the first word of a run leaves it
     (Path("out/budget/b") / "recipe.yaml").write_text("")
     monkeypatch.setattr(session, "train", lambda *a, **k: begun.append(str(a[1])) or begin(*a, **k))
-    found = compared(cli, *words)
+    comparison = compared(cli, *words)
     assert begun == ["out/budget/a", "out/budget/b", "out/budget/b", "out/images/b"]
     before = times("out")
-    assert compared(cli, *words) == found and times("out") == before
+    assert compared(cli, *words) == comparison and times("out") == before
     shutil.rmtree("out/images")
     info = Path("out/budget/a/run.json")
     info.write_text(json.dumps(json.loads(info.read_text()) | {"state": "interrupted"}))
@@ -143,14 +144,21 @@ def test_answer_comes_first_and_details_need_verbose(cli, two) -> None:
     assert "paired by seed" in details and "device s" in details
 
 
+def test_metrics_that_recipes_name_are_compared(cli, two) -> None:
+    more = ("--set", "run.metrics=[memorisation]", "--network", "pixels", "-n", 40)
+    answer = cli("compare", *two, "--budget", "2steps", "--seeds", 1, *more, "--json", "-q")
+    entries = json.loads(answer.out)["bases"]["budget"]["entries"]
+    assert all({"diversity", "memorisation"} <= set(row["scores"]) for row in entries.values())
+
+
 def test_points_are_not_called_images(cli) -> None:
     few = ("--set", "data.points=60", "--metrics", "modes", "-n", 50)
     answer = cli("compare", "r15-gan", "r15-apart4", "--budget", "2steps", "--seeds", 1, *few)
     assert "At equal points seen" in answer.out and "images" not in answer.out
-    found = Path("comparisons/r15-gan-vs-r15-apart4")
-    facts = json.loads((found / "compare.json").read_text())
+    comparison = Path("comparisons/r15-gan-vs-r15-apart4")
+    facts = json.loads((comparison / "compare.json").read_text())
     assert "at equal points seen" in score_plots.draw(facts).get_supxlabel()
-    assert "images" not in (found / "compare.html").read_text().split("<body", 1)[1]
+    assert "images" not in (comparison / "compare.html").read_text().split("<body", 1)[1]
 
 
 def test_impossible_comparisons_are_refused(cli, two, data) -> None:

@@ -80,6 +80,8 @@ def test_a_run_folder_gives_no_leave(cli: Cli, run: Path, evil: Path, key: str, 
             assert answer.code == 0, "samples need the generators only"
         if command in ("status", "runs"):
             assert answer.code == 0
+    if key != "nets.generator":
+        assert len(ganherd.Run("hostile").sample(2).x) == 2 and "evil_plugin" not in sys.modules
 
 
 def test_names_in_scores_import_nothing(cli: Cli, run: Path, evil: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from ganherd.mixture.mixture_files import Neighbourhood, Neighbourhoods
@@ -55,6 +56,20 @@ def test_mixtures_of_grids_are_listed_class_by_class() -> None:
         table.index(f"{name} (50%), ") for name in NAMES
     )
     assert table.count("the result") == 2
+
+
+def test_lines_that_are_left_are_counted_in_the_grid_of_every_class() -> None:
+    alone = [Neighbourhood(cell=cell, members=[cell], weights=[1.0], fid=1.0) for cell in range(4)]
+    grids = Neighbourhoods(by="fid", network="pixels", samples=10, best=[0, 2], classes=2, all=alone)
+    event = {"iteration": 0, "step": 1}
+    events: list[Any] = [
+        {**event, "event": "tournament", "g": [0, 1, 3, 3], "d": [0, 1, 2, 3]},
+        {**event, "event": "replacement", "g_after": [1.0] * 4, "d_after": [1.0] * 4},
+    ]
+    selected = replace(story("digits-per-class-torus", "strategy.cellular.grid=[1,2]", grid=grids), events=events)
+    html = str(cells(selected))
+    assert "2 of 2 lines are left" in html and "the grid of class cat" in html
+    assert "1 in class dog" in html
 
 
 def test_the_page_lays_members_of_a_class_next_to_each_other() -> None:

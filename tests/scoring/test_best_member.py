@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recipes import tiny_recipe
+from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.data.dataset import load
@@ -32,26 +32,44 @@ def herd(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
 
 
 def test_the_member_with_the_best_score_is_saved(cli, herd: Path) -> None:
-    answer = cli("best", herd, "--by", "fid", "--network", "pixels", "-n", 60, "--json")
-    found = json.loads(answer.out)
-    (member,) = (one["member"] for one in found["ensembles"][0]["members"])
+    answer = json.loads(cli("best", herd, "--by", "fid", "--network", "pixels", "-n", 60, "--json").out)
+    (member,) = (one["member"] for one in answer["ensembles"][0]["members"])
     data = load(RunFolder.open(herd).recipe.data)
     values = score(ganherd.load(herd), data, ["fid"], 200, per="member")["fid"]["per_member"]
     assert values[str(member)] == min(values.values())  # they are far apart: other samples give the same order
-    best = ganherd.load(found["mixture"])
-    assert Path(found["mixture"]) == herd / "mixture-best" and set(best.sample(20).member.tolist()) == {member}
+    best = ganherd.load(answer["mixture"])
+    assert Path(answer["mixture"]) == herd / "mixture-best" and set(best.sample(20).member.tolist()) == {member}
     alone = ganherd.load(herd).alone(member).sample(5, seed=3).x
     assert np.array_equal(best.sample(5, seed=3).x, alone)
 
 
 def test_by_the_judgement_of_the_discriminators(cli, herd: Path) -> None:
-    found = json.loads(cli("best", herd, "--by", "gam2", "-n", 40, "--json").out)
+    answer = json.loads(cli("best", herd, "--by", "gam2", "-n", 40, "--json").out)
     winner = ganherd.load(herd).winner
-    assert winner is not None and (winner.member, winner.replica) == (found["member"], found["replica"])
-    assert set(ganherd.load(found["mixture"]).sample(10).member.tolist()) == {found["member"]}
+    assert winner is not None and (winner.member, winner.replica) == (answer["member"], answer["replica"])
+    assert set(ganherd.load(answer["mixture"]).sample(10).member.tolist()) == {answer["member"]}
     assert "leave --network out" in cli("best", herd, "--by", "gam2", "--network", "pixels").sentence
 
 
 @pytest.mark.parametrize("by", ["fid", "gam2"])
 def test_a_herd_with_one_member_for_each_class_has_no_best(cli, run, by: str) -> None:
     assert "one class" in cli("best", run, "--by", by).sentence
+
+
+def test_classes_with_several_members_have_a_best_one_each(cli, tmp_path: Path) -> None:
+    """A class keeps its share of the samples."""
+    settings = tiny_recipe(
+        tiny_data(tmp_path / "data.npz"),
+        herd={"per_class": 2},
+        train={"budget": "10steps"},
+    )
+    run = ganherd.train(settings, run=tmp_path / "run", quiet=True, finishers=()).path
+    answer = json.loads(cli("best", run, "--by", "fid", "--network", "pixels", "-n", 60, "--json").out)
+    assert [one["class"] for one in answer["ensembles"]] == list(ganherd.load(run).labels)
+    winners = [[one["member"] for one in each["members"]] for each in answer["ensembles"]]
+    assert [[member // 2 for member in each] for each in winners] == [[0], [1], [2]]
+    before, best = ganherd.load(run), ganherd.load(answer["mixture"])
+    shares = [np.bincount(mixture.label_of, mixture.weights) for mixture in (before, best)]
+    np.testing.assert_allclose(*shares)
+    together = cli("ensemble", run, "--network", "pixels", "-n", 60, "-q").out
+    assert all(f"class {label}:" in together for label in before.labels)

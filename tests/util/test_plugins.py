@@ -262,6 +262,11 @@ def test_a_wrong_signature_is_reported_in_a_sentence(decorator: Any, target: Any
     assert "\n" not in str(caught.value)
 
 
+def test_a_net_has_the_role_of_a_generator_or_of_a_discriminator() -> None:
+    with pytest.raises(UserError, match="the net x has the role 'encoder'"):
+        register.net("x", role="encoder")  # type: ignore[arg-type]
+
+
 class MixesMembers(Squared):
     def d(self, real: Tensor, fake: Tensor) -> Tensor:
         return (fake - real.mean(0)).square().mean(-1)
@@ -282,6 +287,11 @@ class HasNoGradient(Squared):
         return fake.detach().mean(-1)
 
 
+class NotANumber(Squared):
+    def d(self, real: Tensor, fake: Tensor) -> Tensor:
+        return (fake - real).mean(-1) * float("nan")
+
+
 class MixingPenalty(Squared):
     @staticmethod
     def penalty(critic: Any, real: Tensor, fake: Tensor, at: Tensor) -> Tensor:
@@ -296,6 +306,7 @@ class MixingPenalty(Squared):
         (DrawsNumbers, "g of the loss x mixes members: .* draw no random numbers"),
         (HasNoGradient, "g of the loss x has no gradient"),
         (MixingPenalty, "penalty of the loss x mixes members"),
+        (NotANumber, "d of the loss x returns no finite number"),
     ],
 )
 def test_a_loss_that_mixes_members_is_refused(loss: type, sentence: str) -> None:
@@ -309,6 +320,7 @@ def test_a_loss_that_mixes_members_is_refused(loss: type, sentence: str) -> None
         (lambda x, u: x - x.mean(0), "the augmentation mixer mixes members"),
         (lambda x, u: x.mean(-1), r"must return a tensor of shape \(3, 5, 3, 8, 8\)"),
         (lambda x, u: x.detach(), "has no gradient"),
+        (lambda x, u: x * float("nan"), "returns no finite number"),
     ],
 )
 def test_an_augmentation_that_mixes_members_is_refused(function: Any, sentence: str) -> None:
@@ -342,7 +354,7 @@ def test_settings_of_plugins_are_checked_by_their_models(plugins: None) -> None:
     assert message == "recipe: train.augment.most must be a number of at least 0 and at most 1, not 'x'"
     assert refused(train={"augment": ["shad"]}).endswith("cutout, flip, shade); did you mean 'shade'?")
     message = refused(loss={"name": "squared", "settings": {"margin": 1}})
-    assert message == "recipe: the loss squared has no settings: leave loss.settings out"
+    assert message == "recipe: the loss squared has no settings: leave them out"
     assert "the data source stripes has no settings" in refused(data={"source": "stripes", "settings": {"a": 1}})
 
 

@@ -37,6 +37,8 @@ class GivenObjects:
         given = cls()
         if nets is not None:
             given.sections["nets"] = given.name_nets(nets)
+        if isinstance(data, Mapping) and "x" in data:
+            raise UserError("data is a mapping of arrays: give (x, y), or (x, y, x_test, y_test).")
         if isinstance(data, Mapping):
             given.sections["data"] = dict(data)
         elif isinstance(data, str | os.PathLike):

@@ -28,6 +28,7 @@ from ganherd.training.setup.assemble import put_together
 from ganherd.training.setup.member_data import MemberData
 from ganherd.util import files, tensor_file
 from ganherd.util.errors import UserError, whole_number
+from ganherd.util.paths import given_path
 
 StateDict = Mapping[str, Tensor]
 _STEP = "step"  # the name of the number of steps in a saved state
@@ -229,12 +230,16 @@ class Herd:
             discriminator: The weights of a discriminator; None: they stay.
             member: The member that gets them; None: all.
         """
+        if generator is None and discriminator is None:
+            raise UserError("give the weights of a generator or of a discriminator, as state_dict() returns them.")
         rows = slice(None) if member is None else slice(self._number(member), member + 1)
         for kind, net, given in (("g", self._herd.g, generator), ("d", self._herd.d, discriminator)):
             if given is not None:
                 self._set(kind, net, given, rows)
 
     def _set(self, kind: str, net: Blueprint, given: StateDict, rows: slice) -> None:
+        if not isinstance(given, Mapping):
+            raise UserError(f"weights are a {type(given).__name__}: give those that state_dict() of a module returns.")
         own = copy_module(net.module)
         try:
             own.load_state_dict(dict(given))
@@ -275,9 +280,13 @@ class Herd:
 
     def save(self, path: str | Path) -> Path:
         """Write the whole state to a safetensors file, and return its path."""
+        path = given_path("the file of a herd", path)
         tensors = {name: value.cpu().contiguous() for name, value in self.state_dict().items()}
-        files.atomic_write(Path(path), safetensors.torch.save(tensors))
-        return Path(path)
+        try:
+            files.atomic_write(path, safetensors.torch.save(tensors))
+        except OSError as error:
+            raise UserError(f"{path} cannot be written: {error.strerror or error}.") from None
+        return path
 
     def load(self, path: str | Path) -> None:
         """Continue exactly from a file that `save` wrote.
@@ -285,8 +294,9 @@ class Herd:
         Raises:
             UserError: The file cannot be read, or is of another herd.
         """
+        path = given_path("the file of a herd", path)
         try:
-            tensors = tensor_file.read(Path(path), None, self._refuse_another)
+            tensors = tensor_file.read(path, None, self._refuse_another)
         except (OSError, tensor_file.TensorMismatch) as error:
             raise UserError(f"{path} cannot be read: {error}.") from None
         self.load_state_dict(tensors)
@@ -303,6 +313,7 @@ class Herd:
             )
 
     def _number(self, member: int) -> int:
+        member = whole_number("member", member)
         if not 0 <= member < len(self):
             raise UserError(f"there is no member {member}; this herd has {len(self)}, counted from 0.")
         return member

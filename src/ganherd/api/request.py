@@ -111,7 +111,7 @@ def _join_sections(
     for section, key, value in (
         ("train", "budget", budget_text(budget)),
         ("herd", "seeds", seeds),
-        ("engine", "device", device),
+        ("engine", "device", None if device is None else str(device)),  # also a torch.device
     ):
         if value is not None:
             named.setdefault(section, {})[key] = value

@@ -21,7 +21,7 @@ from ganherd.runs.run_status import PartsStatus, RunStatus
 from ganherd.runs.score_entry import Scores
 from ganherd.runs.series import long_form
 from ganherd.util import files
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, whole_number
 from ganherd.util.paths import from_here
 
 if TYPE_CHECKING:
@@ -111,6 +111,8 @@ class Run:
         Args:
             most: Read about this many records, spread evenly; None: all.
         """
+        if most is not None:
+            most = whole_number("most", most, 1)
         seeds = self.recipe.herd.seeds
         members = max(1, (self.folder.info.members or seeds) // seeds)
         return long_form.columns(self.folder.metrics(most), members, self.recipe.run.seed)
@@ -132,8 +134,9 @@ class Run:
         if self._loaded is None or self._loaded[0] != version:
             facts = mixture_files.read_facts(file.parent)
             nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
-            known = {net.name for net in nets if is_strange(net.name)} <= self._trusted_names()
-            self._loaded = version, mixture.load(self.path, self._trust_code or known)
+            strange = {net.name for net in nets if is_strange(net.name)}
+            is_known = bool(strange) and strange <= self._trusted_names()
+            self._loaded = version, mixture.load(self.path, self._trust_code or is_known)
         return self._loaded[1]
 
     def sample(self, n: int = 64, label: str | int | None = None, seed: int = 0, **settings: Any) -> Samples:

@@ -238,7 +238,8 @@ def _score(state: _State, entries: dict[str, Entry]) -> None:
 
     request = state.request
     data = load(next(iter(entries.values())).recipe.data)
-    names = request.metrics or known_metrics(None, "score", data)
+    own = [metric for entry in entries.values() for metric in entry.recipe.run.metrics]
+    names = request.metrics or known_metrics(None, "score", data, own)
     scoring = {"metrics": names, "samples": request.samples, "network": request.network}
     if state.facts.get("scoring") != scoring:
         state.write(scoring=scoring, scores={})

@@ -336,12 +336,17 @@ def known_metrics(
         fitting = [n for n, m in usual.items() if m.fits is None or (dataset is not None and m.fits(dataset))]
         return list(dict.fromkeys([*fitting, *(name if isinstance(name, str) else _bound(name) for name in more)]))
     several = [names] if isinstance(names, str) else names
+    if wrong := [name for name in several if not isinstance(name, str)]:
+        raise UserError(f"a metric is named by text, such as 'fid', not by {wrong[0]!r}.")
     return list(dict.fromkeys(one for name in several for one in _known(name)))
 
 
 def _bound(entry: MetricEntry) -> str:
-    """Register a metric with its settings, and return its name with these. Without leave to import it, return its name."""
-    if METRICS.may_load(entry.name):
+    """Register a metric with its settings, and return its name with these; only its name if all of them are defaults.
+
+    Without leave to import it, return its name.
+    """
+    if METRICS.may_load(entry.name) and entry.text != entry.name:
         metric = METRICS[entry.name]
         assert metric.measure_with is not None  # it has settings
         title = metric.title and entry.text.replace(entry.name, metric.title, 1)

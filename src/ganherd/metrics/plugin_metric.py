@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, cast
 
+import numpy as np
 from pydantic import BaseModel, ValidationError
 
 from ganherd.features.material import MetricSkipped, ScoringContext
@@ -66,12 +68,19 @@ def _compared(context: ScoringContext, on: On) -> tuple[tuple[Any, ...], dict[st
     data = context.dataset
     if on == "images":
         facts = {"samples": len(context.drawn.x), "network": "pixels" if data.is_image else "coordinates"}
-        return (data.x, context.drawn.x), {**facts, "real_samples": len(data.x)}
+        return (_read_only(data.x), _read_only(context.drawn.x)), {**facts, "real_samples": len(data.x)}
     if on == "features":
         real, generated = context.reference.real, context.features
         described = cast(dict[str, Any], context.reference.described(generated))
-        return (real.x.cpu().numpy(), generated.x.cpu().numpy()), described
+        return (_read_only(real.x.cpu().numpy()), _read_only(generated.x.cpu().numpy())), described
     return (context,), {"samples": context.samples, "network": ""}
+
+
+def _read_only(x: np.ndarray) -> np.ndarray:
+    """Return a view that cannot be written to: other metrics read the same array."""
+    view = x.view()
+    view.flags.writeable = False
+    return view
 
 
 def _checked(answer: Any) -> dict[str, Any]:
@@ -84,6 +93,22 @@ def _checked(answer: Any) -> dict[str, Any]:
     if not math.isfinite(entry["value"]):
         raise MetricSkipped(f"its function returned {entry['value']}, which is not finite")
     if isinstance(interval := entry.get("interval"), tuple | list):
-        low, high = map(float, interval)
-        entry["interval"] = {"low": low, "high": high, "level": 0.95, "how": "given by the metric"}
+        entry["interval"] = {**_bounds(interval), "level": 0.95, "how": "given by the metric"}
+    try:
+        json.dumps(entry)
+    except (TypeError, ValueError):
+        raise MetricSkipped(
+            "its function returned values other than numbers and text, which scores.json cannot hold"
+        ) from None
     return entry
+
+
+def _bounds(interval: Sequence[Any]) -> dict[str, float]:
+    """Return the bounds of an interval that a user's function gave."""
+    try:
+        low, high = map(float, interval)
+    except (TypeError, ValueError):
+        low, high = math.nan, math.nan
+    if not low <= high:
+        raise MetricSkipped(f"its function returned the interval {interval!r}: give (low, high)")
+    return {"low": low, "high": high}

@@ -5,6 +5,7 @@ p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then passes noise to a gene
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -105,6 +106,7 @@ class Mixture:
 
     def alone(self, member: int) -> Mixture:
         """Return a mixture that samples from one member only."""
+        member = whole_number("member", member)
         if not 0 <= member < self.members:
             raise UserError(f"there is no member {member}; this mixture has {self.members}, counted from 0.")
         return replace(self, weights=np.eye(self.members)[member])
@@ -187,6 +189,7 @@ class Mixture:
         seed: int = 0,
         replica: int = 0,
         *,
+        member: int | None = None,
         device: torch.device | str | None = None,
         watch: Callable[[int], None] | None = None,
         truncation: float = 1.0,
@@ -201,12 +204,13 @@ class Mixture:
             label: Sample this label only, by name or number; None: all labels.
             seed: The seed of the samples.
             replica: The replica that generates them.
+            member: Sample this member only, by its number; None: all members.
             device: The device to generate on; None: that of the generators.
             watch: Called with the number of samples generated so far.
             truncation: Factor by which the noise is scaled; below 1 samples are more typical and less varied.
 
         Raises:
-            UserError: There is no such label or replica, or a generator returns numbers that are not finite.
+            UserError: There is no such label, member or replica, or a generator returns numbers that are not finite.
         """
         n, seed, replica = whole_number("n", n), whole_number("seed", seed), whole_number("replica", replica)
         if isinstance(truncation, bool) or not isinstance(truncation, int | float):
@@ -218,18 +222,23 @@ class Mixture:
                 device = torch.device(device)
             except (RuntimeError, TypeError):
                 raise UserError(f"device must be cpu, cuda or one GPU, such as cuda:1, not {device!r}.") from None
-            return self.to(device).sample(n, label, seed, replica, watch=watch, truncation=truncation)
-        member, y = self.routes(n, label, seed, replica)
+            return self.to(device).sample(n, label, seed, replica, member=member, watch=watch, truncation=truncation)
+        if member is not None:
+            alone = self.alone(member)
+            if label is not None and (only := self.label_of[member]) >= 0:
+                raise UserError(f"member {member} generates {self.labels[only]!r} only: leave the label out.")
+            return alone.sample(n, label, seed, replica, watch=watch, truncation=truncation)
+        members, y = self.routes(n, label, seed, replica)
         x = np.empty((n, *self.shape), np.uint8 if self.is_image else np.float32)
         done = 0
-        for generator, drawn in np.unique(np.stack([member, y]), axis=1).T.tolist():
-            rows = np.flatnonzero((member == generator) & (y == drawn))
+        for generator, drawn in np.unique(np.stack([members, y]), axis=1).T.tolist():
+            rows = np.flatnonzero((members == generator) & (y == drawn))
             for images in self.images(generator, drawn, rows, seed, replica, truncation):
                 x[rows[: len(images)]], rows = images, rows[len(images) :]
                 done += len(images)
                 if watch:
                     watch(done)
-        return self.as_samples(x, y, member)
+        return self.as_samples(x, y, members)
 
     def as_samples(self, x: np.ndarray, y: np.ndarray, member: np.ndarray) -> Samples:
         """Return values that this mixture generated as samples, with its names of labels and columns."""
@@ -243,7 +252,7 @@ class Mixture:
         if isinstance(label, str) and label in self.labels:
             return self.labels.index(label)
         try:
-            number = int(label)
+            number = int(label) if isinstance(label, str) else operator.index(label)
         except (TypeError, ValueError):
             number = -1
         if not 0 <= number < len(self.labels):

@@ -22,6 +22,7 @@ from ganherd.strategies.cellular import topology
 from ganherd.strategies.cellular.history import lineage, lineage_picture
 from ganherd.strategies.cellular.history.topology_picture import draw_topology
 from ganherd.strategies.cellular.topology import Topology
+from ganherd.util.errors import few
 from ganherd.util.files import JsonObject
 
 _MOST_TOPOLOGIES = 4
@@ -135,7 +136,7 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
 def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfig) -> str:
     times = count(len(ancestry.iterations), "iteration")
     of_class = story.members[0].of_class if story.grid and story.grid.classes > 1 and story.members else ""
-    first = f" This is the grid of class {of_class}." if of_class else ""
+    first = f" This is the grid of class {of_class}.{_other_classes(story, settings)}" if of_class else ""
     first += " This is the first replica." if story.replicas > 1 else ""
     if not settings.selection:
         return f"{times.capitalize()} without selection: every cell keeps its own nets.{first}"
@@ -147,6 +148,18 @@ def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfi
         f"neighbour, {percent(float(ancestry.replaced.mean()))} of the time the one that was trained stayed."
         f"{_takeover(ancestry)}{first}"
     )
+
+
+def _other_classes(story: RunStory, settings: CellularConfig) -> str:
+    """Return a sentence about the lines that are left in the grids of the other classes."""
+    if not settings.selection or story.grid is None:
+        return ""
+    cells, size = settings.cells, settings.cells * settings.group_size
+    left = []
+    for grid in range(1, story.grid.classes):  # the grid of a class lies in the events like that of a replica
+        ancestry = lineage.lineage(story.events, "g", cells, settings.group_size, grid)
+        left.append(f"{len(np.unique(ancestry.founder[-1]))} in class {story.members[grid * size].of_class}")
+    return f" Of the {cells} lines of the other grids are left: {few(left, _MOST_LINES)}."
 
 
 def _takeover(ancestry: lineage.Lineage) -> str:

@@ -16,7 +16,7 @@ from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
-from ganherd.util.paths import RUNS
+from ganherd.util.paths import RUNS, given_path
 from ganherd.util.text import did_you_mean, printable
 
 _FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
@@ -32,7 +32,7 @@ class RunFolder:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = given_path("the run", path)
         self.recipe_path = self.path / "recipe.yaml"
         self.info_path = self.path / "run.json"
         self.metrics_path = self.path / "metrics.jsonl"

@@ -44,6 +44,7 @@ class ChosenGenerators:
     """The ensemble of one replica. The search saw one set of samples; `changes` are measured on another."""
 
     seed: int
+    label: str  # the class of the generators; empty: they generate all classes
     members: tuple[int, ...]  # in the order of the search
     weights: tuple[float, ...]
     changes: Mapping[str, ScoreChange]  # fid, tvd if the network predicts classes, and the score of the search
@@ -55,6 +56,7 @@ class ChosenGenerators:
         chosen = [{"member": m, "weight": w} for m, w in zip(self.members, self.weights, strict=True)]
         return {
             "seed": self.seed,
+            **({"class": self.label} if self.label else {}),
             "members": chosen,
             "before": {name: change.before for name, change in self.changes.items()},
             "after": {name: change.after for name, change in self.changes.items()},
@@ -67,7 +69,7 @@ class ChosenGenerators:
 
 @dataclass(frozen=True)
 class EnsembleResult:
-    """The ensembles of all replicas, and the folder of their mixture."""
+    """The ensembles of all replicas, of each class if members generate one class each, and the folder of their mixture."""
 
     folder: Path
     by: str
@@ -75,7 +77,7 @@ class EnsembleResult:
     network: str
     samples: int  # of each generator, for the search and again for the comparison
     generators: int
-    each: tuple[ChosenGenerators, ...]  # of every replica
+    each: tuple[ChosenGenerators, ...]  # of every replica, class by class
 
     def facts(self) -> JsonObject:
         """Return what `--json` prints."""
@@ -89,7 +91,8 @@ class EnsembleResult:
         for one in self.each:
             changes = [_judged(name, change) for name, change in one.changes.items()]
             saw = f"the search saw {_change(self.by, *one.searched)} in {one.tried:,} mixtures"
-            lines += ["", f"seed {one.seed}: {', '.join(changes)} on fresh samples; {saw}", "member  weight"]
+            of_class = f", class {one.label}" if one.label else ""
+            lines += ["", f"seed {one.seed}{of_class}: {', '.join(changes)} on fresh samples; {saw}", "member  weight"]
             lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
             lines += ADVICE.get(one.changes[self.by].verdict, "").format(by=self.by).splitlines()
         return "\n".join([*lines, "", str(self.folder)])
@@ -123,9 +126,11 @@ def find(
 ) -> EnsembleResult:
     """Search an ensemble for each replica of a run, and write the mixture of these into the run's folder.
 
+    If classes have several members each, every class has its own ensemble, and keeps its share of the samples.
+
     Args:
         run: The run folder.
-        size: The largest number of generators in an ensemble.
+        size: The largest number of generators in an ensemble, or in that of a class.
         by: A score of `recipe.mixture_scores`, or a function of your own as package.module:function.
         search: `greedy`, `evolutionary`, or `neighbourhoods`, which evolves the weights of each neighbourhood of a grid and
             takes the best one, whatever its size.
@@ -149,7 +154,8 @@ def find(
     by = asked_score("--by", by)
     folder = RunFolder.open(run)
     loaded = mixture.load(run, trust_code)
-    if (loaded.label_of >= 0).any():
+    classes = sorted(set(loaded.label_of.tolist()))
+    if len(classes) == loaded.members > 1:
         raise UserError(ONE_CLASS_EACH)
     data = load(folder.recipe.data)
     objectives.refuse(f"--by {by}", by, data, samples, loaded.takes_label, trust_code)
@@ -160,33 +166,36 @@ def find(
     except MetricSkipped as why:
         raise UserError(f"--network {network}: {why}.") from why
     saved = Path(folder.path) / target
-    scorer = EnsembleScorer(loaded.to(best_device()), reference, by, trust_code)
-    replicas = range(loaded.replicas)
-    each = tuple(_of_replica(scorer, r, size, search, samples, seed, progress) for r in replicas)
+    on_device, each = loaded.to(best_device()), []
     weights = np.zeros((loaded.replicas, loaded.members))
-    for row, one in zip(weights, each, strict=True):
-        row[list(one.members)] = one.weights
+    for replica, row in enumerate(weights):
+        for label in classes:
+            group = np.flatnonzero(loaded.label_of == label)
+            scorer = EnsembleScorer(on_device, reference.of_class(label), by, trust_code)
+            one = _chosen(scorer, replica, group.tolist(), size, search, samples, seed, progress)
+            row[list(one.members)] = loaded.weights_of(replica)[group].sum() * np.array(one.weights)
+            each.append(one)
     whole = replace(loaded, weights=weights if len(weights) > 1 else weights[0], winner=None, neighbourhoods=None)
     try:
         whole.save(saved)
     except OSError as error:
         raise UserError(f"{saved} cannot be written: {error.strerror}.") from error
-    return EnsembleResult(saved, by, search, name, samples, loaded.members, each)
+    return EnsembleResult(saved, by, search, name, samples, loaded.members, tuple(each))
 
 
-def _of_replica(
+def _chosen(
     scorer: EnsembleScorer,
     replica: int,
+    group: list[int],
     size: int,
     search: Search,
     samples: int,
     seed: int,
     progress: Progress | None,
 ) -> ChosenGenerators:
-    """Search the ensemble of one replica, and compare it with the mixture of the run on other samples."""
-    mixture, by = scorer.mixture, scorer.by
-    everyone = range(mixture.members)
-    sets = [draw_each(mixture, replica, everyone, samples, 2 * seed + half, progress) for half in (0, 1)]
+    """Search the ensemble of a group of members of one replica, and compare it with their mixture on other samples."""
+    mixture, by, label = scorer.mixture, scorer.by, int(scorer.mixture.label_of[group[0]])
+    sets = [draw_each(mixture, replica, group, samples, 2 * seed + half, progress) for half in (0, 1)]
     able = sorted(set(sets[0]) & set(sets[1]))  # generators with finite samples
     if not able:
         raise UserError(f"no generator of seed {mixture.seeds[replica]} makes finite samples: train it again.")
@@ -209,6 +218,7 @@ def _of_replica(
     picked = [number for number in best.picked if float(new[number]) > 0]
     return ChosenGenerators(
         mixture.seeds[replica],
+        mixture.labels[label] if label >= 0 else "",
         tuple(able[number] for number in picked),
         tuple(float(new[number]) for number in picked),
         scorer.changes(looks[1], fresh, (old, new)),

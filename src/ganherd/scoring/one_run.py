@@ -13,7 +13,7 @@ from ganherd.runs.results.verdict_record import VERDICT, VerdictRecord, read_ver
 from ganherd.runs.score_entry import Scores
 from ganherd.scoring.result import SKIPPED
 from ganherd.util import files, text
-from ganherd.util.errors import UserError, few
+from ganherd.util.errors import UserError, few, whole_number
 from ganherd.util.files import atomic_write
 from ganherd.util.meter import Progress
 
@@ -57,6 +57,7 @@ def score_run(
     from ganherd.runs.folder import RunFolder
     from ganherd.scoring import contexts, known_metrics, score_contexts
 
+    samples = None if samples is None else whole_number("samples", samples, 1)
     known_metrics(metrics, "score")  # reports a misspelt name before anything is loaded
     folder = RunFolder.open(run)
     refuse_trials(folder)
@@ -68,7 +69,7 @@ def score_run(
     if names == ["ais"] and annealing.points is None:
         annealing = replace(annealing, points=samples)
     default = None if head else recorded_network(folder.scores_path, data)
-    samples = samples or default_samples(data, network or default)
+    samples = default_samples(data, network or default) if samples is None else samples
     reference = reference_for(data, network, samples, head, trust_code, progress, default)
     each = contexts(loaded, data, samples, seed, progress, reference=reference, per=per, annealing=annealing)
     scores = score_contexts(each, names)

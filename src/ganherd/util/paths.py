@@ -36,6 +36,21 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
+def given_path(what: str, value: object) -> Path:
+    """Return the path that a user gives, or raise a `UserError`.
+
+    Args:
+        what: What messages call it.
+
+    >>> given_path("the run", 3)
+    Traceback (most recent call last):
+    ganherd.util.errors.UserError: the run is a int: give a path.
+    """
+    if not isinstance(value, str | os.PathLike):
+        raise UserError(f"{what} is a {type(value).__name__}: give a path.")
+    return Path(value)
+
+
 def shared_cache() -> Path | None:
     """Return a cache that many users share and ganherd only reads: $GANHERD_SHARED_CACHE; None if it is not set."""
     return _home("GANHERD_SHARED_CACHE") if os.environ.get("GANHERD_SHARED_CACHE") else None

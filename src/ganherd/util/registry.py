@@ -189,7 +189,7 @@ class Registry(Mapping[str, T], Generic[T]):
     def may_load(self, name: str) -> bool:
         """Return whether using an entry imports nothing, or only what the user has given leave to import."""
         self._load_home()
-        return name in self._entries or name in self._vouched or is_trusting()
+        return name in self._entries or ((name in self._vouched or is_trusting()) and self.is_known(name))
 
     def is_loaded(self, name: str) -> bool:
         """Return whether an entry is registered already, so that using it imports nothing."""

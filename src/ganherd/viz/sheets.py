@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from ganherd.util.text import one_line
 from ganherd.viz.pictures import FRAME, INK, MOST_ROWS, SOFT, draw_points, draw_points_and_data, to_image
 from ganherd.viz.row_sheets import RowView, draw_rows
 
@@ -186,7 +187,7 @@ def draw_grid(
     blur = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
     columns = min(max(len(row) for row in rows), max(1, WIDEST // (tile_w + _GAP)))
     letters, tiny = font(min(18, max(11, tile_h // 4))), font(11)
-    short = [name if len(name) <= LONGEST else name[: LONGEST - 1] + "…" for name in names]
+    short = [one_line(name, LONGEST) for name in names]
     left = math.ceil(max((letters.getlength(name) for name in short), default=0))
     left += 12 if left else 0
     step = tile_h + _GAP + (13 if below else 0)
@@ -205,7 +206,13 @@ def draw_grid(
             pen.rectangle((x - 1, top - 1, x + tile_w, top + tile_h), outline=FRAME)
             sheet.paste(tile, (x, top))
             if below:
-                pen.text((x + tile_w / 2, top + tile_h + 2), fitted(below[i][j], tiny, tile_w), SOFT, tiny, anchor="ma")
+                pen.text(
+                    (x + tile_w / 2, top + tile_h + 2),
+                    fitted(one_line(below[i][j], LONGEST), tiny, tile_w),
+                    SOFT,
+                    tiny,
+                    anchor="ma",
+                )
     return sheet
 
 

@@ -48,7 +48,10 @@ def compare(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Seeds of each recipe (stacked), or of each classifier.")] = 3,
     metrics: Annotated[
-        str | None, typer.Option(help="Names of metrics, separated by commas. Default: those of `ganherd score`.")
+        str | None,
+        typer.Option(
+            help="Names of metrics, separated by commas. Default: those of `ganherd score` and of run.metrics."
+        ),
     ] = None,
     network: Annotated[str | None, typer.Option(help="Network of the feature scores; see `ganherd score`.")] = None,
     samples: Annotated[int | None, typer.Option("-n", min=1, help="Samples for each score.")] = None,

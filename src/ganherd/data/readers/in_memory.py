@@ -68,13 +68,22 @@ def _raw(data: Any, progress: Progress | None) -> RawData:
 
 def _array(values: Any) -> Array:
     """Return an array, a tensor or nested lists as an array."""
+    if np.ma.is_masked(values):
+        raise UserError("data is a masked array with masked values: fill them in, or remove those rows.")
     try:
-        return np.asarray(values.detach().cpu() if hasattr(values, "detach") else values)
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+            return np.asarray(values.float() if "bfloat16" in str(values.dtype) else values)
+        return np.asarray(values)
     except (
         TypeError,
         ValueError,
         RuntimeError,
-    ) as error:  # lists of different lengths; sparse, bfloat16 and meta tensors
+    ) as error:  # lists of different lengths; sparse and meta tensors
+        if "inhomogeneous" in str(error):
+            raise UserError(
+                "data is a list whose entries have different shapes: bring all to one size first."
+            ) from None
         raise UserError(
             f"data must be arrays of numbers, and a {type(values).__name__} cannot be read as one ({one_line(str(error), 200)})."
         ) from None

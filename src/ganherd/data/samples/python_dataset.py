@@ -12,11 +12,12 @@ import numpy as np
 from ganherd.data.arrays import SLACK, Array, RawData, scale_to_bytes, to_uint8
 from ganherd.data.readers.class_folders import resized
 from ganherd.data.samples.image_sample import UNIT, Label, number_labels
-from ganherd.data.samples.python_items import Item, class_names, is_iterable_only, name_of, read_items
+from ganherd.data.samples.python_items import Item, check_dataset, class_names, is_iterable_only, name_of, read_items
 from ganherd.data.shards.sample_parts import SamplePart, SamplePiece, join_parts, write_piece
 from ganherd.data.shards.shards import PARTS, SHARDS, Index, ShardSettings
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, whole_number
 from ganherd.util.memory import require_memory
+from ganherd.util.paths import given_path
 
 Progress = Callable[[int, int], None]  # number of items that were read, number of all items (0: unknown)
 _NEW = ".new"  # end of the name of a folder that is being written
@@ -36,7 +37,8 @@ def from_dataset(dataset: Any, *, size: int | None = None, progress: Progress | 
     >>> from_dataset([(np.zeros((8, 8), np.uint8), 0), (np.ones((8, 8), np.uint8), 1)]).x.shape
     (2, 8, 8)
     """
-    name = name_of(dataset)
+    check_dataset(dataset)
+    name, size = name_of(dataset), None if size is None else whole_number("size", size, 1)
     if is_iterable_only(dataset):
         raise UserError(f"{name} can only be read from its beginning: write it to a folder with prepare_dataset first.")
     total = len(dataset)
@@ -76,7 +78,9 @@ def prepare_dataset(
         size: Width and height to which images are cropped and resized; None: they must be squares of one size.
         progress: Called with the number of items that were read, and of all items (0: unknown).
     """
-    name, out = name_of(dataset), Path(out)
+    check_dataset(dataset)
+    name, out = name_of(dataset), given_path("the folder of shards", out)
+    size = None if size is None else whole_number("size", size, 1)
     if out.exists():
         raise UserError(f"{out} exists already; choose another folder, or remove it.")
     total = len(dataset) if hasattr(dataset, "__len__") else 0
@@ -187,5 +191,5 @@ def _check_shape(name: str, first: Item, item: Item) -> None:
     sizes = [" × ".join(map(str, shape)) if isinstance(shape, tuple) else str(shape) for shape in shapes]
     raise UserError(
         f"items differ: item {first.number:,} of {name} is {sizes[0]} and item {item.number:,} is {sizes[1]}; bring them to one "
-        "size and type in the data set's transform, or give size=64 for Pillow images."
+        "size and type in the data set's transform, or write images to a folder with prepare_dataset and size=64."
     )

@@ -43,12 +43,21 @@ def is_python_dataset(data: Any) -> bool:
     """Return whether an object is a data set of items, map-style or iterable: neither arrays, nor lists of numbers, nor text."""
     if isinstance(data, str | bytes | tuple | list | Mapping) or hasattr(data, "__array__") or hasattr(data, "dtype"):
         return False
-    return is_iterable_only(data) or (hasattr(data, "__getitem__") and hasattr(data, "__len__"))
+    return is_iterable_only(data) or hasattr(data, "__getitem__")
 
 
 def name_of(dataset: Any) -> str:
     """Return what messages call a data set: the name of its class."""
     return type(dataset).__name__
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raise `UserError` for an object whose items cannot be read."""
+    name = name_of(dataset)
+    if name == "DataLoader":
+        raise UserError("data is a DataLoader, which yields batches: give its data set, loader.dataset.")
+    if not (is_iterable_only(dataset) or (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"))):
+        raise UserError(f"{name} is not a data set of items: give it __getitem__ and __len__, or __iter__.")
 
 
 def class_names(dataset: Any) -> tuple[str, ...]:
@@ -76,9 +85,8 @@ def read_items(dataset: Any, size: int | None = None) -> Iterator[Item]:
     Raises:
         UserError: An item raises, or is neither an image nor a point with a label; the message has its number.
     """
+    check_dataset(dataset)
     name = name_of(dataset)
-    if name == "DataLoader":
-        raise UserError("data is a DataLoader, which yields batches: give its data set, loader.dataset.")
     iterator = None if not is_iterable_only(dataset) else iter(dataset)
     number = 0
     while iterator is not None or number < len(dataset):

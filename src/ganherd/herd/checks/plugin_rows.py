@@ -106,6 +106,8 @@ def _run(
         raise UserError(
             f"{what} must return a tensor of shape {shape} for {shape[0]} members at once, and it returned {returned}."
         )
+    if not value.isfinite().any():
+        raise UserError(f"{what} returns no finite number for normally distributed ones: correct it.")
     if not value.requires_grad:
         raise UserError(f"{what} has no gradient: compute it with operations that PyTorch differentiates.")
     gradients = torch.autograd.grad(value.sum(), leaves, allow_unused=True)

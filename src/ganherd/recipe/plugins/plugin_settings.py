@@ -34,7 +34,7 @@ def full_settings(registry: Registry[Entry], name: str, given: Mapping[str, Any]
     model = registry[name].settings
     if model is None:
         if given:
-            raise refuse(f"{key}.{next(iter(given))}", f"the {registry.kind} {name} has no settings: leave {key} out")
+            raise refuse(f"{key}.{next(iter(given))}", f"the {registry.kind} {name} has no settings: leave them out")
         return {}
     return check_model(model, given, key)
 

@@ -166,8 +166,18 @@ class StrategySpec:
             raise UserError(
                 f"the settings of the strategy {name} must be a class derived from ganherd.register.StrategySettings."
             )
-        for hook in vars(base):
-            if not hook.startswith("_") and getattr(target, hook) is not getattr(base, hook):
-                arguments = [name for name, one in inspect.signature(getattr(base, hook)).parameters.items()]
-                must_take(f"{hook} of the strategy {name}", getattr(target, hook), *arguments)
+        own = [
+            hook for hook in vars(base) if not hook.startswith("_") and getattr(target, hook) is not getattr(base, hook)
+        ]
+        for hook in own:
+            must_take(
+                f"{hook} of the strategy {name}",
+                getattr(target, hook),
+                *inspect.signature(getattr(base, hook)).parameters,
+            )
+        if "open" in own and "next_after" not in own:
+            raise UserError(
+                f"the strategy {name} has open but no next_after, so its members would never meet: add next_after(step), which "
+                "returns the step of the next meeting."
+            )
         return cls(target, settings, about=about or (inspect.getdoc(target) or "").partition("\n")[0])

@@ -10,6 +10,7 @@ from ganherd.recipe.strategy_config import SHARE
 from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.share import Share
 from ganherd.strategies.strategy import Strategy
+from ganherd.strategies.user_strategy import build_user_strategy
 from ganherd.strategies.with_share import WithShare
 from ganherd.training.setup.member_settings import schedule_spans
 from ganherd.util.errors import UserError
@@ -58,7 +59,11 @@ def make_strategy(prepared: PreparedHerd, spans: dict[str, int]) -> Strategy:
         spans: The spans in steps, from `plan_meetings` or as the run recorded them.
     """
     config = prepared.recipe.strategy
-    strategy = strategy_class(prepared.recipe).build(prepared, spans)
+    own = strategy_class(prepared.recipe)
+    if STRATEGIES.is_own(config.name):
+        strategy = own.build(prepared, spans)
+    else:
+        strategy = build_user_strategy(config.name, own, prepared, spans)
     if config.added_share.layers:
         ranks = MemberRanks.of(prepared, across_classes=True)
         share = Share(prepared.herd, config.added_share, {"every": spans[SHARE]}, ranks)

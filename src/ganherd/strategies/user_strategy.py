@@ -1,0 +1,103 @@
+"""Guard a user's strategy: an error in one of its methods, or a wrong answer, is a sentence that names the method."""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from ganherd.comm.communicator import RankLost
+from ganherd.strategies.strategy import Event, Strategy
+from ganherd.util.errors import Interrupted, RunFailed, UserError, with_type
+from ganherd.util.memory import is_out_of_memory
+
+if TYPE_CHECKING:
+    from ganherd.training.setup.assemble import PreparedHerd
+
+_EVENTS = ("open", "close", "end_unsynced")  # methods that yield events
+
+
+def build_user_strategy(name: str, own: type[Strategy], prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
+    """Build a user's strategy, and guard every method that it overrides.
+
+    Args:
+        name: The name in the recipe, for messages.
+        own: The class of the strategy.
+    """
+    with reported_errors(name, "build"):
+        strategy = own.build(prepared, spans)
+    if not isinstance(strategy, Strategy):
+        raise UserError(f"build of the strategy {name} must return a Strategy, and it returned {strategy!r}.")
+    if not isinstance(getattr(strategy, "state", None), dict):
+        raise UserError(f"the strategy {name} has no state: call super().__init__() in its constructor.")
+    for method, base in vars(Strategy).items():
+        if callable(base) and not method.startswith("_") and getattr(type(strategy), method) is not base:
+            guard = _guarded_events if method in _EVENTS else _guarded
+            setattr(strategy, method, guard(name, method, getattr(strategy, method)))
+    return strategy
+
+
+@contextmanager
+def reported_errors(name: str, method: str, *arguments: Any) -> Iterator[None]:
+    """Turn an error of a user's strategy into a `UserError`; errors that end a run in another way stay what they are."""
+    try:
+        yield
+    except (UserError, Interrupted, RunFailed, RankLost):
+        raise
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        at = f" at step {arguments[0]:,}" if arguments and isinstance(arguments[0], int) else ""
+        raise UserError(
+            f"the strategy {name} failed in {method}{at} ({with_type(error)}): correct it; a run that has begun can be resumed."
+        ) from error
+
+
+def _guarded(name: str, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(function)
+    def call(*arguments: Any, **settings: Any) -> Any:
+        with reported_errors(name, method, *arguments):
+            answer = function(*arguments, **settings)
+        if method == "next_after" and answer is not None and not _is_later(answer, arguments[0]):
+            raise UserError(
+                f"next_after of the strategy {name} returned {answer!r} for step {arguments[0]}: return a later step, or None."
+            )
+        if method == "metrics" and not _is_json(answer):
+            raise UserError(f"metrics of the strategy {name} must return a mapping of numbers, not {answer!r}.")
+        return answer
+
+    return call
+
+
+def _guarded_events(name: str, method: str, function: Callable[..., Any]) -> Callable[..., Iterator[Event]]:
+    @functools.wraps(function)
+    def call(*arguments: Any, **settings: Any) -> Iterator[Event]:
+        with reported_errors(name, method, *arguments):
+            for event in function(*arguments, **settings) or ():
+                if not _is_event(event):
+                    raise UserError(
+                        f"{method} of the strategy {name} yields {event!r}: yield the name of an event and a mapping of numbers "
+                        "and text."
+                    )
+                yield event
+
+    return call
+
+
+def _is_later(answer: Any, step: int) -> bool:
+    return isinstance(answer, int) and answer > step
+
+
+def _is_event(event: Any) -> bool:
+    return isinstance(event, tuple) and len(event) == 2 and isinstance(event[0], str) and _is_json(event[1])
+
+
+def _is_json(facts: Any) -> bool:
+    """Return whether these facts can be written to a line of a record."""
+    try:
+        json.dumps(facts)
+    except (TypeError, ValueError):
+        return False
+    return isinstance(facts, dict)
