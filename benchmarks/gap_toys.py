@@ -33,6 +33,7 @@ from existing_runs import run_main
 from ganherd.data.shards.prepare import end_with_parent
 from gap_arms import ARMS, BOTH, Job, work
 from gap_toys_show import differences, draw, table, with_published
+from provenance import provenance
 
 HERE = Path(__file__).parent / "results"
 _RATES = [
@@ -171,9 +172,8 @@ def main() -> None:
     else:
         compared = differences(rows)
         print(with_published(rows, table(rows, compared)) if args.full else table(rows, compared))
-        command = " ".join(["python", "benchmarks/gap_toys.py", *sys.argv[1:]])
         new = {
-            "command": command,
+            **provenance(),
             "seconds": seconds,
             "processes": args.processes,
             "machine": platform.machine(),
