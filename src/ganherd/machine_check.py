@@ -112,7 +112,8 @@ def _mpi() -> Iterator[CheckRow]:
         ask = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; print(MPI.Get_library_version())"
         try:
             done = subprocess.run([sys.executable, "-P", "-c", ask], capture_output=True, text=True, timeout=60)
-            library = " ".join(done.stdout.strip("\0 \n").partition("\n")[0].split())[:80] or None
+            named = done.stdout.strip("\0 \n").partition("\n")[0].partition(",")[0]  # without the package it comes from
+            library = " ".join(named.split())[:80] or None
         except (OSError, subprocess.TimeoutExpired):
             pass
     yield _row("MPI library", library, use, "the system's MPI, or a wheel: pip install mpich")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -176,6 +176,24 @@ def choose_for_folder(source: str, files: ImageSurvey, asked: str | None = None,
     return _choice(look_at(source, facts), facts, [*skip, *given], prepared=False, asked=asked)
 
 
+def choose_from_facts(
+    source: str, facts: Mapping[str, Any], given: Sequence[str] = (), prepared: bool = False
+) -> Choice:
+    """Choose a recipe from the facts of `data inspect`, with a note if it holds out another fraction than they have.
+
+    Args:
+        given: Overrides that were needed to read the data.
+        prepared: Whether the data was prepared, so that its size is fixed.
+    """
+    choice = _choice(look_at(source, facts), facts, given, prepared)
+    held = choice.loaded.data.holdout
+    if facts["holdout"] in (None, held):
+        return choice
+    numbers = f"the numbers of training and held-out {facts['kind']}"
+    differs = f"the recipe has data.holdout {held:g}, so {numbers} differ from those above"
+    return replace(choice, notes=(*choice.notes, differs))
+
+
 def survey_facts(files: ImageSurvey) -> JsonObject:
     """Return the facts of a survey that `look_at` needs."""
     return {
@@ -201,14 +219,8 @@ def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), p
     """
     from ganherd.training.setup import dry_run
 
-    choice = _choice(look_at(source, facts), facts, data, prepared)
-    wanted = choice.loaded
-    measured = dry_run.describe(wanted)  # of the second phase, if there are two; the first takes no more memory
-    held, more = wanted.data.holdout, list(choice.notes)
-    if facts["holdout"] not in (None, held):
-        more.append(
-            f"the recipe has data.holdout {held:g}, so the numbers of training and held-out images differ from those above"
-        )
+    choice = choose_from_facts(source, facts, data, prepared)
+    measured = dry_run.describe(choice.loaded)  # of the second phase, if there are two; the first takes no more memory
     return {
         "recipe": choice.recipe,
         "why": choice.why,
@@ -217,7 +229,7 @@ def recommend(source: str, facts: Mapping[str, Any], data: Sequence[str] = (), p
         "memory_bytes": sum(measured[f"{what}_bytes"] for what in ("state", "training", "data")),
         "seconds": round(measured["seconds"], 1),
         "engine": measured["engine"],
-        "notes": more,
+        "notes": list(choice.notes),
     }
 
 

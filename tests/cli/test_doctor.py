@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ def test_what_is_missing_says_how_to_get_it_and_what_is_there_says_nothing() -> 
     for row in machine_check.examine():
         assert bool(row["found"]) != bool(row["how_to_get"])
         assert row["needed_for"]
+
+
+def test_the_mpi_library_is_named_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = "Open MPI v5.0.11, package: Open MPI someone@somewhere Distribution, ident: 5.0.11, repo rev: v5\n"
+    done = subprocess.CompletedProcess([], 0, stdout=answer)
+    monkeypatch.setattr(machine_check, "_version", lambda name: "4.1")
+    monkeypatch.setattr(machine_check.subprocess, "run", lambda *args, **options: done)
+    assert {row["what"]: row["found"] for row in machine_check._mpi()}["MPI library"] == "Open MPI v5.0.11"
 
 
 def test_an_empty_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -73,7 +73,8 @@ def test_inspect_describes_images_of_any_size_and_kind(cli, pictures: Path) -> N
         "cannot be used as images: dog/broken.png",
         "dog/cut.png",
         "note: 1 image of 25 are exact copies of others",
-        "note: classes are unequal: cat has 16 images to train on, dog has 4",
+        "with data.holdout 0.1:",  # of the recipe that would be trained, not the default
+        "note: classes are unequal: cat has 18 images to train on, dog has 4",
         "`ganherd train pictures` would train this:",
         "recipe   folder-perclass-small (no GPU here",
     ):
@@ -81,6 +82,13 @@ def test_inspect_describes_images_of_any_size_and_kind(cli, pictures: Path) -> N
     facts = json.loads(cli("data", "inspect", pictures, "--json").out)
     assert facts["files"]["side"] == 47 and facts["would_train"]["recipe"] == "folder-perclass-small"
     assert Path("pictures-sheet.png").is_file()
+
+
+def test_inspect_says_what_train_would_do_with_a_file(cli) -> None:
+    Path("t.csv").write_text("a,b,c,class\n" + "".join(f"{i},{i * i},{i % 7},{'xy'[i % 2]}\n" for i in range(40)))
+    assert "`ganherd train t.csv` would train this:\nrecipe   wine-wcgan" in cli("data", "inspect", "t.csv").out
+    assert json.loads(cli("data", "inspect", "t.csv", "--json").out)["would_train"]["recipe"] == "wine-wcgan"
+    assert "would train" not in cli("data", "inspect", "wine").out  # a name of `ganherd data list`, not a file
 
 
 def test_inspect_describes_what_train_would_refuse(cli, pictures: Path) -> None:

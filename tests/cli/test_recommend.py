@@ -146,7 +146,7 @@ def test_for_people(cli, tmp_path, monkeypatch) -> None:
 
 
 def test_what_the_recipe_reads_otherwise_is_said_and_not_said_twice(cli, tmp_path, monkeypatch) -> None:
-    """Images of 64 pixels, one of them broken: the recipe skips it anyway, and holds out another part than is shown."""
+    """Images of 64 pixels, one of them broken: the recipe skips it anyway. A folder is split as the recipe does, a file is not."""
     measured = {"members": 2, "seconds": 1.0, "engine": "fused", "steps": 3000}
     measured |= {f"{what}_bytes": 1 for what in ("state", "training", "data")}
     monkeypatch.setattr("ganherd.training.setup.dry_run.describe", lambda recipe: measured)
@@ -155,10 +155,13 @@ def test_what_the_recipe_reads_otherwise_is_said_and_not_said_twice(cli, tmp_pat
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (64, 64), (k, k, k)).save(path)
     (tmp_path / "photos" / "a" / "broken.png").write_bytes(b"no image")
-    found = json.loads(cli("data", "inspect", tmp_path / "photos", "--recommend", "--json").out)["recommend"]
-    held = recipe_file.load(found["recipe"]).data.holdout
-    assert "bad_images" not in found["commands"][-1] and held != 0.2
-    assert (
+    np.savez(tmp_path / "photos.npz", x=np.zeros((20, 64, 64, 3), np.uint8), y=np.arange(20) % 2)
+    facts = json.loads(cli("data", "inspect", tmp_path / "photos", "--recommend", "--json").out)
+    held = recipe_file.load(facts["recommend"]["recipe"]).data.holdout
+    differs = (
         f"the recipe has data.holdout {held:g}, so the numbers of training and held-out images differ from those above"
-        in found["notes"]
     )
+    assert "bad_images" not in facts["recommend"]["commands"][-1] and held != 0.2
+    assert facts["holdout"] == held and differs not in facts["recommend"]["notes"]
+    facts = json.loads(cli("data", "inspect", tmp_path / "photos.npz", "--recommend", "--json").out)
+    assert facts["holdout"] == 0.2 and differs in facts["recommend"]["notes"]

@@ -177,6 +177,16 @@ def test_inspect_describes_columns_and_draws_them(tmp_path: Path) -> None:
     assert contact_sheet(WINE, tmp_path / "sheet.png").stat().st_size > 10_000
 
 
+@pytest.mark.parametrize("columns", [3, 4, 7])
+def test_histograms_fill_the_width_of_a_sheet(columns: int) -> None:
+    from ganherd.viz.row_sheets import RowView, draw_rows
+
+    x = np.random.default_rng(0).normal(size=(20, columns))
+    figure = draw_rows(x, RowView([f"c{j}" for j in range(columns)], x[:, :2]))
+    assert len(figure.axes) == 1 + columns
+    assert any(axes.get_subplotspec().is_last_col() for axes in figure.axes)
+
+
 def test_a_table_of_your_own_gets_a_recipe(tmp_path: Path) -> None:
     from ganherd.recommend import choose_for
 
@@ -195,6 +205,9 @@ def test_train_takes_a_table(cli: Cli, tmp_path: Path) -> None:
         and "wine-wcgan" in answer.out + answer.err
         and "32 rows of shape [3]" in answer.out + answer.err
     )
+    tiny = [word for one in TINY if not one.startswith("run.scores") for word in ("--set", one)]
+    answer = cli("train", tmp_path / "t.csv", *tiny, "--run", tmp_path / "run", "--quiet")
+    assert answer.code == 0 and "-n 1000 -o rows.csv" in answer.out
     (tmp_path / "t.csv").write_text("a,b,c,class\n1,2,,a\n")
     answer = cli("train", tmp_path / "t.csv", "--dry-run")
     assert answer.code == 2 and "row 1 (line 2), column 'c': the value is missing" in answer.err

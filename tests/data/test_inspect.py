@@ -38,6 +38,16 @@ def made(n: int, shape: tuple[int, ...], classes: int) -> Dataset:
 # --- the description ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("dtype", [np.uint8, np.int64, np.float32])
+def test_images_that_are_nowhere_bright_get_a_note(dtype: type, tmp_path: Path) -> None:
+    images = np.arange(40 * 16).reshape(40, 4, 4) % 17
+    np.savez(tmp_path / "dark.npz", x=images.astype(dtype))
+    np.savez(tmp_path / "bright.npz", x=(images * 15).astype(dtype))
+    notes = [inspect(DataConfig(source=str(tmp_path / name)))["notes"] for name in ("dark.npz", "bright.npz")]
+    dark, bright = (any("the brightest value is 16 of 255" in note for note in each) for each in notes)
+    assert dark and not bright
+
+
 def test_the_description_is_plain_and_adds_up() -> None:
     found = inspect(DataConfig(source="digits"))
     assert json.loads(json.dumps(found)) == found

@@ -227,7 +227,7 @@ def test_page_supports_light_and_dark_mode(make_run: MakeRun, fakes: Any) -> Non
 def test_a_run_that_has_just_begun(make_run: MakeRun, fakes: Any) -> None:
     run = make_run(records=0, state="running", event_lines=[])
     _, outline = page(run, None)
-    for words in ("nothing is recorded yet", "No samples yet", "Not scored yet", "Nothing is recorded yet"):
+    for words in ("A herd on digits. Nothing is recorded yet.", "No samples yet", "Not scored yet"):
         assert words in outline.text, words
 
 
@@ -238,7 +238,7 @@ def test_interrupted_run_shows_how_to_resume_it(make_run: MakeRun) -> None:
         f"stopped before its end, and saved at step 0: resume it with ganherd train --resume {run.path}."
         in outline.text
     )
-    assert "Not scored yet: it is when it has ended." in outline.text
+    assert "Not scored yet: scores are measured when training ends." in outline.text
 
 
 def test_interrupted_run_counts_its_checkpoint_and_says_how_to_draw_from_it(make_run: MakeRun, fakes: Any) -> None:
@@ -329,6 +329,7 @@ def test_points_have_coordinates_and_as_many_modes_as_the_data(make_run: MakeRun
     data = fakes.points()
     text, _ = page(run, data, fakes.mixture(data, by_class=False))
     assert "the spread of generated coordinates divided by the data" in text
+    assert "width:90%" in text.replace(" ", "")  # of the bar of a diversity of 0.9: it is full at 1
     assert re.search(r"7 of 8</span></td><td[^>]*>–</td><td[^>]*>8</td>", text)  # what real data has
     assert re.search(r"3.000</span></td><td[^>]*>–</td><td[^>]*>–</td>", text)  # which is not known here
 

@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import processes
@@ -160,6 +161,13 @@ def test_many_alarms_are_told_in_a_few_lines_with_what_followed() -> None:
     assert lines[2] == "… 9 before these in events.jsonl" and len(lines) == 3 + 10 + 1
     assert "step 95: member 8 dead critic is over" in lines and "step 99: member 0 repair (reseed)" in lines
     assert lines[-2:] == ["step 100: member 4 nan", "not well now: member 4 (nan)"]
+
+
+def test_a_run_without_a_record_has_no_rate(tmp_path: Path) -> None:
+    tiny_runs.train(tmp_path / "run", recipes.noise_recipe(tmp_path, "3steps"))
+    status = run_status.describe(tmp_path / "run")
+    assert "member-steps/s" in status_text.text(status)
+    assert "member-steps/s" not in status_text.text(replace(status, rate=0.0))
 
 
 def test_a_rank_that_is_late_by_a_factor_is_named(tmp_path: Path) -> None:

@@ -235,6 +235,9 @@ def test_a_member_that_the_mixture_does_not_use_is_judged_but_does_not_count() -
     parts = [_part(0, 0.5), _part(1, 0.5), _part(2, 0.0, spread=0.01)]
     verdict = judge_herd(GOOD, parts, steps=5000)
     assert verdict.word == "good" and verdict.members[2].word == "collapsed"
+    parts[0] = _part(0, 0.5, spread=0.01)
+    reason = judge_herd(GOOD, parts, steps=5000).reason
+    assert "1 of the 2 members that the mixture uses is not good: member 0 collapsed" in reason
 
 
 def test_members_that_share_data_leave_the_word_to_a_mixture_with_a_definite_failure() -> None:

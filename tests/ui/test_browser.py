@@ -171,6 +171,37 @@ def test_swaps_show_whose_discriminator_each_member_has(page: PageServer, visit:
     expect(tab.get_by_text("Arrows: the last swap")).to_be_visible()
 
 
+def test_an_arrow_over_the_edge_of_a_torus_enters_on_the_other_side(page: PageServer, visit: Visit) -> None:
+    tab = visit(f"{page.address}/{VIEWS['herd']}")
+    drawn = """async (way) => {
+        const { Wall } = await import("/static/wall.js");
+        const ends = [], get = (_, name) => (...all) => (name === "quadraticCurveTo" ? ends.push(all.slice(2).map(Math.round)) : 0);
+        const boxes = [0, 100, 200].map((x) => ({ x, y: 0, size: 90 }));
+        const run = { layout: { kind: "torus", rows: 1 }, members: 3, replicas: 1 };
+        const sizes = { size: 90, gap: 10, caption: 0, columns: 3, margin: 0, shift: 0 };
+        const wall = { run, boxes, ...sizes, overlay: [{ ...way, colour: "red" }] };
+        Object.assign(Object.create(Wall.prototype), wall).drawOverlay(new Proxy({}, { get, set: () => true }));
+        return [...new Set(ends.map(String))];
+    }"""
+    assert tab.evaluate(drawn, {"from": 0, "to": 1}) == ["118,45"]
+    assert tab.evaluate(drawn, {"from": 2, "to": 0}) == ["18,45", "318,45"]
+
+
+def test_a_figure_with_one_value_is_drawn_as_a_dot(page: PageServer, visit: Visit) -> None:
+    """Figures of looks are not in every record, so a line of several records may have one value."""
+    tab = visit(f"{page.address}/{VIEWS['curves']}")
+    drawn = """async (values) => {
+        const { Chart } = await import("/static/chart.js");
+        const arcs = [], chart = Object.assign(Object.create(Chart.prototype), { data: { lines: [] } });
+        const get = (_, name) => (...all) => (name === "arc" ? arcs.push(all.slice(0, 2)) : 0);
+        const pen = new Proxy({}, { get, set: () => true });
+        chart.drawLine(pen, { x: [1, 2, 3], y: values, colour: "red" }, (x) => x, (y) => y);
+        return arcs;
+    }"""
+    assert tab.evaluate(drawn, [None, 5, None]) == [[2, 5]]
+    assert tab.evaluate(drawn, [4, 5, None]) == []
+
+
 def test_curves_have_exact_values_zoom_a_log_axis_and_other_runs(page: PageServer, visit: Visit) -> None:
     tab = visit(f"{page.address}/{VIEWS['curves']}")
     tab.get_by_label("Figure").select_option("loss_d")

@@ -259,7 +259,10 @@ class TrainCommand:
 
             show_screen("", *(scoring.full if self.verbose else scoring.brief)(run.scores))
         show_verdict(run.verdict)
-        show(f"\nMore samples: ganherd sample {name} -n 64 -o grid.png")
+        more = (
+            "-n 1000 -o rows.csv" if "columns" in run.scores else "-n 64 -o grid.png"
+        )  # a table, or images and points
+        show(f"\nMore samples: ganherd sample {name} {more}")
 
 
 def refuse_meeting(recipe: Recipe, option: str) -> None:

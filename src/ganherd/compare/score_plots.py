@@ -156,6 +156,8 @@ def limits(metric: str, bases: Mapping[str, ComparisonBasis]) -> tuple[float, fl
     >>> row = {"scores": {"recall": {"value": 0.97, "per_seed": [0.95, 0.99], "interval": {"low": 0.0, "high": 1.0}}}}
     >>> [round(end, 3) for end in limits("recall", {"budget": {"entries": {"a": row}}})]
     [0.854, 1.0]
+    >>> limits("recall", {"budget": {"entries": {"a": {"scores": {"recall": {"value": 0.0}}}}}})[1] > 0.01
+    True
     """
     scores = [measured(row["scores"]).get(metric) for basis in bases.values() for row in basis["entries"].values()]
     known = [score for score in scores if score is not None and score.value is not None]
@@ -163,7 +165,7 @@ def limits(metric: str, bases: Mapping[str, ComparisonBasis]) -> tuple[float, fl
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
-    room = 2 * ((high - low) or max(abs(high), 1e-6) * 0.1)  # for what intervals have beyond the values
+    room = 2 * ((high - low) or abs(high) * 0.1 or 0.1)  # for what intervals have beyond the values
     spans = [score.interval for score in known if score.interval]
     low, high = (
         min([low, *(max(span["low"], low - room) for span in spans)]),

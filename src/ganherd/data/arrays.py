@@ -13,6 +13,7 @@ from ganherd.util.errors import UserError
 
 Array = npt.NDArray[Any]
 
+DARK = 16  # images of 0 … 255 that are nowhere brighter get a note: their values probably have another range
 SLACK = 1e-3  # tolerance of a float's range, for rounding such as that of half precision
 ROWS = 4096  # rows converted at once, so that a large float array is not copied whole
 
@@ -154,19 +155,20 @@ def scale_to_bytes(parts: list[Array], name: str) -> tuple[tuple[float, float], 
     low, high = float(min(part.min() for part in parts)), float(max(part.max() for part in parts))
     if kind.kind == "b":
         return (0.0, 255.0), ["values are true or false: black or white"]
+    brightest = f"the brightest value is {high:g} of 255: if it means white, save x / {high:g} as float instead"
+    dark = [brightest] if 0 < high <= DARK else []
     if kind == np.uint8 and all(part.dtype == np.uint8 for part in parts):
-        dark = f"the brightest value is {high:g} of 255: if it means white, save x / {high:g} as float instead"
-        return (0.0, 1.0), [dark] if 0 < high <= 16 else []
+        return (0.0, 1.0), dark
     if kind.kind in "ui":
         if low < 0 or high > 255:
             raise UserError(f"{name} has whole numbers in [{low:g}, {high:g}]; bring them to 0 … 255.")
-        return (0.0, 1.0), [f"values are whole numbers in [{low:g}, {high:g}], read as 0 … 255"]
+        return (0.0, 1.0), [f"values are whole numbers in [{low:g}, {high:g}], read as 0 … 255", *dark]
     if low >= -SLACK and high <= 1 + SLACK:
         return (0.0, 255.0), [f"float values in [{low:.4g}, {high:.4g}], read as 0 … 1"]
     if low >= -1 - SLACK and high <= 1 + SLACK:
         return (1.0, 127.5), [f"float values in [{low:.4g}, {high:.4g}], read as -1 … 1"]
     if low >= -SLACK and high <= 255 + SLACK:
-        return (0.0, 1.0), [f"float values in [{low:.4g}, {high:.4g}], read as 0 … 255"]
+        return (0.0, 1.0), [f"float values in [{low:.4g}, {high:.4g}], read as 0 … 255", *dark]
     raise UserError(f"{name} has float values in [{low:.4g}, {high:.4g}]; bring them to [0, 1], [-1, 1] or [0, 255].")
 
 

@@ -159,7 +159,7 @@ def measure_ifid(material: ScoringContext) -> ScoreEntry:
     if fewest <= fake.dimension:
         out["warning"] = (
             f"a class has only {fewest:,} {rows} for {fake.dimension:,} features, so that its covariance is singular "
-            f"and the distance too high: read the mean KID within the classes, {out['kid']['value']:.5f}, next to it"
+            "and the distance too high: read the mean KID within the classes, which is among its details"
         )
     elif fewest < ENOUGH * fake.dimension:
         out["warning"] = (

@@ -22,7 +22,11 @@ def scores(story: RunStory) -> Markup:
     """Render the table of scores, each with how it was measured."""
     known = measured(story.scores)
     if not known:
-        how = "ganherd score measures its mixture" if story.mixture_step is not None else "it is when it has ended"
+        how = (
+            "ganherd score measures its mixture"
+            if story.mixture_step is not None
+            else "scores are measured when training ends"
+        )
         return render("scores", rows=[], how=how)
     rows = []
     for name in [*(name for name in METRICS if name in known), *(name for name in known if name not in METRICS)]:
@@ -74,7 +78,7 @@ def classes(story: RunStory) -> Markup:
     columns: list[tuple[str, bool, Callable[[str], Any]]] = [
         ("class", True, lambda name: name),
         ("FID within the class", bool(distance), lambda name: number(distance.get(name))),
-        ("diversity", bool(diversity), lambda name: _bar(number, diversity.get(name), 1.5)),
+        ("diversity", bool(diversity), lambda name: _bar(number, diversity.get(name), 1.0)),
         ("recognised", bool(accuracy), lambda name: _bar(percent, accuracy.get(name), 1.0)),
         ("share of the samples", bool(seen), lambda name: _bar(percent, seen.get(name), most)),
         ("expected", bool(expected), lambda name: percent(expected.get(name))),

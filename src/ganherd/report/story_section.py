@@ -77,7 +77,7 @@ def summary(story: RunStory) -> str:
     each = len(story.members) // (seeds * trials) if story.members else 0
     source = story.data_name or str(_dig(story.recipe, "data", "source") or "its data")
     if not each:
-        return f"A herd on {source} of which nothing is recorded yet."
+        return f"A herd on {source}. Nothing is recorded yet."
     if any(m.label for m in story.members):
         per_class = _dig(story.recipe, "herd", "per_class") or 1
         of_class = f"{per_class if per_class > 1 else 'one'} for each class of"

@@ -27,10 +27,11 @@ def text(status: RunStatus | PartsStatus) -> str:
         return "\n".join([*lines, *(text(part) for part in status.parts), f"left: {left}"])
     left = f", {duration(status.seconds_left)} left" if status.seconds_left is not None else ""
     state = _STATES.get(status.state, status.state)
+    rate = f", {status.rate:,.0f} member-steps/s" if status.rate else ""
     record = f", last record {duration(status.heartbeat)} ago" if status.heartbeat is not None else ""
     lines = [
         f"{status.run}: {state}, step {status.step:,} of {status.steps:,}{left}",
-        f"{status.members} members on {status.host} ({status.engine.name}), {status.rate:,.0f} member-steps/s{record}",
+        f"{status.members} members on {status.host} ({status.engine.name}){rate}{record}",
     ]
     lines += [f"reason for ending: {status.reason}"] if status.reason and status.state != "running" else []
     lines += _rank_lines(status.ranks) if status.state == "running" else []

@@ -65,12 +65,15 @@ def real_text(score: Score) -> str:
 
 
 def standing(score: Score) -> Styled:
-    """Return how a score compares with that of real data: like it if the interval contains it, or is beyond it.
+    """Return how a score compares with that of real data: like it if the interval, as it is shown, contains it.
 
     >>> ends = {"low": 0.97, "high": 0.98}
     >>> standing(Score("label_accuracy", {"value": 0.975, "interval": ends, "held_out_accuracy": 0.99})).text
     'worse'
     >>> standing(Score("kid", {"value": 0.001, "interval": {"low": -0.01, "high": 0.01}})).text
+    'like real data'
+    >>> almost = {"value": 0.999, "interval": {"low": 0.994, "high": 0.9998}, "held_out_accuracy": 1.0}
+    >>> standing(Score("label_accuracy", almost)).text  # the table shows 99.4 % to 100.0 %, and 100.0 %
     'like real data'
     """
     real, ends, metric = score.real_value, score.interval, score.metric
@@ -79,6 +82,8 @@ def standing(score: Score) -> Styled:
     if ends is None:
         return Styled("no interval", "soft")
     below, above = metric.beyond_real
+    if score.of_value(real) in (score.of_value(ends["low"]), score.of_value(ends["high"])):
+        return Styled(LIKE, "good")
     if metric.direction != "lower" and ends["high"] < real:
         return Styled(below, "warn")
     if ends["low"] > real and (metric.direction != "higher" or above != "worse"):

@@ -37,15 +37,16 @@ def draw_rows(x: np.ndarray, view: RowView, data: np.ndarray | None = None) -> F
         _draw_plane(left, view)
         _draw_band(right, x, data)
         return _with_legend(figure, left)
-    down = math.ceil(x.shape[1] / _ACROSS)
+    across = min(x.shape[1], _ACROSS)
+    down = math.ceil(x.shape[1] / across)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12.5, max(4.6, 1.25 * down + 0.4)), layout="constrained")
-    grid = figure.add_gridspec(down, _ACROSS + 1, width_ratios=(2.9, *(1,) * _ACROSS))
+    grid = figure.add_gridspec(down, across + 1, width_ratios=(2.9, *(1,) * across))
     plane = styled(figure.add_subplot(grid[:, 0]))
     _draw_plane(plane, view)
     for j, name in enumerate(view.columns):
-        axes = styled(figure.add_subplot(grid[j // _ACROSS, 1 + j % _ACROSS]))
+        axes = styled(figure.add_subplot(grid[j // across, 1 + j % across]))
         _draw_column(axes, x[:, j], None if data is None else data[:, j], name)
     return _with_legend(figure, plane)
 

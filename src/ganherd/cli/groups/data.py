@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -12,6 +13,10 @@ from ganherd.cli.options import Json, Quiet, examples, print_json, print_result
 from ganherd.util.errors import UserError, counted
 from ganherd.util.paths import expanded
 from ganherd.util.text import say, show
+
+if TYPE_CHECKING:
+    from ganherd.recommend import Choice
+    from ganherd.util.files import JsonObject
 
 LARGE = 256  # pixels above which images are inspected at the size that training would give them
 
@@ -76,8 +81,11 @@ def data_inspect(
     # images of one size are shown as they are, unless they are large; others as training would resize them
     if choice and files and size is None and (files.is_varied or files.side > LARGE):
         size = choice.loaded.data.size or files.side
+    settings = DataConfig(source=source, size=size, bad_images="skip")
+    if choice:  # the split is that of training
+        settings = settings.model_copy(update={"holdout": choice.loaded.data.holdout})
     try:
-        dataset = load(DataConfig(source=source, size=size, bad_images="skip"))
+        dataset = load(settings)
     except UserError as error:
         if files is None:
             raise
@@ -95,10 +103,21 @@ def data_inspect(
         given += ["data.bad_images=skip"] if dataset.skipped else []
         advice = advising.recommend(source, facts, given, prepared)
         facts, text = facts | {"recommend": advice}, f"{text}\n\n{advising.text(advice)}"
-    elif choice:
+    elif choice := choice or _choice_of_file(source, facts, given, prepared):
         facts["would_train"] = {"recipe": choice.recipe, "why": choice.why, "command": choice.command}
         text += f"\n\n`ganherd train {shlex.quote(source)}` would train this:\n{choice.text()}"
     print_result(as_json, facts, text)
+
+
+def _choice_of_file(source: str, facts: JsonObject, given: Sequence[str], prepared: bool) -> Choice | None:
+    """Return what `ganherd train SOURCE` would train; None if it refuses the source, or takes its name for a recipe."""
+    from ganherd import recommend as advising
+    from ganherd.cli.own_data import is_own_data
+
+    try:
+        return advising.choose_from_facts(source, facts, given, prepared) if is_own_data(source) else None
+    except UserError:
+        return None
 
 
 @data_app.command("prepare", epilog=examples("ganherd data prepare pictures --size 64", "ganherd train pictures-64"))
@@ -123,6 +142,7 @@ def data_prepare(
 ) -> None:
     """Resize images once, for training at any scale. If interrupted, the same command continues."""
     from ganherd.data.samples.open_samples import is_sample_source, open_samples
+    from ganherd.data.shards import shards
     from ganherd.data.shards.prepare import prepare
     from ganherd.data.shards.prepare_samples import prepare_samples
     from ganherd.recipe.absolute_paths import absolute_path
@@ -150,8 +170,8 @@ def data_prepare(
         return
     for note in index.notes():
         say(f"note: {note}")
-    if index.skipped:
-        say(f"note: {len(index.skipped):,} files were skipped; {out / 'index.json'} names each with the reason")
+    if len(index.skipped) > shards.NAMED:
+        say(f"note: {out / 'index.json'} names all {len(index.skipped):,} skipped files with the reason")
     for label in [label for label, count in counts.items() if not count]:
         say(f"note: nothing of the class {label!r} could be read")
     shape = "×".join(map(str, index.shape))

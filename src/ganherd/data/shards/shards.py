@@ -30,6 +30,7 @@ from ganherd.util.errors import UserError, few, first_invalid
 
 INDEX, SHARDS, PARTS = "index.json", "shards", "parts"
 _ANY = 1 << 62  # bytes of a file that is read block by block
+NAMED = 5  # skipped files that a note names
 HEADER = 128  # bytes before the pixels of a shard, always
 Ints = npt.NDArray[np.int64]
 
@@ -92,7 +93,7 @@ class Index(_Facts):
         """Return notes for the user about the images."""
         notes = [f"{n:,} {what}" for what, n in sorted(self.converted.items())]
         if self.skipped:
-            names = few([f"{one.file} ({one.why})" for one in self.skipped], 5)
+            names = few([f"{one.file} ({one.why})" for one in self.skipped], NAMED)
             notes.append(f"skipped when it was prepared: {names}")
         return tuple(notes)
 

@@ -53,7 +53,7 @@ def judge_herd(
             )
         )
     used = _used(members)
-    joined = _joined(judge(herd, whole, limits), used, any(part.shares_data for part in parts))
+    joined = _joined(judge(herd, whole, limits), used, any(part.shares_data for part in parts), len(members))
     return VerdictRecord(
         word=joined.word,
         reason=joined.reason,
@@ -71,8 +71,8 @@ def _used(members: Sequence[MemberVerdict]) -> list[MemberVerdict]:
     return [one for one in members if one.weight is None or one.weight * count >= _SMALL]
 
 
-def _joined(herd: Judged, members: Sequence[MemberVerdict], share_data: bool) -> Judged:
-    """Return the verdict on the herd: that on its mixture, unless members are not good.
+def _joined(herd: Judged, members: Sequence[MemberVerdict], share_data: bool, total: int) -> Judged:
+    """Return the verdict on the herd: that on its mixture, unless members that it uses are not good.
 
     The word of the members that are not good says more than that of the mixture, which mixes them with the others. If the
     members share the data, the mixture says more in two cases: if no member is good, and if members are merely undertrained
@@ -81,14 +81,14 @@ def _joined(herd: Judged, members: Sequence[MemberVerdict], share_data: bool) ->
     bad = [one for one in members if one.word not in _FINE]
     if not bad:
         return _with_unknown(herd, members)
-    word = _leading_word(bad, members)
+    word, named = _leading_word(bad, members), _named(bad, members, total)
     mixture_says_more = share_data and (len(bad) == len(members) or word == "undertrained")
     if herd.word not in _FINE and (herd.word == word or mixture_says_more):
-        return herd if len(members) == 1 else Judged(herd.word, f"{herd.reason}; {_named(bad, members)}", herd.try_next)
+        return herd if len(members) == 1 else Judged(herd.word, f"{herd.reason}; {named}", herd.try_next)
     first = next(one for one in bad if one.word == word)
     if len(members) == 1:
         return Judged(first.word, first.reason, first.try_next)
-    return Judged(word, f"{_named(bad, members)}; of {first.name}: {first.reason}", first.try_next)
+    return Judged(word, f"{named}; of {first.name}: {first.reason}", first.try_next)
 
 
 def _leading_word(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict]) -> Word:
@@ -103,19 +103,31 @@ def _leading_word(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict]
     return definite[0][0]
 
 
-def _named(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict]) -> str:
-    """Return which members are not good, in words.
+def _named(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict], total: int) -> str:
+    """Return which of the members that the mixture uses are not good, in words.
+
+    Args:
+        total: The number of all members, with those that the mixture does not use.
 
     >>> one = MemberVerdict(name="member 3 (cat)", member=3, word="collapsed", reason="")
-    >>> _named([one], [one] * 10)
+    >>> _named([one], [one] * 10, 10)
     '1 of 10 members is not good: member 3 (cat) collapsed'
+    >>> _named([one], [one] * 4, 9)
+    '1 of the 4 members that the mixture uses is not good: member 3 (cat) collapsed'
+    >>> _named([one] * 10, [one] * 10, 10)
+    'all 10 members are collapsed'
     """
     by_word: dict[str, list[str]] = {}
     for one in bad:
         by_word.setdefault(one.word, []).append(one.name)
     each = [f"{few(names, 3)} {word}" for word, names in by_word.items()]
     what = "members" if all(one.member is not None for one in members) else "members and classes"
-    return f"{len(bad)} of {len(members)} {what} {'is' if len(bad) == 1 else 'are'} not good: {', '.join(each)}"
+    of, article = f"{len(members)} {what}", ""
+    if len(members) < total:
+        of, article = f"{of} that the mixture uses", "the "
+    if len(bad) == len(members) and len(by_word) == 1:
+        return f"all {of} are {bad[0].word}"
+    return f"{len(bad)} of {article}{of} {'is' if len(bad) == 1 else 'are'} not good: {', '.join(each)}"
 
 
 def _with_unknown(herd: Judged, members: Sequence[MemberVerdict]) -> Judged:

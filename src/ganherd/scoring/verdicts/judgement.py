@@ -73,7 +73,7 @@ class Course:
         return not self.began and self.steps is not None and self.steps < steps
 
 
-_LONGER = "train longer: resume it with a larger --budget"
+_LONGER = "train longer, for example: ganherd train --resume RUN --budget +1000steps"
 _UNSTABLE = ("nan", "diverged", "cycling")
 
 

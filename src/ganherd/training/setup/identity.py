@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
@@ -50,7 +51,7 @@ def facts_of(session: Session) -> JsonObject:
         "git": _git(),
         "host": platform.node(),
         **({"launcher": name} if (name := launcher()) else {}),
-        "command": shlex.join(sys.argv),
+        "command": _typed(sys.argv),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "engine": vars(plan),
         "threads": plan.threads,
@@ -67,6 +68,19 @@ def facts_of(session: Session) -> JsonObject:
         "state": "running",
         **({"part": [part.start, part.stop]} if part else {}),
     }
+
+
+def _typed(words: Sequence[str]) -> str:
+    """Return the command as a user types it: the program `ganherd` without its folder, another program as it is.
+
+    >>> _typed(["/home/me/.venv/bin/ganherd", "train", "my pictures"]), _typed(["/src/ganherd/__main__.py", "train"])
+    ("ganherd train 'my pictures'", 'ganherd train')
+    >>> _typed(["scripts/mine.py", "3"])
+    'scripts/mine.py 3'
+    """
+    program = Path(*words[:1])  # an embedded Python may have no arguments
+    is_own = program.name == "ganherd" or program.parts[-2:] == ("ganherd", "__main__.py")
+    return shlex.join(["ganherd", *words[1:]] if is_own else words)
 
 
 def memory_digests(recipe: Recipe) -> dict[str, str]:

@@ -132,14 +132,10 @@ export class Chart {
     pen.lineWidth = isNear ? 2.6 : line.thin ? 1 : 1.8;
     pen.lineJoin = "round";
     pen.beginPath();
-    let up = true;
-    for (let i = 0; i < line.x.length; i += 1) {
-      if (!this.shown(line.y[i])) continue; // figures of looks are not in every record
-      pen[up ? "moveTo" : "lineTo"](px(line.x[i]), py(line.y[i]));
-      up = false;
-    }
+    const points = line.x.map((_, i) => i).filter((i) => this.shown(line.y[i])); // figures of looks are not in every record
+    points.forEach((i, k) => pen[k ? "lineTo" : "moveTo"](px(line.x[i]), py(line.y[i])));
     pen.stroke();
-    if (line.x.length === 1 && this.shown(line.y[0])) { pen.fillStyle = line.colour; pen.beginPath(); pen.arc(px(line.x[0]), py(line.y[0]), 3, 0, 7); pen.fill(); }
+    if (points.length === 1) { pen.fillStyle = line.colour; pen.beginPath(); pen.arc(px(line.x[points[0]]), py(line.y[points[0]]), 3, 0, 7); pen.fill(); }
     pen.globalAlpha = 1;
   }
 

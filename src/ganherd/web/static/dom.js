@@ -102,8 +102,11 @@ export const themeColour = (name) => getComputedStyle(document.documentElement).
 
 export const statePill = (state) => h("span", { class: `pill ${state}` }, state);
 
-/** Return a pill for a verdict: green for good, red for everything else that was judged. */
-export const verdictPill = (word) => (word ? h("span", { class: `pill ${word === "good" ? "good" : word === "cannot be judged" ? "" : "poor"}` }, word) : null);
+/** Return the style of a verdict, as in reports: undertrained is no failure yet. */
+export const verdictStyle = (word) => ({ good: "good", undertrained: "warn", "cannot be judged": "warn" })[word] ?? "bad";
+
+/** Return a pill for a verdict. */
+export const verdictPill = (word) => (word ? h("span", { class: `pill ${verdictStyle(word)}` }, word) : null);
 
 /** Return a choice of options `[value, text]`. */
 export function choice(options, value, onchange, props) {

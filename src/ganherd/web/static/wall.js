@@ -201,17 +201,26 @@ export class Wall {
 
   drawOverlay(pen) {
     pen.lineCap = "round";
+    const { layout, members, replicas } = this.run, each = members / replicas;
+    const isTorus = layout.kind === "torus";
+    const wide = isTorus ? this.columns * (this.size + this.gap) : Infinity;
+    const tall = isTorus ? layout.rows * (this.size + this.caption + this.gap) : Infinity;
     for (const { from, to, colour, both } of this.overlay) {
       const a = this.boxes[from], b = this.boxes[to];
       if (!a || !b) continue;
-      let [x1, y1, x2, y2] = [a.x + a.size / 2, a.y + a.size / 2, b.x + b.size / 2, b.y + b.size / 2];
-      const pitch = [this.size + this.gap, this.size + this.caption + this.gap];
-      if (this.run.layout.kind === "torus") { // the short way, over the edge
-        const wide = this.columns * pitch[0], tall = this.run.layout.rows * pitch[1];
-        if (Math.abs(x2 - x1) > wide / 2) x2 += x2 < x1 ? wide : -wide;
-        if (Math.abs(y2 - y1) > tall / 2) y2 += y2 < y1 ? tall : -tall;
+      const [x1, y1, x2, y2] = [a.x + a.size / 2, a.y + a.size / 2, b.x + b.size / 2, b.y + b.size / 2];
+      const dx = Math.abs(x2 - x1) > wide / 2 ? Math.sign(x1 - x2) * wide : 0;
+      const dy = Math.abs(y2 - y1) > tall / 2 ? Math.sign(y1 - y2) * tall : 0;
+      const draw = (x, y) => arrow(pen, x1 - x, y1 - y, x2 + dx - x, y2 + dy - y, colour ?? nameColour(from), both, this.size, this.arrived);
+      pen.save();
+      if (dx || dy) { // it leaves over the edge of the torus and enters on the other side
+        pen.beginPath();
+        pen.rect(this.margin + this.shift - 7, this.boxes[Math.floor(from / each) * each].y - 7, wide - this.gap + 14, tall + 10);
+        pen.clip();
+        draw(dx, dy);
       }
-      arrow(pen, x1, y1, x2, y2, colour ?? nameColour(from), both, this.size, this.arrived);
+      draw(0, 0);
+      pen.restore();
     }
   }
 

@@ -1,7 +1,7 @@
 // The herd of a run: its head, the verdict on it, and the board with all members, which follows a run that trains.
 
 import { remember } from "../address.js";
-import { count, duration, fill, h, num, statePill, verdictPill } from "../dom.js";
+import { count, duration, fill, h, num, statePill, verdictPill, verdictStyle } from "../dom.js";
 import { createBoard } from "../herd_board.js";
 
 export async function mount(root, { source, run, query }) {
@@ -34,7 +34,7 @@ export async function mount(root, { source, run, query }) {
           run.changes?.length ? h("div", { class: "chips", style: { margin: "8px 0 0" } }, h("span", { class: "small soft" }, "changed:"), run.changes.map((change) => h("span", { class: "chip", title: change }, change))) : null),
         h("dl", { class: "facts" }, facts.map(([key, value]) => h("div", { class: ["engine", "member-steps/s"].includes(key) ? "extra" : null }, h("dt", null, key), h("dd", null, value))))),
       running ? h("div", { class: "bar", style: { "margin-top": "12px" }, role: "progressbar", "aria-label": "Progress", "aria-valuenow": Math.round(100 * part), "aria-valuemin": 0, "aria-valuemax": 100 }, h("i", { style: { width: `${100 * part}%` } })) : null);
-    const verdict = run.verdict && state.state === "finished" ? h("p", { class: `note ${run.verdict.word === "good" ? "good" : "bad"}` }, h("b", null, run.verdict.word), `: ${run.verdict.reason}${run.verdict.try_next ? `; ${run.verdict.try_next}` : ""}.`) : null;
+    const verdict = run.verdict && state.state === "finished" ? h("p", { class: `note ${verdictStyle(run.verdict.word)}` }, h("b", null, run.verdict.word), `: ${run.verdict.reason}${run.verdict.try_next ? `; ${run.verdict.try_next}` : ""}.`) : null;
     const ended = ["killed", "interrupted", "failed", "unknown"].includes(state.state) ? h("p", { class: "note bad" }, state.state === "unknown" ? "It is not known whether this run is still training. If it is not, resume it with " : "This run ended before its last step. Resume it with ", h("span", { class: "mono" }, run.resume)) : null;
     const bare = !sprites.steps.length ? h("p", { class: "note" }, run.sprites ? "The first samples are being drawn." : "This run has no sprites: it was trained with run.sprites 0 or by an older version. Its numbers are all here.") : null;
     notes.hidden = !(run.problem || ended || verdict || bare);

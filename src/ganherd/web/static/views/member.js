@@ -1,7 +1,7 @@
 // One member: its samples over time, its curves within the herd, where its nets come from, and why it failed.
 
 import { remember } from "../address.js";
-import { count, figureText, fill, h, resizeCanvas, verdictPill } from "../dom.js";
+import { count, figureText, fill, h, resizeCanvas, verdictPill, verdictStyle } from "../dom.js";
 import { Chart } from "../chart.js";
 import { nameColour } from "../colours.js";
 import { History, sentenceOf } from "../history.js";
@@ -33,7 +33,7 @@ export async function mount(root, { source, run, words, query }) {
       h("div", { class: "row end", style: { "margin-bottom": "14px" } },
         h("div", { class: "row" }, h("h1", null, name(member)), verdictPill(verdict?.word), h("a", { class: "small", href: `#/run/${id}` }, `in ${run.title}`)),
         h("div", { class: "row" }, member > 0 ? h("a", { class: "button", href: `#/run/${id}/member/${member - 1}` }, "‹ previous") : null, member < run.members - 1 ? h("a", { class: "button", href: `#/run/${id}/member/${member + 1}` }, "next ›") : null)),
-      verdict && verdict.word !== "good" ? h("p", { class: "note bad" }, `${verdict.reason}${verdict.try_next ? `; ${verdict.try_next}` : ""}.`) : null,
+      verdict && verdict.word !== "good" ? h("p", { class: `note ${verdictStyle(verdict.word)}` }, `${verdict.reason}${verdict.try_next ? `; ${verdict.try_next}` : ""}.`) : null,
       h("div", { class: "row", style: { "align-items": "start", gap: "26px" } }, sprites.last === null ? null : big, numbers)),
     sprites.steps.length > 1 ? h("section", { class: "card", "aria-label": "Film" }, h("h2", null, "Samples over time"), film) : "",
     charts, lineage, story, time.element);

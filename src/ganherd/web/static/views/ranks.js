@@ -15,7 +15,7 @@ export async function mount(root, { source, run }) {
       return;
     }
     fill(place, h("section", { class: "card", "aria-label": "Ranks" }, h("div", { class: "row" }, h("h1", null, "Ranks of ", run.title), statePill(facts.state)),
-      h("dl", { class: "facts" }, [["host", facts.host ?? "–"], ["engine", facts.engine ? `${facts.engine.name} on ${facts.engine.device}, ${facts.engine.threads} threads` : "–"], ["rate", `${num(Math.round(facts.rate))} member-steps/s`], ["last record", facts.heartbeat === null ? "–" : `${duration(facts.heartbeat)} ago`]].map(([key, value]) => h("div", null, h("dt", null, key), h("dd", null, value)))),
+      h("dl", { class: "facts" }, [["host", facts.host ?? "–"], ["engine", facts.engine ? `${facts.engine.name} on ${facts.engine.device}, ${facts.engine.threads} ${facts.engine.threads === 1 ? "thread" : "threads"}` : "–"], ["rate", `${num(Math.round(facts.rate))} member-steps/s`], ["last record", facts.heartbeat === null ? "–" : `${duration(facts.heartbeat)} ago`]].map(([key, value]) => h("div", null, h("dt", null, key), h("dd", null, value)))),
       facts.ranks.length ? table(facts.ranks) : h("p", { class: "soft", style: { "margin-top": "14px" } }, `All ${count(facts.members)} members train in one process. Several ranks, started with --ranks, mpiexec or torchrun, are listed here with their heartbeats.`)),
       profile(facts.profile));
   };

@@ -71,6 +71,7 @@ function describe(run) {
     h("div", { class: "small soft" }, running
       ? `step ${count(run.step)} of ${count(run.steps)}${typeof run.seconds_left === "number" ? ` · ${duration(run.seconds_left)} left` : ""}`
       : `step ${count(run.step)}${run.steps > run.step ? ` of ${count(run.steps)}` : ""}${typeof run.fid === "number" ? ` · FID ${num(run.fid)}` : ""}`),
+    run.recipe && run.recipe !== run.name ? h("div", { class: "small soft" }, run.recipe) : null,
     run.changes?.length ? h("div", { class: "chips" }, run.changes.slice(0, 4).map((change) => h("span", { class: "chip" }, change))) : null,
   ];
 }
