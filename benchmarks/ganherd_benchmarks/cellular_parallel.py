@@ -113,13 +113,13 @@ def measure(request: ParallelRequest, log: Log, output: Path | None = None) -> J
 
 def _row(request: ParallelRequest, grid: int, ranks: int, settings: Sequence[str], path: Path) -> JsonObject:
     """Start the ranks, and return what they measured; they write it to `path`."""
-    asked = {
+    task = {
         "recipe": cellular_recipe.AS_PRINTED,
         # The same engine for all: a choice by measurement could differ between one core and ranks.
         "settings": [*settings, cellular_recipe.grid_setting(grid), *_ENGINE],
         **{name: getattr(request, name) for name in ("iterations", "batches", "repeats")},
     }
-    words = [json.dumps(asked), str(path)]
+    words = [json.dumps(task), str(path)]
     launchers.run(launchers.command(request.launcher, ranks, "ganherd_benchmarks.cellular_rank", words))
     result = json.loads(path.read_text(encoding="utf-8"))
     facts = {"grid": grid, "cells": grid**2, "ranks": ranks, "oversubscribed": ranks > cores()}

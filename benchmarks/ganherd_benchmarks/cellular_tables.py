@@ -69,10 +69,10 @@ def pairs(rows: Iterable[Row]) -> list[tuple[Row, Row]]:
 
 def table_3(rows: Iterable[Row]) -> list[JsonObject]:
     """Return the rows of Table III: minutes on one core, distributed, and the speed-up, with the published ones."""
-    found = []
+    lines = []
     for single, parallel in pairs(rows):
         published = PUBLISHED.get(parallel["grid"])
-        found.append(
+        lines.append(
             {
                 "grid": parallel["grid"],
                 "ranks": parallel["ranks"],
@@ -85,7 +85,7 @@ def table_3(rows: Iterable[Row]) -> list[JsonObject]:
                 "published": None if published is None else dict(zip(_PUBLISHED, published, strict=True)),
             }
         )
-    return found
+    return lines
 
 
 _PUBLISHED = ("single", "distributed", "distributed_sd", "speedup")
@@ -93,11 +93,11 @@ _PUBLISHED = ("single", "distributed", "distributed_sd", "speedup")
 
 def table_4(rows: Iterable[Row]) -> list[JsonObject]:
     """Return the rows of Table IV for every grid: each routine on one core, distributed, and the speed-up."""
-    found = []
+    lines = []
     for single, parallel in pairs(rows):
         for name, alone in single["routine_minutes"].items():
             minutes = parallel["routine_minutes"][name]
-            found.append(
+            lines.append(
                 {
                     "grid": parallel["grid"],
                     "ranks": parallel["ranks"],
@@ -109,7 +109,7 @@ def table_4(rows: Iterable[Row]) -> list[JsonObject]:
                     "published": PUBLISHED_ROUTINES[name] if parallel["grid"] == 4 else None,
                 }
             )
-    return found
+    return lines
 
 
 # -- text -------------------------------------------------------------------------------------------------------------

@@ -74,8 +74,8 @@ def test_speed_up_is_the_ratio_to_one_core_of_the_same_grid() -> None:
     update = [each for each in cellular_tables.table_4(rows) if each["routine"] == "update"]
     assert [each["speedup"] for each in update] == pytest.approx([10.0, 40 / 3])
     assert update[0]["published"] is None and update[1]["published"] == (199.8, 16.8)
-    asked = {"repeats": 2, "iterations": 2, "batches": 600}
-    text = cellular_tables.text({"rows": rows, "asked": asked, "launcher": "mpiexec", "cores": 8})
+    settings = {"repeats": 2, "iterations": 2, "batches": 600}
+    text = cellular_tables.text({"rows": rows, "asked": settings, "launcher": "mpiexec", "cores": 8})
     assert "16*" in text and "9*" not in text and "*: more ranks than cores" in text and "126.68 ± 3.42" in text
 
 

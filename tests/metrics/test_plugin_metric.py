@@ -30,9 +30,9 @@ def power() -> Iterator[None]:
 
 
 def test_a_metric_keeps_its_settings_after_it_was_measured_with_defaults(power: None, ring: FakeDataset) -> None:
-    asked = known_metrics(None, more=[read_metric("power"), read_metric("power(power=3)")])[-2:]
-    assert asked == ["power", "power(power=3)"]
-    scores = score(replay(ring), ring, [*asked, "power(power=4)"], samples=20)
+    names = known_metrics(None, more=[read_metric("power"), read_metric("power(power=3)")])[-2:]
+    assert names == ["power", "power(power=3)"]
+    scores = score(replay(ring), ring, [*names, "power(power=4)"], samples=20)
     assert {name: entry["value"] for name, entry in scores.items()} == {
         "power": 2.0,
         "power(power=3)": 3.0,

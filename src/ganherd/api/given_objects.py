@@ -13,6 +13,7 @@ from typing import Any
 from ganherd.data.readers import in_memory
 from ganherd.data.samples.python_items import is_python_dataset
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.yaml_lines import RecipeData
 from ganherd.util.errors import UserError
 from ganherd.util.meter import ProgressBar
 from ganherd.util.objects.memory_objects import MemoryObject, fingerprint, is_in_memory, label_of
@@ -24,7 +25,7 @@ _ROLES = ("generator", "discriminator")
 class GivenObjects:
     """Sections of a recipe that name the user's objects, and these objects, which names find as long as this exists."""
 
-    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
+    sections: dict[str, RecipeData] = field(default_factory=dict)
     held: list[MemoryObject] = field(default_factory=list)
 
     @classmethod
@@ -49,7 +50,7 @@ class GivenObjects:
             given.sections["data"] = {"source": given.held[-1].name}
         return given
 
-    def name_nets(self, nets: Any) -> dict[str, Any]:
+    def name_nets(self, nets: Any) -> RecipeData:
         """Return the section `nets` with a name in place of each class or function."""
         if isinstance(nets, tuple | list):
             if len(nets) != 2:

@@ -15,10 +15,11 @@ from ganherd.api.given_objects import GivenObjects
 from ganherd.comm.backends.detect import detect
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.yaml_lines import RecipeData
 from ganherd.util.errors import UserError
 from ganherd.util.text import say
 
-Source = str | Path | dict[str, Any] | Recipe
+Source = str | Path | RecipeData | Recipe
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ _CHOSEN = ("data.size=", "data.label=", "train.budget=")  # settings that a choi
 
 def _join_sections(
     sections: Mapping[str, Any], given: GivenObjects, budget: str | int | None, seeds: int | None, device: str | None
-) -> dict[str, Any]:
+) -> RecipeData:
     """Return the sections that replace those of the recipe; arguments with a name of their own take precedence."""
     for name, value in sections.items():
         if not isinstance(value, Mapping) and name in Recipe.model_fields:
@@ -107,7 +108,7 @@ def _join_sections(
             raise UserError(
                 f"ganherd.train has no argument {name!r}; sections of a recipe are mappings, such as optim={{'lr_g': 1e-4}}."
             )
-    named: dict[str, dict[str, Any]] = dict(given.sections)
+    named: dict[str, RecipeData] = dict(given.sections)
     for section, key, value in (
         ("train", "budget", budget_text(budget)),
         ("herd", "seeds", seeds),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 Messages = Mapping[int, Tensor]  # for each peer one message, uint8 [bytes]
 _MOST_RUNS = 8  # of consecutive rows that are copied one by one; more are copied through an index
-_HUGE = 2**22  # bytes from which memory lies in huge pages
+_HUGE = 2**22  # bytes from which on huge pages are used
 
 
 @dataclass(frozen=True)
@@ -175,7 +175,7 @@ def _runs(positions: Sequence[int], rows: Sequence[int]) -> list[tuple[int, int,
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return an uninitialised tensor; a large one on the host lies in huge pages if the system has them.
+    """Return an uninitialised tensor; a large one on the host uses huge pages if the system has them.
 
     Memory of an exchange is new each time, and a page fault for every 4 KiB of it would take longer than the copy into it.
     """

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from ganherd.util.errors import UserError
 from ganherd.util.registry import DISCRIMINATORS as DISCRIMINATORS
 from ganherd.util.registry import GENERATORS as GENERATORS
-from ganherd.util.registry import Registry
+from ganherd.util.registry import Registry, Settings
 from ganherd.util.text import did_you_mean, nearest
 
 if TYPE_CHECKING:
@@ -408,7 +408,7 @@ class WrongNet(UserError):
         self.setting = setting  # "" if the net is unknown
 
 
-def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> dict[str, Any]:
+def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> Settings:
     """Return all settings of the named net, defaults included.
 
     The settings of a user's own class are returned as they are: checking them would run its code.

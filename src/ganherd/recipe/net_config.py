@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ganherd.recipe.base import Section, refuse
+from ganherd.util.registry import Settings
 
 if TYPE_CHECKING:
     from ganherd.nets.catalog import Role
@@ -19,7 +20,7 @@ class NetConfig(Section):
     """A net by name with its settings; `package.module:Class` names your own."""
 
     name: str
-    settings: dict[str, Any] = {}
+    settings: Settings = {}
 
     @model_validator(mode="before")
     @classmethod
@@ -28,7 +29,7 @@ class NetConfig(Section):
         return value if isinstance(value, NetConfig) else named_with_settings(value, "a net", "mlp", "activation: tanh")
 
 
-def named_with_settings(value: Any, what: str, name: str, setting: str = "strength: 0.5") -> dict[str, Any]:
+def named_with_settings(value: Any, what: str, name: str, setting: str = "strength: 0.5") -> Settings:
     """Return {name, settings} of an entry that is written as its name, or as a mapping with its settings next to the name.
 
     Args:

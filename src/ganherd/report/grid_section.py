@@ -156,7 +156,7 @@ def _other_classes(story: RunStory, settings: CellularConfig) -> str:
         return ""
     cells, size = settings.cells, settings.cells * settings.group_size
     left = []
-    for grid in range(1, story.grid.classes):  # the grid of a class lies in the events like that of a replica
+    for grid in range(1, story.grid.classes):  # events hold the grid of a class like that of a replica
         ancestry = lineage.lineage(story.events, "g", cells, settings.group_size, grid)
         left.append(f"{len(np.unique(ancestry.founder[-1]))} in class {story.members[grid * size].of_class}")
     return f" Of the {cells} lines of the other grids are left: {few(left, _MOST_LINES)}."

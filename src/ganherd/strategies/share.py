@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from ganherd.herd.state import ROWS, Blueprint, finite_members
 from ganherd.recipe.strategy.share_config import ShareConfig
 from ganherd.recipe.strategy.strategy_settings import StrategySettings
 from ganherd.strategies.member_ranks import MemberRanks
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.strategies.strategy import Event, Facts, Strategy
 from ganherd.util.errors import UserError
 from ganherd.util.text import did_you_mean
 
@@ -120,7 +120,7 @@ class Share(Strategy):
         well = self.ranks.all_gather(finite_members(self.herd.state).cpu().numpy())  # [N]
         for shared in self.layers:
             self._average(shared, well)
-        facts: dict[str, Any] = {"number": step // self.every}
+        facts: Facts = {"number": step // self.every}
         if unwell := np.flatnonzero(~well).tolist():
             facts["unwell"] = unwell
         yield "share", facts

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from ganherd.herd.state import Blueprint
     from ganherd.training.setup.assemble import PreparedHerd
 
-Event = tuple[str, dict[str, Any]]  # name and facts of a line in events.jsonl
+Facts = dict[str, Any]  # numbers, texts and lists by their names, as a line of a file of records has them
+Event = tuple[str, Facts]  # name and facts of a line in events.jsonl
 
 
 class Strategy:
@@ -115,6 +116,6 @@ class Strategy:
         """Return the generators of this rank's members that go into the mixture; None: the current ones."""
         return None
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Facts:
         """Return numbers for the next line of metrics, such as seconds per routine since the last one."""
         return {}

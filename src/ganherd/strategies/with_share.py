@@ -8,14 +8,13 @@ before the averaging: like all training, it stays only if it makes the nets of t
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
 from ganherd.herd.state import State
 from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.strategies.share import Share
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.strategies.strategy import Event, Facts, Strategy
 from ganherd.util.errors import UserError
 
 
@@ -66,5 +65,5 @@ class WithShare(Strategy):
     def generators(self) -> State | None:
         return self.strategy.generators()
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Facts:
         return self.strategy.metrics()

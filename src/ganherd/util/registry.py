@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 D = TypeVar("D")
+Settings = dict[str, Any]  # of a net, a loss or another entry, by their names
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 

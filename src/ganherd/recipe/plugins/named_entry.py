@@ -11,7 +11,7 @@ from ganherd.recipe import yaml_lines
 from ganherd.recipe.base import Section, refuse
 from ganherd.recipe.net_config import named_with_settings
 from ganherd.recipe.plugins.plugin_settings import full_settings
-from ganherd.util.registry import METRICS, Registry
+from ganherd.util.registry import METRICS, Registry, Settings
 from ganherd.util.text import split_values, yaml_word
 
 _WITH_SETTINGS = re.compile(r"\s*([^()\s]+)\s*\((.*)\)\s*", re.DOTALL)
@@ -26,7 +26,7 @@ class NamedEntry(Section):
     example: ClassVar[str]
 
     name: str
-    settings: dict[str, Any] = Field({}, validate_default=True)
+    settings: Settings = Field({}, validate_default=True)
 
     @model_validator(mode="before")
     @classmethod
@@ -43,7 +43,7 @@ class NamedEntry(Section):
 
     @field_validator("settings")
     @classmethod
-    def _full(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _full(cls, settings: Settings, info: ValidationInfo) -> Settings:
         return full_settings(cls.registry, info.data["name"], settings, cls.key) if "name" in info.data else settings
 
 
@@ -55,14 +55,14 @@ class MetricEntry(NamedEntry):
     @property
     def text(self) -> str:
         """The name with the settings that are not defaults, such as `contrast(window=3)`: the name of the score."""
-        defaults: dict[str, Any] = {}
+        defaults: Settings = {}
         if METRICS.may_load(self.name) and (model := METRICS[self.name].settings):
             defaults = {key: field.get_default(call_default_factory=True) for key, field in model.model_fields.items()}
         given = {key: value for key, value in self.settings.items() if key not in defaults or value != defaults[key]}
         return f"{self.name}({', '.join(f'{key}={yaml_word(given[key])}' for key in given)})" if given else self.name
 
 
-def parse_metric(text: str) -> dict[str, Any] | None:
+def parse_metric(text: str) -> Settings | None:
     """Return the name and the settings of a text such as `contrast(window=3)`; None if it has no brackets.
 
     Raises:

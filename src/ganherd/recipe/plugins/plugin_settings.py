@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 
 from ganherd.recipe.base import refuse
 from ganherd.recipe.net_config import plain
-from ganherd.util.registry import Registry
+from ganherd.util.registry import Registry, Settings
 from ganherd.util.text import did_you_mean
 
 
@@ -23,7 +23,7 @@ class WithSettings(Protocol):
 Entry = TypeVar("Entry", bound=WithSettings)
 
 
-def full_settings(registry: Registry[Entry], name: str, given: Mapping[str, Any], key: str) -> dict[str, Any]:
+def full_settings(registry: Registry[Entry], name: str, given: Mapping[str, Any], key: str) -> Settings:
     """Return all settings of an entry, defaults included. Those of a plug-in that may not be imported stay as they are.
 
     Args:
@@ -39,7 +39,7 @@ def full_settings(registry: Registry[Entry], name: str, given: Mapping[str, Any]
     return check_model(model, given, key)
 
 
-def check_model(model: type[BaseModel], given: Mapping[str, Any], key: str) -> dict[str, Any]:
+def check_model(model: type[BaseModel], given: Mapping[str, Any], key: str) -> Settings:
     """Return the settings of a model as plain data, defaults included; refuse unknown keys and wrong values in a sentence."""
     from ganherd.recipe.messages import field_sentence  # here, because messages need the schema, which needs this
 
@@ -49,7 +49,7 @@ def check_model(model: type[BaseModel], given: Mapping[str, Any], key: str) -> d
         takes = f" (it has {', '.join(model.model_fields) or 'no keys'})"
         raise refuse(f"{key}.{unknown[0]}", f"unknown key '{key}.{unknown[0]}'{near or takes}")
     try:
-        values: dict[str, Any] = plain(model.model_validate(dict(given)).model_dump(mode="json"))
+        values: Settings = plain(model.model_validate(dict(given)).model_dump(mode="json"))
     except ValidationError as error:
         first = error.errors()[0]
         if not first["loc"]:  # of the whole model

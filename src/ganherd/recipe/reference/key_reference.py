@@ -23,6 +23,7 @@ from ganherd.util.text import did_you_mean
 
 # What the schema's own types look like in a recipe.
 TYPES = {
+    "Augmentation": "augmentations",
     "Budget": "steps, epochs or time",
     "Bytes": "size of memory",
     "ChancePerMember": "number in [0, 1], or a list with one per member",
@@ -34,6 +35,7 @@ TYPES = {
     "NetConfig": "name of a net, or a section",
     "PerMember": "number, or a list with one per member",
     "Positive": "number ≥ 0",
+    "Settings": "mapping",
     "Span": "steps, epochs or a fraction of the run",
     "Steps": "number of steps",
     "Trial": "settings and values",

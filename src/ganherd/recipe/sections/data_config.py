@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ganherd.recipe.base import Section, refuse
 from ganherd.recipe.plugins.plugin_settings import full_settings
 from ganherd.recipe.plugins.recipe_plugins import is_named_source
-from ganherd.util.registry import DATA_SOURCES
+from ganherd.util.registry import DATA_SOURCES, Settings
 from ganherd.util.text import did_you_mean
 
 
@@ -28,11 +28,11 @@ class DataConfig(Section):
     bad_images: Literal["refuse", "skip"] = "refuse"  # what to do with files that are not images
     points: int | None = Field(None, ge=1)  # number of training points that are drawn (toys) or kept (r15)
     label: str | None = None  # column of a table (.csv, .tsv, .txt) with the labels; null: label, class, target or y
-    settings: dict[str, Any] = Field({}, validate_default=True)  # settings of a data source of your own
+    settings: Settings = Field({}, validate_default=True)  # settings of a data source of your own
 
     @field_validator("settings")
     @classmethod
-    def _fit_the_source(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _fit_the_source(cls, settings: Settings, info: ValidationInfo) -> Settings:
         source = info.data.get("source", "")
         if is_named_source(source):
             DATA_SOURCES.accepts(source)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from ganherd.recipe.augment_config import Augmentation
 from ganherd.recipe.base import LossName, PerMember, Section, Steps, refuse
 from ganherd.recipe.plugins.plugin_settings import full_settings
-from ganherd.util.registry import LOSSES
+from ganherd.util.registry import LOSSES, Settings
 
 
 class LossConfig(Section):
@@ -33,7 +33,7 @@ class LossConfig(Section):
     class_weight: float = Field(1.0, ge=0)  # weight of the class loss, for discriminators that also classify (acgan)
     # weight of the class loss for the generator; default: class_weight
     class_weight_g: float | None = Field(None, ge=0)
-    settings: dict[str, Any] = Field({}, validate_default=True)  # settings of a loss of your own
+    settings: Settings = Field({}, validate_default=True)  # settings of a loss of your own
 
     @property
     def names(self) -> list[str]:
@@ -58,13 +58,13 @@ class LossConfig(Section):
         return self
 
     @property
-    def settings_by_name(self) -> dict[str, dict[str, Any]]:
+    def settings_by_name(self) -> dict[str, Settings]:
         """The settings of each loss."""
         return dict.fromkeys(self.names, self.settings) if self.settings else {}
 
     @field_validator("settings")
     @classmethod
-    def _fit_the_loss(cls, settings: dict[str, Any], info: ValidationInfo) -> dict[str, Any]:
+    def _fit_the_loss(cls, settings: Settings, info: ValidationInfo) -> Settings:
         if "name" not in info.data:  # a mistake, which is reported
             return settings
         name = info.data["name"]

@@ -22,7 +22,7 @@ pair with fresh noise; here all discriminators of a neighbourhood see the same s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -47,7 +47,7 @@ from ganherd.strategies.event_buffer import EventBuffer
 from ganherd.strategies.member_ranks import MemberRanks
 from ganherd.strategies.mixing.grid_scorer import GridScorer
 from ganherd.strategies.mixing.neighbourhood_mixtures import NeighbourhoodMixtures
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.strategies.strategy import Event, Facts, Strategy
 from ganherd.util.host import give_back
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ class Cellular(Strategy):
         self.profile.updated(seconds)
         self.mutations.count(step)
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> Facts:
         """Return the seconds of each routine, and the settings that mutate, for each member."""
         return {"profile": self.profile.take(), **self.mutations.metrics()}
 

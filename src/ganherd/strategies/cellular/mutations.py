@@ -85,9 +85,10 @@ class Mutations:
         """Return the names behind numbers in events."""
         return {"loss": self._herd.rules.game.names}
 
-    def metrics(self) -> dict[str, Any]:
+    def metrics(self) -> dict[str, list[float] | list[str]]:
         """Return the settings that mutate, for all members. All ranks call this together."""
-        out, state = dict[str, Any](), self._herd.state
+        out: dict[str, list[float] | list[str]] = {}
+        state = self._herd.state
         if self._settings.learning_rate != "off":
             for kind, rates in zip(KINDS, self._all_gather(*(state[f"set.lr_{kind}"] for kind in KINDS)), strict=True):
                 out[f"lr_{kind}"] = [float(f"{rate:.7g}") for rate in rates]

@@ -15,7 +15,7 @@ from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import State, finite_members
 from ganherd.recipe.strategy.gap_config import GapConfig as Settings
 from ganherd.strategies.member_ranks import MemberRanks
-from ganherd.strategies.strategy import Event, Strategy
+from ganherd.strategies.strategy import Event, Facts, Strategy
 from ganherd.util.registry import load_target
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Gap(Strategy):
             well: bool [N], True for members whose state is finite.
         """
         busy = {m for pair in drawn for m in pair}
-        facts: dict[str, Any] = {
+        facts: Facts = {
             "number": number,
             "what": self.settings.swap,
             "pairs": [list(pair) for pair in drawn],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from ganherd.nets.catalog import is_packaged
 from ganherd.recipe import recipe_file
@@ -11,6 +10,7 @@ from ganherd.recipe.base import portion
 from ganherd.recipe.net_config import NetsConfig
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.sections.herd_config import FirstPhaseConfig
+from ganherd.recipe.yaml_lines import RecipeData
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.variants.finetune import as_taken
 from ganherd.util.errors import UserError
@@ -60,7 +60,7 @@ def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
     assert recipe.herd.first is not None
     budget = portion(recipe.train.budget, 1 - recipe.herd.first.share)
     start = None if start_from is None else str(start_from)
-    changes: dict[str, Any] = {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}}
+    changes: RecipeData = {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}}
     own = recipe_file.load(recipe.herd.first.recipe, is_own=False)
     if recipe.nets == NetsConfig() and not all(is_packaged(net.name) for net in own.nets.all):
         changes["nets"] = as_taken(recipe, own.nets).model_dump()
@@ -89,7 +89,7 @@ def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
     return prepared
 
 
-def _sized(nets: NetsConfig, like: NetsConfig) -> dict[str, Any]:
+def _sized(nets: NetsConfig, like: NetsConfig) -> RecipeData:
     """Return nets with the settings of `like`, as far as `nets` has settings of the same name."""
     sized = {}
     for role in ("generator", "discriminator"):
@@ -99,7 +99,7 @@ def _sized(nets: NetsConfig, like: NetsConfig) -> dict[str, Any]:
     return {"latent": like.latent, "prior": like.prior, **sized}
 
 
-def _changed(recipe: Recipe, changes: dict[str, dict[str, Any]]) -> Recipe:
+def _changed(recipe: Recipe, changes: dict[str, RecipeData]) -> Recipe:
     whole = recipe.model_dump()
     changed = {**whole, **{section: {**whole[section], **own} for section, own in changes.items()}}
     return recipe_file.load(changed, is_own=False)
