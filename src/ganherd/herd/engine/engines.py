@@ -192,6 +192,8 @@ class Engine:
                     host_sums.copy_(block_sums)
                     for name, value in host.items():
                         value.copy_(state[name])
+        for each in self._step.values():
+            each.release()
         return stop
 
     @property
@@ -347,7 +349,9 @@ def train_copy(herd: StackedHerd, block: slice, breed: Breed, fused: bool) -> St
     base = base_keys(state)
     sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
     batches = partial(herd.feed.batch_at, block, base)
-    Step(breed.g, herd.d, herd.rules, fused)(state, batches, keys_on_device(base, herd.device), sums, 0)
+    step = Step(breed.g, herd.d, herd.rules, fused)
+    step(state, batches, keys_on_device(base, herd.device), sums, 0)
+    step.release()
     return state
 
 
