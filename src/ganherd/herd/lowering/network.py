@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +25,8 @@ from ganherd.util.errors import UserError
 Inputs = tuple[Tensor, ...]
 # A net's output: a tensor, or (logits [B], class logits [B, K]) of a discriminator that also predicts classes.
 Output = Tensor | tuple[Tensor, Tensor]
+# Nets whose graph is known, and draws nothing; it assigns nothing either. Every run has several engines, which trace a net once.
+_PLAIN: WeakKeyDictionary[Blueprint, bool] = WeakKeyDictionary()
 _MAX_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call without gradients may hold, by kind of device
 
 
@@ -143,7 +146,9 @@ class MemberNetwork(StackedNetwork):
         """Remember the module's own parameters and buffers, to restore them after training."""
         super().__init__(net, False, precision=precision)
         self._module = MemberModule(net)
-        self._is_plain = not may_draw(net.module)  # then its graph is known: it assigns nothing either
+        if net not in _PLAIN:
+            _PLAIN[net] = not may_draw(net.module)
+        self._is_plain = _PLAIN[net]
         self._unused: dict[Hashable, set[str]] = {}  # see `MemberWeights`
         self._slots = []  # (a layer's dictionary of buffers, name in it, canonical name)
         for path, canonical in attribute_paths(net.module).items():

@@ -45,11 +45,10 @@ class Weights:
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Differentiate the members' losses [N]. Return the gradient [N, P], cut into pieces along P."""
-        ones = torch.ones_like(loss)  # rows do not mix, so this is the gradient of the sum
         if not self._leaves:
-            return list(torch.autograd.grad(loss, self._row, ones))
+            return list(torch.autograd.grad(loss.sum(), self._row))
         leaves = [leaf for leaf in self._leaves.values() if leaf.requires_grad]
-        grads = iter(torch.autograd.grad(loss, leaves, ones, allow_unused=True, materialize_grads=True))
+        grads = iter(torch.autograd.grad(loss.sum(), leaves, allow_unused=True, materialize_grads=True))
         every = (next(grads) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves.values())
         return self._pieces([gradient.reshape(len(loss), -1) for gradient in every])
 
@@ -113,7 +112,7 @@ class MemberWeights(Weights):
         parameters = self._module.parameters
         for parameter in parameters.values():
             parameter.grad = None
-        loss.backward(torch.ones_like(loss))
+        loss.sum().backward()
         flat, unused = [], set()
         for name, parameter in parameters.items():
             if parameter.grad is None and self._net.trainable[name]:
