@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from itertools import pairwise
 
 import pytest
@@ -137,3 +139,20 @@ def test_how_often_training_stops_does_not_change_a_bit(make, engine):
         for start, stop in pairwise(stops):
             trainer.advance(start, stop, herd.zero_sums())
     assert all(torch.equal(value, herds[1].state[name]) for name, value in herds[0].state.items())
+
+
+def test_training_needs_neither_pytorchs_compiler_nor_sympy(tmp_path):
+    """They take longer to import than everything else of a first step."""
+    program = f"""
+import sys
+import torch
+from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.recipe import recipe_file
+from ganherd.training.setup.assemble import assemble
+herd = assemble(recipe_file.load({tiny_recipe(tiny_data(tmp_path / "data.npz"))!r})).herd
+for name in ("loop", "fused"):
+    Engine(herd, Plan(name, herd.num_members, 1, "cpu")).advance(0, 2, herd.zero_sums())
+print([name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done
