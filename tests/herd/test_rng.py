@@ -28,6 +28,40 @@ def test_a_members_key_does_not_depend_on_other_members(bases: list[int], parts:
     assert together.tolist() == alone
 
 
+@given(st.lists(INT64, min_size=1, max_size=8), st.lists(INT64, min_size=1, max_size=5))
+def test_few_keys_are_hashed_as_many(bases: list[int], parts: list[int]) -> None:
+    few = keys(np.array(bases, np.int64), *parts)
+    many = keys(np.array(bases * 20, np.int64), *parts)
+    assert few.dtype == many.dtype and few.tolist() == many[: len(bases)].tolist()
+    assert key(*parts) == keys(np.zeros(20, np.int64), *parts)[0]
+
+
+# Steps as a run makes them: mostly in order, with stops, repetitions and jumps.
+STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=4)
+
+
+@given(STEPS, st.sampled_from([1, 3]), st.sampled_from(["normal", "uniform"]))
+def test_draws_ahead_are_those_of_each_step(stretches: list[tuple[int, int]], members: int, kind: str) -> None:
+    ahead, herds = rng.DrawsAhead(), [np.arange(members) + 7, np.arange(members) + 99]
+    for first, length in stretches:
+        for step in range(first, first + length):
+            for base in herds:  # blocks take turns
+                for purpose in ((rng.NOISE, 0), (rng.NOISE, 1)):
+                    numbers = Streams(base, step, ahead).draw(purpose, (4, 2), kind, torch.float32)
+                    assert torch.equal(numbers, Streams(base, step).draw(purpose, (4, 2), kind, torch.float32))
+                    numbers.zero_()  # as a net that works in place
+
+
+def test_draws_ahead_are_few_if_there_is_much_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rng, "_NUMBERS_AHEAD", 100)
+    drawn = []
+    monkeypatch.setattr(rng, "draw", lambda keys, shape, *rest: drawn.append(len(keys)) or draw(keys, shape, *rest))
+    ahead = rng.DrawsAhead()
+    for step in range(12):
+        Streams(np.arange(2), step, ahead).draw((rng.NOISE,), (10,), "normal", torch.float32)
+    assert sum(drawn) >= 2 * 12 and max(drawn) * 10 <= 100
+
+
 @given(st.lists(INT64, min_size=1, max_size=8), PARTS)
 def test_keys_on_a_device_are_the_same_keys(bases: list[int], parts: list[int]) -> None:
     host = keys(np.array(bases, np.int64), *parts)

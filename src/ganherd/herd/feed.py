@@ -58,8 +58,9 @@ class Feed:
         # it suffices.
         kind = np.int32 if len(x) < 2**31 else np.int64
         self._order = np.zeros((len(plan.count), int(self.batches_per_epoch.max()) * plan.batch), kind)
-        # The (key, epoch) that each row of this table belongs to, [2, N].
-        self._order_of = np.array([[0], [-1]]).repeat(len(plan.count), 1)
+        # The key and the epoch that each row of this table belongs to, [N].
+        self._key_of, self._epoch_of = np.zeros(len(plan.count), np.int64), np.full(len(plan.count), -1)
+        self._members, self._within_batch = np.arange(len(plan.count))[:, None], np.arange(plan.batch)
 
     def indices(self, members: slice, base: np.ndarray, c: int) -> np.ndarray:
         """Return the rows of x in batch `c` of some members, int64 [n, B].
@@ -67,13 +68,13 @@ class Feed:
         Args:
             base: [n] the keys of the members' random streams.
         """
-        length = self.batches_per_epoch[members]
-        wanted = np.stack([base, c // length])  # [2, n]
-        outdated = np.flatnonzero((self._order_of[:, members] != wanted).any(0)).tolist()
-        threads = torch.get_num_threads()
-        in_threads(lambda i: self._shuffle(members.start + i, *wanted[:, i].tolist()), outdated, threads)
-        columns = (c % length * self.plan.batch)[:, None] + np.arange(self.plan.batch)
-        return np.take_along_axis(self._order[members], columns, axis=1).astype(np.int64)
+        epoch, number = np.divmod(c, self.batches_per_epoch[members])  # [n]
+        outdated = (self._key_of[members] != base) | (self._epoch_of[members] != epoch)
+        if outdated.any():
+            these = [(members.start + i, int(base[i]), int(epoch[i])) for i in np.flatnonzero(outdated).tolist()]
+            in_threads(lambda one: self._shuffle(*one), these, torch.get_num_threads())
+        columns = (number * self.plan.batch)[:, None] + self._within_batch
+        return self._order[self._members[members], columns].astype(np.int64)
 
     def _shuffle(self, member: int, base: int, epoch: int) -> None:
         """Write the order of a member's rows in an epoch to the table. If the table is wider, the order is repeated in it."""
@@ -82,7 +83,7 @@ class Feed:
         permutation = torch.randperm(count, generator=generator).numpy()
         order[:count] = self.plan.index[member][permutation]
         order[count:] = np.resize(order[:count], len(order) - count)
-        self._order_of[:, member] = base, epoch
+        self._key_of[member], self._epoch_of[member] = base, epoch
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
         """Return x [n, B, …], scaled as the nets expect it, and y [n, B] for rows [n, B] on the data's device."""

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -47,6 +48,8 @@ _MASK = (1 << 64) - 1
 # Converted once: converting them at each call would cost as much as the arithmetic.
 _UINT64 = [np.uint64(value) for value in (GOLDEN, *MIX_FACTORS)]
 _SHIFTS = [np.uint64(bits) for bits in MIX_SHIFTS]
+_FEW = 12  # keys; so few are hashed faster as numbers than as an array
+_STEPS_AHEAD, _NUMBERS_AHEAD = 32, 1 << 20  # most steps of a draw ahead, and most numbers of all of them
 _WORDS = 624  # 32-bit words in the state of a Mersenne Twister
 _COUNTERS = np.arange(1, _WORDS // 2 + 1, dtype=np.uint64) * _UINT64[0]
 
@@ -85,11 +88,24 @@ def key(*parts: int) -> int:
     >>> key(0, NOISE, 3) == key(0, NOISE, 3), key(0, NOISE, 3) == key(0, NOISE, 4)
     (True, False)
     """
-    return int(keys(np.zeros(1, np.int64), *parts)[0])
+    return _signed(_hashed_key(0, parts))
+
+
+def _hashed_key(x: int, parts: Sequence[int]) -> int:
+    """Hash a key with further integers, as `keys` does; return 64 bits."""
+    for part in parts:
+        x = ((x ^ part) + GOLDEN) & _MASK
+        x = ((x ^ x >> MIX_SHIFTS[0]) * MIX_FACTORS[0]) & _MASK
+        x = ((x ^ x >> MIX_SHIFTS[1]) * MIX_FACTORS[1]) & _MASK
+        x ^= x >> MIX_SHIFTS[2]
+    return x
 
 
 def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
     """Hash each key of `base` [N] with further integers, each one number or one per member; return int64 [N]."""
+    numbers = [part for part in parts if not isinstance(part, np.ndarray)]
+    if base.size <= _FEW and len(numbers) == len(parts):
+        return np.array([_hashed_key(one, numbers) for one in base.ravel().tolist()], np.uint64).view(np.int64)
     golden = _UINT64[0]
     x = np.atleast_1d(base).astype(np.int64).view(np.uint64)
     for part in parts:
@@ -322,15 +338,59 @@ _REFUSED = {
 DRAWS = DROPOUTS | _LIKE.keys() | _NEW.keys() | _IN_PLACE.keys() | _REFUSED
 
 
+class DrawsAhead:
+    """Draw for several steps at once, on a CPU, where small draws spend most of their time on their start.
+
+    The numbers are those that `Streams` draws step by step. The first step draws for itself, and each draw that continues the one
+    before it is for twice as many steps, up to a limit.
+    """
+
+    def __init__(self) -> None:
+        # By members and purpose: the next step, the number of steps of the last draw, and what is left of it
+        self._drawn: dict[Hashable, tuple[int, int, list[Tensor]]] = {}
+
+    def draw(
+        self, base: np.ndarray, step: int, purpose: Purpose, shape: Sequence[int], kind: str, dtype: torch.dtype
+    ) -> Tensor:
+        """Draw numbers [N, *shape] of members with these base keys [N] for one purpose at a step."""
+        what = (base.tobytes(), purpose, *shape, kind, dtype, version())
+        expected, steps, left = self._drawn.get(what, (step, 0, []))
+        if step != expected:
+            steps, left = 0, []
+        if not left:
+            share = _NUMBERS_AHEAD // max(1, len(self._drawn) * len(base) * math.prod(shape))
+            steps = max(1, min(2 * steps, _STEPS_AHEAD, share))
+            each = np.arange(step, step + steps).repeat(len(base))
+            drawn = draw(keys(keys(np.tile(base, steps), each), *purpose), shape, kind, dtype)
+            left = list(drawn.unflatten(0, (steps, len(base))).unbind())[::-1]
+        numbers = left.pop()  # given once, because nets may change their inputs
+        self._drawn[what] = step + 1, steps, left
+        return numbers
+
+    def clear(self) -> None:
+        """Forget what is left."""
+        self._drawn.clear()
+
+
 class Streams:
     """The random streams of a block of members at one step.
 
     Keys and step may be tensors on a GPU; then the same calls can be captured in a CUDA graph.
     """
 
-    def __init__(self, base: np.ndarray | Tensor, step: int | Tensor) -> None:
-        """Take the members' base keys [N] and the step."""
-        self._step_keys = device_keys(base, step) if isinstance(base, Tensor) else keys(base, int(step))
+    def __init__(self, base: np.ndarray | Tensor, step: int | Tensor, ahead: DrawsAhead | None = None) -> None:
+        """Take the members' base keys [N] and the step.
+
+        Args:
+            ahead: Draws for later steps, too, on a CPU.
+        """
+        self._base, self._step, self._ahead = base, step, ahead
+
+    @cached_property
+    def _step_keys(self) -> np.ndarray | Tensor:
+        """Return the members' keys at this step, [N]."""
+        base, step = self._base, self._step
+        return device_keys(base, step) if isinstance(base, Tensor) else keys(base, int(step))
 
     def keys(self, *purpose: int) -> Tensor:
         """Return the keys [N] of one purpose at this step, e.g. `keys(NOISE, update)`."""
@@ -340,7 +400,9 @@ class Streams:
 
     def draw(self, purpose: Purpose, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
         """Draw numbers [N, *shape] for one purpose; see `draw` of this module for `kind`."""
-        return draw(self.keys(*purpose), shape, kind, dtype)
+        if self._ahead is None or isinstance(self._base, Tensor):
+            return draw(self.keys(*purpose), shape, kind, dtype)
+        return self._ahead.draw(self._base, int(self._step), purpose, shape, kind, dtype)
 
     def prior(
         self, purpose: Purpose, shape: Sequence[int], prior: str, dtype: torch.dtype, choice: Tensor | None = None

@@ -134,6 +134,10 @@ class Game:
         """Return the losses of the generators [N]. `real`: logits of real images, if `g_sees_real`."""
         return self._choose(choice, [loss.g(real, fake) if loss.g_sees_real else loss.g(fake) for loss in self._losses])
 
+    def is_common(self, penalty: Penalty) -> bool:
+        """Return whether the losses of all discriminators have this penalty."""
+        return all(loss.penalty == penalty for loss in self._d_losses)
+
     def has_penalty(self, penalty: Penalty, choice: Tensor) -> Tensor:
         """Return which members have a loss with this penalty, bool [N]. `choice`: the index of each member's loss."""
         return self._where(choice, lambda loss: loss.penalty == penalty)

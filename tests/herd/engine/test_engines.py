@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from itertools import pairwise
 
 import pytest
 import torch
 from recipes import tiny_data, tiny_recipe
 
-from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Engine, Plan, memory_per_member
+from ganherd.herd.engine import autotune, engines
+from ganherd.herd.engine.engines import Engine, Plan, measure_rate, memory_per_member
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble
 
@@ -106,3 +109,50 @@ def test_remaining_plans_are_not_measured_if_a_step_is_very_slow(make, tmp_path,
     assert autotune.choose(make(3), settings, said.append).name == "fused"
     assert sum("not measured, because a step is slow here" in line for line in said) == 1
     assert not (tmp_path / "cache" / "engines.json").exists()  # what was not measured is not known
+
+
+@pytest.mark.parametrize(("beat", "periods"), [(0.0, 10), (25.0, 10), (1000.0, 3)])
+def test_plans_that_are_clearly_slower_are_not_measured_as_long(make, monkeypatch, beat, periods):
+    herd, counted = make(3), []
+    seconds_of = lambda engine, start, stop, sums: counted.append(stop - start) or 0.1 * (stop - start)  # noqa: E731
+    monkeypatch.setattr(engines, "_seconds_of", seconds_of)
+    assert measure_rate(herd, Plan("loop", 3, 1, "cpu"), 1.0, beat) == pytest.approx(30.0)
+    assert sum(counted[1:]) in (periods, periods + 1)  # without the first one, which warms up
+
+
+def test_modules_get_their_own_parameters_back_after_training(make):
+    herd = make(2)
+    module = herd.g.module
+    before = {name: (value.data_ptr(), value.requires_grad) for name, value in module.named_parameters()}
+    numbers = [value.detach().clone() for value in module.parameters()]
+    Engine(herd, Plan("loop", 2, 1, "cpu")).advance(0, 2, herd.zero_sums())
+    assert before == {name: (value.data_ptr(), value.requires_grad) for name, value in module.named_parameters()}
+    assert all(map(torch.equal, numbers, module.parameters()))
+    assert all(value.grad is None for value in module.parameters())
+
+
+@pytest.mark.parametrize("engine", ["loop", "fused"])
+def test_how_often_training_stops_does_not_change_a_bit(make, engine):
+    herds = make(3), make(3)
+    for herd, stops in zip(herds, ([0, 12], [0, 1, 2, 5, 12]), strict=True):
+        trainer = Engine(herd, Plan(engine, 3, 1, "cpu"))
+        for start, stop in pairwise(stops):
+            trainer.advance(start, stop, herd.zero_sums())
+    assert all(torch.equal(value, herds[1].state[name]) for name, value in herds[0].state.items())
+
+
+def test_training_needs_neither_pytorchs_compiler_nor_sympy(tmp_path):
+    """They take longer to import than everything else of a first step."""
+    program = f"""
+import sys
+import torch
+from ganherd.herd.engine.engines import Engine, Plan
+from ganherd.recipe import recipe_file
+from ganherd.training.setup.assemble import assemble
+herd = assemble(recipe_file.load({tiny_recipe(tiny_data(tmp_path / "data.npz"))!r})).herd
+for name in ("loop", "fused"):
+    Engine(herd, Plan(name, herd.num_members, 1, "cpu")).advance(0, 2, herd.zero_sums())
+print([name for name in ("sympy", "torch._dynamo", "torch._inductor") if name in sys.modules])
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done

@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ganherd.herd.lowering.lower import lower
+from ganherd.herd.lowering.lower import lower, may_draw
 from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.state import Blueprint
 
@@ -148,3 +148,31 @@ def test_modules_that_cannot_be_lowered_run_through_vmap_or_the_loop(make):
     with pytest.raises(NotTraceable):
         lower(module)
     assert vars(module).keys() == before.keys()
+
+
+class Calls(nn.Module):
+    """A module that calls a function of its input."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.layer, self._function = nn.Linear(3, 3), function
+
+    def forward(self, x):
+        return self.layer(self._function(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [F.dropout, torch.randn_like, lambda x: x + torch.randn(x.shape), lambda x: x.sum() > 0 and F.dropout(x), F.rrelu],
+    ids=["dropout", "randn_like", "randn", "branch", "rrelu"],
+)
+def test_modules_that_draw_are_known(function):
+    assert may_draw(Calls(function))
+
+
+def test_layers_that_draw_are_known_and_plain_ones_do_not():
+    for layer in (nn.Dropout(), nn.Dropout2d(), nn.RReLU(), nn.AlphaDropout(), nn.TransformerEncoderLayer(4, 2)):
+        assert may_draw(nn.Sequential(layer))
+    for function in (torch.tanh, lambda x: x.flatten(1).reshape(x.shape) * 2, F.leaky_relu):
+        assert not may_draw(Calls(function))
+    assert not may_draw(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.LeakyReLU(), nn.Flatten()))

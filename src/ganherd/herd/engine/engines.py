@@ -33,6 +33,7 @@ Tick = Callable[[int], None]  # gets the number of steps made so far
 CompileReport = Callable[[int, int], None]  # gets the number of kernels that are compiled, and of all that are needed
 
 _LONG = 1.0  # seconds; a plan whose first steps take longer may be given up
+_CLEARLY_SLOWER = 0.6  # of the best rate so far; a plan below it is never chosen, even if its rate is a third too low
 _VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, first steps of this length are measurement enough
 
 
@@ -192,6 +193,8 @@ class Engine:
                     host_sums.copy_(block_sums)
                     for name, value in host.items():
                         value.copy_(state[name])
+        for each in self._step.values():
+            each.release()
         return stop
 
     @property
@@ -347,7 +350,9 @@ def train_copy(herd: StackedHerd, block: slice, breed: Breed, fused: bool) -> St
     base = base_keys(state)
     sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
     batches = partial(herd.feed.batch_at, block, base)
-    Step(breed.g, herd.d, herd.rules, fused)(state, batches, keys_on_device(base, herd.device), sums, 0)
+    step = Step(breed.g, herd.d, herd.rules, fused)
+    step(state, batches, keys_on_device(base, herd.device), sums, 0)
+    step.release()
     return state
 
 
@@ -366,7 +371,7 @@ def measure_rate(
 
     Args:
         seconds: How long to measure, about.
-        beat: The rate of the best other plan; one that is far slower in its first steps is not measured any longer.
+        beat: The rate of the best other plan; one that is clearly slower is not measured as long.
         report: Gets the progress if kernels are compiled.
     """
     with torch_threads(plan.threads):
@@ -379,12 +384,13 @@ def measure_rate(
         is_hopeless = elapsed > _LONG and period * herd.num_members / elapsed < beat / 10
         if is_hopeless or (herd.device.type == "cpu" and elapsed > _VERY_LONG):
             return period * herd.num_members / elapsed
-        steps, elapsed, more = 0, 0.0, period
-        while elapsed < seconds:
+        steps, elapsed, more, rate = 0, 0.0, period, beat
+        while elapsed < (seconds if rate > _CLEARLY_SLOWER * beat else seconds / 4):
             elapsed += _seconds_of(engine, steps, steps + more, sums)
             steps += more
             more *= 2 if elapsed < seconds / 4 else 1
-        return steps * herd.num_members / elapsed
+            rate = steps * herd.num_members / elapsed
+        return rate
 
 
 def _seconds_of(engine: Engine, start: int, stop: int, sums: Tensor) -> float:

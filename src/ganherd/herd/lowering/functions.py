@@ -12,6 +12,7 @@ from ganherd.herd.lowering.function_rules import find_rule, tensor_first
 from ganherd.herd.lowering.shape_rules import Call, basic_indices
 from ganherd.herd.lowering.trace import CREATES
 from ganherd.herd.lowering.vmap import Draws, vmap_call
+from ganherd.herd.rng import DRAWS
 
 # Functions of these modules return numbers if they are given numbers; functions of others may create tensors.
 _NUMBER_MODULES = ("_operator", "builtins", "math")
@@ -31,6 +32,12 @@ def is_supported(node: fx.Node) -> bool:
     if node.target is operator.getitem:
         return basic_indices(node.args[1], fx.Node) is not None  # an index that is a node is usually a size
     return getattr(node.target, "__module__", "") in ("builtins", "math") or find_rule(node) is not None
+
+
+def may_draw(node: fx.Node) -> bool:
+    """Return whether a function or method may draw random numbers; True for those that are not known."""
+    name = node.target if isinstance(node.target, str) else node.target.__name__
+    return name in DRAWS or not is_supported(node)
 
 
 def prepare(node: fx.Node, library: Any) -> Callable[[Any, Any, Draws], Any]:

@@ -283,3 +283,8 @@ def find_operation(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None
     if norm := find_spectral_norm(layer):
         return _with_spectral_norm if norm.kind in _LAYERS else None
     return _LAYERS.get(type(layer))
+
+
+def may_draw(layer: nn.Module) -> bool:
+    """Return whether a layer may draw random numbers; True for layers that are not known."""
+    return find_operation(layer) in (None, _dropout, _dropout_channels, _varied_dropout)

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx, nn
 
-from ganherd.herd.lowering import functions, ops
+from ganherd.herd.lowering import functions, layers, ops
 from ganherd.herd.lowering.fusion import FusionPlan
 from ganherd.herd.lowering.layers import Layer, Library, find_operation, image_norm
 from ganherd.herd.lowering.shape_rules import aligned
-from ganherd.herd.lowering.trace import TracedGraph, node_label, trace
+from ganherd.herd.lowering.trace import NotTraceable, TracedGraph, node_label, trace
 from ganherd.herd.lowering.vmap import Draws, Keys, Tensors, vmap_layer
 
 # Methods by which an operation runs, as they are shown to users.
@@ -245,3 +245,17 @@ def lower(module: nn.Module, kernels: bool = False, double_backward: bool = Fals
     elif kernels:
         from ganherd.herd.lowering import ops_triton as library
     return LoweredModule(trace(module), library)
+
+
+def may_draw(module: nn.Module) -> bool:
+    """Return whether a call of a module may draw random numbers; True if it cannot be traced.
+
+    >>> may_draw(nn.Linear(2, 3)), may_draw(nn.Sequential(nn.Linear(2, 3), nn.Dropout()))
+    (False, True)
+    """
+    try:
+        graph = trace(module)
+    except NotTraceable:
+        return True
+    calls = (node for node in graph.nodes if node.op.startswith("call"))
+    return any(layers.may_draw(layer) if (layer := graph.layer(node)) else functions.may_draw(node) for node in calls)

@@ -2,27 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils._pytree import tree_map
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ganherd.herd.checks.source_line import assignment_line
-from ganherd.herd.lowering.lower import LoweredModule, lower
+from ganherd.herd.lowering.lower import LoweredModule, lower, may_draw
 from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.lowering.vmap import Keys, Tensors, VmapRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
 from ganherd.herd.rng import MemberRandomness
-from ganherd.herd.state import Blueprint, State, base_keys
-from ganherd.herd.step.weights import MemberWeights, Weights, load_member_, write_back_
+from ganherd.herd.state import Blueprint, State
+from ganherd.herd.step.weights import MemberModule, MemberWeights, Weights
 from ganherd.util.errors import UserError
 
 Inputs = tuple[Tensor, ...]
 # A net's output: a tensor, or (logits [B], class logits [B, K]) of a discriminator that also predicts classes.
 Output = Tensor | tuple[Tensor, Tensor]
+# Nets whose graph is known, and draws nothing; it assigns nothing either. Every run has several engines, which trace a net once.
+_PLAIN: WeakKeyDictionary[Blueprint, bool] = WeakKeyDictionary()
 _MAX_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call without gradients may hold, by kind of device
 
 
@@ -78,6 +82,7 @@ class StackedNetwork:
             double_backward: Use only operations that can be differentiated twice.
         """
         self.net, self.fused, self._precision = net, fused, precision
+        self._weights = WeakTensorKeyDictionary()  # by rows, so that steps on the same rows share them
         self._lowered: LoweredModule | None = None
         if fused:
             with suppress(NotTraceable):
@@ -108,13 +113,20 @@ class StackedNetwork:
 
     def weights(self, rows: Tensor, state: State) -> Weights:
         """Return the members' rows [N, P] as weights that a loss can be differentiated by."""
+        weights: Weights | None = self._weights.get(rows)
+        if weights is None:
+            weights = self._weights[rows] = self._new_weights(rows, state)
+        return weights
+
+    def _new_weights(self, rows: Tensor, state: State) -> Weights:
+        """Return the rows [N, P] as weights."""
         return Weights(self.net, rows)
 
     def commit_buffers(self) -> None:
         """Do nothing after a backward pass; `MemberNetwork` overrides this."""
 
     def release(self) -> None:
-        """Do nothing after a step; `MemberNetwork` overrides this."""
+        """Do nothing after training; `MemberNetwork` overrides this."""
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
         """Return the context in which nets are called."""
@@ -131,10 +143,13 @@ class MemberNetwork(StackedNetwork):
     """
 
     def __init__(self, net: Blueprint, precision: str = "float32") -> None:
-        """Remember the module's own parameters and buffers, to restore them after each step."""
+        """Remember the module's own parameters and buffers, to restore them after training."""
         super().__init__(net, False, precision=precision)
-        self._unused: dict[int, set[str]] = {}  # see `MemberWeights`
-        self._own_params = {name: parameter.data for name, parameter in net.module.named_parameters()}
+        self._module = MemberModule(net)
+        if net not in _PLAIN:
+            _PLAIN[net] = not may_draw(net.module)
+        self._is_plain = _PLAIN[net]
+        self._unused: dict[Hashable, set[str]] = {}  # see `MemberWeights`
         self._slots = []  # (a layer's dictionary of buffers, name in it, canonical name)
         for path, canonical in attribute_paths(net.module).items():
             if canonical in net.buffers:
@@ -145,35 +160,34 @@ class MemberNetwork(StackedNetwork):
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
         """Call the module with the parameters, buffers and inputs [1, …] of one member; see `StackedNetwork`."""
-        load_member_(self.net, views)
+        self._module.load(views)
         self._member_buffers = buffers
         for layer_buffers, name, canonical in self._slots:
             layer_buffers[name] = buffers[canonical].squeeze(0).clone()
-        with self._autocast(inputs[0].device), MemberRandomness(keys()[0]):
+        with self._autocast(inputs[0].device), nullcontext() if self._is_plain else MemberRandomness(keys()[0]):
             output = self.net.module(*(value.squeeze(0) for value in inputs))
-        write_back_(self.net, views)
-        out: Output = tree_map(lambda value: value[None], output)
-        return out, self._buffers()
+        if not self._is_plain:
+            self._module.write_back()
+        stacked = output.unsqueeze(0) if isinstance(output, Tensor) else tree_map(lambda value: value[None], output)
+        return stacked, self._buffers()
 
-    def weights(self, rows: Tensor, state: State) -> Weights:
-        """Return the row [1, P] of one member as weights that a loss can be differentiated by; loads it into the module."""
-        return MemberWeights(self.net, rows, self._unused, int(base_keys(state)[0]))
+    def _new_weights(self, rows: Tensor, state: State) -> Weights:
+        """Return the row [1, P] of one member as weights that are trained through the module."""
+        member = tuple(state[f"set.{name}"].item() for name in ("seed", "slot", "life"))
+        return MemberWeights(self._module, rows, self._unused, member)
 
     def commit_buffers(self) -> None:
         """Write buffers back to the state after a backward pass, in which activation checkpoints run their layers again."""
-        with torch.no_grad():
-            for name, value in self._buffers().items():
-                if name in self._member_buffers:
-                    self._member_buffers[name].copy_(value)
+        for name, value in self._buffers().items():
+            if name in self._member_buffers:
+                self._member_buffers[name].copy_(value.detach())
 
     def release(self) -> None:
-        """Restore the module's own parameters and buffers after a step."""
+        """Restore the module's own parameters and buffers after training."""
         self._member_buffers = {}
         for layer_buffers, name, canonical in self._slots:
             layer_buffers[name] = self._own_buffers[canonical]
-        for name, parameter in self.net.module.named_parameters():
-            parameter.data = self._own_params[name]
-            parameter.requires_grad_(self.net.trainable[name])
+        self._module.release()
 
     def _buffers(self) -> Tensors:
         """Return the module's buffers as [1, …]; raise if one has changed its shape or dtype."""

@@ -114,9 +114,9 @@ def adam_(
         member_pieces = zip(*(piece.unbind(0) for piece in grads), strict=True)
         settings = (lr.tolist(), beta1.tolist(), beta2.tolist())
         for params_i, m_i, v_i, t_i, pieces, lr_i, b1, b2 in zip(*rows, member_pieces, *settings, strict=True):
+            cut = [[row] if len(sizes) == 1 else row.split_with_sizes(sizes) for row in (params_i, m_i, v_i)]
             torch._fused_adam_(
-                params_i.split_with_sizes(sizes), pieces, m_i.split_with_sizes(sizes), v_i.split_with_sizes(sizes), [],
-                [t_i] * len(sizes),
+                cut[0], pieces, cut[1], cut[2], [], [t_i] * len(sizes),
                 lr=lr_i, beta1=b1, beta2=b2, weight_decay=0.0, eps=eps, amsgrad=False, maximize=False,
             )  # fmt: skip
     elif params.dtype == torch.float32 and rng.HAS_TRITON:

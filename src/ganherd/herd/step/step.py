@@ -15,7 +15,7 @@ from ganherd.augment import augment, numbers
 from ganherd.herd import rng
 from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
-from ganherd.herd.rng import Streams
+from ganherd.herd.rng import DrawsAhead, Streams
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_
@@ -45,7 +45,7 @@ class _StepContext:
     draws: Streams
     step: int | Tensor  # a tensor inside a captured graph
     noise_scale: Tensor | None  # [N]
-    sums: Tensor  # [4, N]
+    sums: tuple[Tensor, ...]  # [N] each, see `SUMS`
     opponents: FrozenOpponents | None
     gradient_hook: GradientHook | None
 
@@ -94,6 +94,7 @@ class Step:
             CannotBeFused: If `fused` and a net can only be run for one member at a time.
         """
         self.g, self.d, self.rules, self._streams = g, d, rules, streams
+        self._ahead = DrawsAhead()
         self._clip_mask = d.clip_mask(rules.clip_what)  # [P]
         # bool [P] of what weight decay and L2 act on; None: everything
         self._shrinkable = {
@@ -138,11 +139,11 @@ class Step:
             gradient_hook: Replaces the gradients of the block before Adam takes them.
         """
         now = step if at is None else at
-        draws = Streams(base, now)
+        draws = Streams(base, now, self._ahead)
         if self.rules.drawn_losses:
             draw_losses_(state, draws, self.rules.drawn_losses)
         scale = input_noise_scale(self.rules, state, now)
-        ctx = _StepContext(state, batches, draws, now, scale, sums, opponents, gradient_hook)
+        ctx = _StepContext(state, batches, draws, now, scale, sums.unbind(), opponents, gradient_hook)
         updates, generator_first = self.rules.d_updates(step), self.rules.order == "g-d"
         shared = self._samples(ctx) if self.rules.fakes == "shared" else None
         if generator_first:
@@ -156,6 +157,10 @@ class Step:
             self._join(_AHEAD)
         if not generator_first:
             self._update_generator(ctx, samples or shared)
+
+    def release(self) -> None:
+        """Restore what the modules held before the first step, and forget what was drawn ahead."""
+        self._ahead.clear()
         for network in self._networks.values():
             network.release()
 
@@ -196,8 +201,12 @@ class Step:
         loss = rules.game.d(state["set.loss"], real_logits, fake_logits)  # [N]
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
-        loss = loss + self._penalty(ctx, weights, x, fake, y, update)
-        loss = loss + self._regularisers(ctx, weights, _Logits((x, fake), (real_logits, fake_logits)), y, update)
+        both = _Logits((x, fake), (real_logits, fake_logits))
+        for terms in (
+            self._penalties(ctx, weights, both, y, update),
+            self._regularisers(ctx, weights, both, y, update),
+        ):
+            loss = loss + sum(terms[1:], terms[0]) if terms else loss
         gradients = self._gradients("d", ctx, weights, loss)
         update_("d", state, gradients, rules, draws, update + 1, ctx.step, self._shrinkable_of("d", state))
         if rules.game.clip:
@@ -208,51 +217,58 @@ class Step:
         ctx.sums[3].add_(fake_logits.detach().mean(1))
         return samples
 
-    def _penalty(
-        self, ctx: _StepContext, weights: Weights, x: Tensor, fake: Tensor, y: Tensor | None, update: int
-    ) -> Tensor | float:
+    def _penalties(
+        self, ctx: _StepContext, weights: Weights, both: _Logits, y: Tensor | None, update: int
+    ) -> list[Tensor]:
         """Return the gradient penalties of the discriminators, [N]: between real and fake images, R1 at real, R2 at fake ones."""
-        rules, call, shape = self.rules, 8 * (update + 1), x.shape
-        # Penalties see packs, not samples: [N, B / packing, C * packing, …], with a logit for each.
-        x, fake = (value.reshape(len(x), -1, rules.packing * shape[2], *shape[3:]) for value in (x, fake))
+        rules, call, shape = self.rules, 8 * (update + 1), both.images[0].shape
+        x, fake = both.images
+        if packed := rules.packing > 1:  # penalties see packs: [N, B / packing, C * packing, …], with a logit for each
+            x, fake = (one.reshape(shape[0], -1, rules.packing * shape[2], *shape[3:]) for one in (x, fake))
 
         def critic(number: int) -> Callable[[Tensor], Tensor]:
             views = weights.views()
-            return lambda at: self._forward("d", ctx, views, at.reshape(shape), y, number, twice=True)[0][
-                :, :: rules.packing
-            ]
 
-        penalty: Tensor | float = 0.0
+            def logits(at: Tensor) -> Tensor:
+                at = at.reshape(shape) if packed else at
+                out, _ = self._forward("d", ctx, views, at, y, number, twice=True)
+                return out[:, :: rules.packing] if packed else out
+
+            return logits
+
+        penalties = []
         if rules.game.penalty:
             mix = ctx.draws.draw((rng.PENALTY, update), (x.shape[1],), "uniform", x.dtype)
             weight = scheduled(ctx.state, rules.schedules, "gp_weight", rules.gp_weight, ctx.step)
             for penalty_function in rules.game.penalties:
                 weighted = weight * penalty_function(critic(call + 3), x, fake, mix)
-                applies = rules.game.has_penalty(penalty_function, ctx.state["set.loss"])
-                penalty = penalty + torch.where(applies, weighted, torch.zeros_like(weighted))
+                if not rules.game.is_common(penalty_function):
+                    applies = rules.game.has_penalty(penalty_function, ctx.state["set.loss"])
+                    weighted = torch.where(applies, weighted, torch.zeros_like(weighted))
+                penalties.append(weighted)
         for name, gamma, at, number in (("r1", rules.r1, x, call + 4), ("r2", rules.r2, fake, call + 5)):
             if gamma > 0 and not rules.slope_noise:
                 weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step)
-                penalty = penalty + 0.5 * weight * r1_penalty(critic(number), at)
-        return penalty
+                penalties.append(0.5 * weight * r1_penalty(critic(number), at))
+        return penalties
 
     def _regularisers(
         self, ctx: _StepContext, weights: Weights, both: _Logits, y: Tensor | None, update: int
-    ) -> Tensor | float:
+    ) -> list[Tensor]:
         """Return the terms of the discriminators' loss, [N], that need no second derivative."""
         rules, call = self.rules, 8 * (update + 1)
         kinds = (
             ("r1", rules.r1, "consistency", rules.consistency),
             ("r2", rules.r2, "consistency_fake", rules.consistency_fake),
         )
-        term: Tensor | float = 0.0
+        terms = []
         for fake, (name, gamma, other, strength) in enumerate(kinds):
             x, logits = both.images[fake], both.logits[fake]
             if gamma > 0 and rules.slope_noise:
                 noise = ctx.draws.draw((rng.PENALTY, update, 1 + fake), x.shape[1:], "normal", x.dtype)
                 near, _ = self._forward("d", ctx, weights.views(), x + rules.slope_noise * noise, y, call + 4 + fake)
                 weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step)
-                term = term + 0.5 * weight * slope_by_noise(logits, near, rules.slope_noise)
+                terms.append(0.5 * weight * slope_by_noise(logits, near, rules.slope_noise))
             if strength > 0:
                 policy = rules.consistency_augment
                 u = ctx.draws.draw(
@@ -262,12 +278,12 @@ class Step:
                     changed = augment(x, u, policy)
                 same, _ = self._forward("d", ctx, weights.views(), changed, y, call + 6 + fake)
                 weight = scheduled(ctx.state, rules.schedules, other, strength, ctx.step)
-                term = term + weight * (same - logits).square().mean(1)
+                terms.append(weight * (same - logits).square().mean(1))
         if rules.lecam > 0:
             weight = scheduled(ctx.state, rules.schedules, "lecam", rules.lecam, ctx.step)
             counts = torch.as_tensor(ctx.step, device=both.logits[0].device) >= rules.lecam_start
-            term = term + counts.to(both.logits[0].dtype) * weight * lecam(ctx.state, *both.logits)
-        return term
+            terms.append(counts.to(both.logits[0].dtype) * weight * lecam(ctx.state, *both.logits))
+        return terms
 
     def _samples(self, ctx: _StepContext) -> _Samples:
         """Generate the samples of the generator's update, with the graph back to its weights."""
@@ -330,13 +346,14 @@ class Step:
             call: The number of this forward pass within the step, for draws inside the nets.
             number: The number of the update, for the draw of the opponent.
         """
-        views = (self.g if kind == "g" else self.d).views
         if ctx.opponents is None:
-            return self._forward(kind, ctx, views(ctx.state[f"{kind}.params"]), x, y, call)
+            living = self._networks[kind].weights(ctx.state[f"{kind}.params"], ctx.state)
+            return self._forward(kind, ctx, living.constants, x, y, call)
         u = ctx.draws.draw((rng.OPPONENT, number), (), "uniform", torch.float64)
         picked, is_living = ctx.opponents.pick(kind, ctx.state, u)
         against = replace(ctx, state=ctx.state | picked)
-        out = self._forward(kind, against, views(picked[f"{kind}.params"]), x, y, call)
+        views = (self.g if kind == "g" else self.d).views(picked[f"{kind}.params"])
+        out = self._forward(kind, against, views, x, y, call)
         own = buffers_of(ctx.state, kind)
         for name, value in choose_members(is_living, buffers_of(against.state, kind), own).items():
             own[name].copy_(value)
@@ -356,21 +373,22 @@ class Step:
         Returns:
             Samples or logits [N, B], and class logits [N, B, K] if the discriminator predicts classes.
         """
-        network, buffers = self._critic if twice else self._networks[kind], buffers_of(ctx.state, kind)
+        network = self._critic if twice else self._networks[kind]
+        buffers = buffers_of(ctx.state, kind) if network.net.buffers else {}
         inputs: tuple[Tensor, ...] = (x,)
         if network.net.takes_label:
             assert y is not None
             inputs = (x, y)
         out, new_buffers = network(views, buffers, partial(ctx.draws.keys, rng.INSIDE, call), inputs)
-        with torch.no_grad():
-            for name, value in new_buffers.items():
-                if value is not buffers[name]:  # kernels update them in place
-                    buffers[name].copy_(value)
+        for name, value in new_buffers.items():
+            if value is not buffers[name]:  # kernels update them in place
+                buffers[name].copy_(value.detach())
         out, classes = out if isinstance(out, tuple) else (out, None)
         dtype = ctx.state["g.params"].dtype
         if kind == "g":
             return (out if self._keeps_precision else out.to(dtype)), None
-        logits = out.to(dtype).reshape(len(out), self.rules.batch)
+        shape = (len(out), self.rules.batch)
+        logits = out.to(dtype) if out.shape == shape else out.to(dtype).reshape(shape)
         return logits, None if classes is None else classes.to(dtype)
 
     def _shrinkable_of(self, kind: str, state: State) -> Tensor | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import torch
@@ -31,6 +31,10 @@ class Weights:
         else:
             views = net.views(self._row)
             self._leaves = {name: views[name].requires_grad_(trained) for name, trained in net.trainable.items()}
+        self.constants = net.views(
+            rows.detach()
+        )  # named parameters [N, …] for passes that are not differentiated by them
+        self._slices = piece_slices(net.param_sizes)
 
     def views(self) -> dict[str, Tensor]:
         """Return named parameters [N, …] for one forward pass."""
@@ -45,42 +49,79 @@ class Weights:
             return list(torch.autograd.grad(loss.sum(), self._row))
         leaves = [leaf for leaf in self._leaves.values() if leaf.requires_grad]
         grads = iter(torch.autograd.grad(loss.sum(), leaves, allow_unused=True, materialize_grads=True))
-        every = [next(grads) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves.values()]
-        return self._pieces(every)
+        every = (next(grads) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves.values())
+        return self._pieces([gradient.reshape(len(loss), -1) for gradient in every])
 
-    def _pieces(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Flatten the gradients of all parameters (zeros for frozen ones), and join small neighbours to one piece."""
-        flat = [gradient.reshape(len(gradient), -1) for gradient in gradients]
-        return [join_pieces(flat[piece]).contiguous() for piece in piece_slices(self._net.param_sizes)]
+    def _pieces(self, flat: Sequence[Tensor]) -> list[Tensor]:
+        """Join the gradients [N, …] of small neighbouring parameters (zeros for frozen ones) to one piece."""
+        return [join_pieces(flat[piece]).contiguous() for piece in self._slices]
+
+
+class MemberModule:
+    """A user's module, whose parameters share memory with the row of one member at a time."""
+
+    def __init__(self, net: Blueprint) -> None:
+        """Remember the module's own parameters, to restore them."""
+        self.net = net
+        self.parameters = dict(net.module.named_parameters())  # forward may change their numbers, but not replace them
+        self._own = {name: parameter.data for name, parameter in self.parameters.items()}
+        self._loaded: Mapping[str, Tensor] = {}  # the views that the parameters share memory with
+
+    def load(self, views: Mapping[str, Tensor]) -> None:
+        """Point the parameters to those of one member, views [1, …] of its row. They require gradients as the views do."""
+        if views is self._loaded:
+            return
+        for name, parameter in self.parameters.items():
+            view = views[name]
+            if parameter.data_ptr() != view.data_ptr():
+                parameter.data = view.detach().squeeze(0)
+            parameter.requires_grad_(self.net.trainable[name] and view.requires_grad)
+        self._loaded = views
+
+    def write_back(self) -> None:
+        """Copy numbers that a forward pass assigned to a parameter's `data` to the member's row."""
+        for name, view in self._loaded.items():
+            parameter = self.parameters[name]
+            if parameter.data_ptr() != view.data_ptr():
+                parameter.data = view.detach().squeeze(0).copy_(parameter.data)
+
+    def release(self) -> None:
+        """Restore the module's own parameters."""
+        for name, parameter in self.parameters.items():
+            parameter.data = self._own[name]
+            parameter.requires_grad_(self.net.trainable[name])
+        self._loaded = {}
 
 
 class MemberWeights(Weights):
     """The row of one member, trained through the parameters of the user's module, as plain PyTorch does."""
 
-    def __init__(self, net: Blueprint, rows: Tensor, unused: dict[int, set[str]], member: int) -> None:
-        """Load a member's row [1, P] into the module.
+    def __init__(self, module: MemberModule, rows: Tensor, unused: dict[Hashable, set[str]], member: Hashable) -> None:
+        """Take the module and the row [1, P] of the member; storage is shared.
 
         Args:
             unused: For each member, the parameters that its first step with this engine did not use; filled here.
             member: The key under which `unused` knows this member.
         """
-        super().__init__(net, rows)
-        self._unused, self._member = unused, member
-        load_member_(net, self.views())
+        super().__init__(module.net, rows)
+        self._module, self._unused, self._member = module, unused, member
 
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Differentiate the member's loss [1] with `backward()`. Return the gradient [1, P], cut into pieces along P."""
-        load_member_(self._net, self.views())  # in between, the module may have held an opponent's parameters
-        parameters = dict(self._net.module.named_parameters())
+        self._module.load(self.views())  # in between, the module may have held an opponent's parameters
+        parameters = self._module.parameters
         for parameter in parameters.values():
             parameter.grad = None
         loss.sum().backward()
-        trained = (name for name, trainable in self._net.trainable.items() if trainable)
-        self._refuse_irregular_use({name for name in trained if parameters[name].grad is None})
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters.values()]
-        for parameter in parameters.values():
+        flat, unused = [], set()
+        for name, parameter in parameters.items():
+            if parameter.grad is None and self._net.trainable[name]:
+                unused.add(name)
+            grad = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+            flat.append((grad.to_dense() if grad.is_sparse else grad).reshape(1, -1))
             parameter.grad = None
-        return self._pieces([grad.to_dense()[None] for grad in grads])
+        self._refuse_irregular_use(unused)
+        return self._pieces(flat)
 
     def _refuse_irregular_use(self, unused: set[str]) -> None:
         """Raise if a step uses other parameters than the first step did.
@@ -93,23 +134,6 @@ class MemberWeights(Weights):
                 f"{type(self._net.module).__name__} uses its parameter {name} in some steps and not in others, but a member "
                 "has one count of Adam steps for all parameters: use it in every step, multiplied by 0 if need be."
             )
-
-
-def load_member_(net: Blueprint, views: Mapping[str, Tensor]) -> None:
-    """Point the module's parameters to those of one member, views [1, …] of its row. They require gradients as the views do."""
-    for name, parameter in net.module.named_parameters():
-        view = views[name].detach().squeeze(0)
-        if parameter.data_ptr() != view.data_ptr():
-            parameter.data = view
-        parameter.requires_grad_(net.trainable[name] and views[name].requires_grad)
-
-
-def write_back_(net: Blueprint, views: Mapping[str, Tensor]) -> None:
-    """Copy numbers that a forward pass assigned to a parameter's `data` to the member's row, views [1, …] of it."""
-    for name, parameter in net.module.named_parameters():
-        view = views[name].detach().squeeze(0)
-        if parameter.data_ptr() != view.data_ptr():
-            parameter.data = view.copy_(parameter.data)
 
 
 def join_pieces(pieces: Sequence[Tensor]) -> Tensor:
