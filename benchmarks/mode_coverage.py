@@ -133,25 +133,23 @@ def table(rows: list[Row]) -> str:
 
 
 def draw(runs: dict[str, Path], samples: int | None, path: Path) -> None:
-    """Draw the samples that were measured: a row for each recipe, a panel for each seed."""
-    mixtures = {recipe: ganherd.load(run) for recipe, run in runs.items()}
-    columns = max(len(mixture.seeds) for mixture in mixtures.values())
-    figure, axes = pictures.new_figure(2.2 * columns, 2.5 * len(runs), rows=len(runs), columns=columns)
-    for row, (recipe, mixture) in enumerate(mixtures.items()):
-        modes = modes_of(load(RunFolder.open(runs[recipe]).recipe.data))
+    """Draw the samples that were measured: a panel for each seed, five in a row."""
+    panels = [(recipe, replica) for recipe in runs for replica in range(len(ganherd.load(runs[recipe]).seeds))]
+    columns = min(5, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure, axes = pictures.new_figure(2.2 * columns, 2.5 * rows, rows=rows, columns=columns)
+    for panel in axes[len(panels) :]:
+        panel.set_axis_off()
+    for panel, (recipe, replica) in zip(axes, panels, strict=False):
+        mixture, modes = ganherd.load(runs[recipe]), modes_of(load(RunFolder.open(runs[recipe]).recipe.data))
+        x = mixture.sample(samples or POINTS, replica=replica).x
+        covered = coverage(x, modes)
         reach = 1.25 * float(np.abs(modes.means).max())
-        for column, panel in enumerate(axes[row * columns : (row + 1) * columns]):
-            if column >= len(mixture.seeds):
-                panel.set_axis_off()
-                continue
-            x = mixture.sample(samples or POINTS, replica=column).x
-            pictures.scatter(panel, x, None)
-            panel.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[])
-            covered = coverage(x, modes)
-            words = f"{covered.captured} modes, {100 * covered.high_quality:.1f} %"
-            panel.set_title(
-                f"{recipe}, seed {mixture.seeds[column]}\n{words}", color=pictures.INK, fontsize=7, loc="left"
-            )
+        pictures.scatter(panel, x, None)
+        panel.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], xlabel="")
+        words = f"{covered.captured} modes, {100 * covered.high_quality:.1f} %"
+        title = f"{recipe}, seed {mixture.seeds[replica]}\n{words}"
+        panel.set_title(title, color=pictures.INK, fontsize=7, loc="left")
     pictures.save(figure, path)
 
 
