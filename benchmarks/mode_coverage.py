@@ -1,4 +1,4 @@
-"""Measure mode coverage by PacGAN's protocol: one GAN, with and without packing, on many seeds. Writes JSON, prints a table.
+"""Measure mode coverage by PacGAN's protocol: one GAN, plain, packed and tuned, on many seeds. Writes JSON and PNG, prints a table.
 
 python benchmarks/mode_coverage.py --data ring8 grid25                                   the recipes' own lengths, on a CPU
 python benchmarks/mode_coverage.py --data ring8 grid25 --full --set engine.device=cuda   PacGAN's nets, points and 400 epochs
@@ -9,6 +9,7 @@ python benchmarks/mode_coverage.py --data ring8 --seeds 2 --steps 20            
 All seeds of a recipe are replicas of one run. Each number is the mean over seeds with its interval (Student's t, 95 %). Points:
 2,500 samples, of high quality within three standard deviations of a mode. Stacked MNIST: 26,000 samples, whose digits a classifier
 reads; it has no share of high quality. Runs are stored in --runs: another call with the same settings resumes or uses them.
+The picture shows the samples of each seed, for points only.
 """
 
 from __future__ import annotations
@@ -36,16 +37,21 @@ from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.util.files import atomic_write
 from ganherd.util.text import text_table
+from ganherd.viz import pictures
 from gap_toys import FULL
 from provenance import provenance
 
 HERE = Path(__file__).parent / "results"
-RECIPES = {data: (f"{data}-gan", f"{data}-packed") for data in ("ring8", "grid25", "stacked-mnist")}
+DATA = ("ring8", "grid25", "stacked-mnist")
+PROTOCOL = {data: (f"{data}-gan", f"{data}-packed") for data in DATA}  # those that --full can give PacGAN's nets
+TUNED = {"ring8": ("ring8-modes",), "stacked-mnist": ("stacked-mnist-modes",)}  # nets and steps of their own
+RECIPES = {data: (*PROTOCOL[data], *TUNED.get(data, ())) for data in DATA}
 PUBLISHED = {  # of PacGAN's tables 1 and 2
     "ring8-packed": "PacGAN2: 7.9 modes, 95.6 %, KL 0.07",
     "grid25-packed": "PacGAN4: 24.8 modes, 93.6 %, KL 0.04",
     "stacked-mnist-packed": "PacDCGAN2: 1,000 modes, KL 0.06",
 }
+PUBLISHED |= {recipe: PUBLISHED[f"{data}-packed"] for data, recipes in TUNED.items() for recipe in recipes}
 NUMBERS = ("modes", "high_quality", "kl")
 Row = dict[str, Any]
 
@@ -126,6 +132,27 @@ def table(rows: list[Row]) -> str:
     return "\n".join(text_table(lines))
 
 
+def draw(runs: dict[str, Path], samples: int | None, path: Path) -> None:
+    """Draw the samples that were measured: a panel for each seed, five in a row."""
+    panels = [(recipe, replica) for recipe in runs for replica in range(len(ganherd.load(runs[recipe]).seeds))]
+    columns = min(5, len(panels))
+    rows = math.ceil(len(panels) / columns)
+    figure, axes = pictures.new_figure(2.2 * columns, 2.5 * rows, rows=rows, columns=columns)
+    for panel in axes[len(panels) :]:
+        panel.set_axis_off()
+    for panel, (recipe, replica) in zip(axes, panels, strict=False):
+        mixture, modes = ganherd.load(runs[recipe]), modes_of(load(RunFolder.open(runs[recipe]).recipe.data))
+        x = mixture.sample(samples or POINTS, replica=replica).x
+        covered = coverage(x, modes)
+        reach = 1.25 * float(np.abs(modes.means).max())
+        pictures.scatter(panel, x, None)
+        panel.set(xlim=(-reach, reach), ylim=(-reach, reach), xticks=[], yticks=[], xlabel="")
+        words = f"{covered.captured} modes, {100 * covered.high_quality:.1f} %"
+        title = f"{recipe}, seed {mixture.seeds[replica]}\n{words}"
+        panel.set_title(title, color=pictures.INK, fontsize=7, loc="left")
+    pictures.save(figure, path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", nargs="+", choices=list(RECIPES), default=["ring8", "grid25"])
@@ -133,13 +160,16 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--steps", type=int, help="instead of the recipes' budgets")
-    parser.add_argument("--full", action="store_true", help="PacGAN's nets, points and steps, for ring8 and grid25")
+    parser.add_argument(
+        "--full", action="store_true", help="PacGAN's nets, points and steps, for the -gan and -packed of points"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of every run")
     parser.add_argument("-n", type=int, help="samples of each seed; default: those of the protocol")
     parser.add_argument("--runs", type=Path, default=Path("runs/mode-coverage"))
     parser.add_argument("-o", type=Path, default=HERE / "mode-coverage.json")
     args = parser.parse_args()
-    recipes = args.recipes or [recipe for data in args.data for recipe in RECIPES[data]]
+    known = PROTOCOL if args.full else RECIPES
+    recipes = args.recipes or [recipe for data in args.data for recipe in known[data]]
     if args.full and any(recipe.startswith("stacked") for recipe in recipes):
         parser.error("--full is for ring8 and grid25: the recipes of stacked-mnist are in full already")
     machine = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
@@ -149,6 +179,7 @@ def main() -> None:
         "machine": f"{machine}, PyTorch {torch.__version__}",
         "rows": [],
     }
+    drawn: dict[str, Path] = {}
     for recipe in recipes:
         run = trained(recipe, args)
         info, per_seed = RunFolder.open(run).info, measured(run, args.n)
@@ -158,6 +189,9 @@ def main() -> None:
         args.o.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(args.o, json.dumps(results, indent=1) + "\n")
         print(f"{recipe}: {info.step:,} steps, {info.seconds:,.0f} s of training", file=sys.stderr, flush=True)
+        drawn |= {recipe: run} if "high_quality" in per_seed[0] else {}
+    if drawn:
+        draw(drawn, args.n, args.o.with_suffix(".png"))
     print(f"{table(results['rows'])}\n{args.o}")
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from PIL import Image
 
 import ganherd
 from ganherd.recipe import recipe_file
@@ -73,7 +74,7 @@ def test_the_full_protocol_has_as_many_packs_and_steps_for_every_recipe(scripts:
     own = scripts["mode_coverage"]
     args = argparse.Namespace(seed=0, seeds=10, full=True, steps=None, set=[])
     for data in ("ring8", "grid25"):
-        plain, packed = (recipe_file.load(name, own.settings_of(name, args)) for name in own.RECIPES[data])
+        plain, packed = (recipe_file.load(name, own.settings_of(name, args)) for name in own.PROTOCOL[data])
         assert (plain.nets.packing, packed.nets.packing) == (1, 2) and packed.herd.seeds == 10
         assert (plain.train.batch, packed.train.batch) == (100, 200)
         assert (plain.train.budget, packed.train.budget) == ("400epochs", "800epochs")  # an epoch has half the batches
@@ -123,3 +124,34 @@ def test_points_of_a_speedrun_are_mixtures_of_earlier_steps(scripts: dict[str, M
     assert [load_unfinished(point.path).step for point in points] == steps
     clock = own.Clock.read(tmp_path)
     assert clock.phases == ["herd"] and 0 < clock.at("herd", points[0].recorded) < clock.at("herd")
+
+
+def test_tuned_recipes_train_on_the_data_of_the_protocol_and_decay_their_rates_to_zero(
+    scripts: dict[str, ModuleType],
+) -> None:
+    own = scripts["mode_coverage"]
+    args = argparse.Namespace(seed=0, seeds=10, full=False, steps=None, set=[])
+    for data, recipes in own.TUNED.items():
+        plain = recipe_file.load(own.PROTOCOL[data][0])
+        for name in recipes:
+            recipe = recipe_file.load(name, own.settings_of(name, args))
+            assert name in own.RECIPES[data] and name in own.PUBLISHED
+            assert (
+                recipe.data == plain.data and recipe.nets.generator == plain.nets.generator and recipe.herd.seeds == 10
+            )
+            rates = [one for one in recipe.train.schedules if {"optim.lr_g", "optim.lr_d"} <= set(one.keys)]
+            assert rates and rates[-1].last == 0 and recipe.train.ema
+
+
+def test_the_picture_of_samples_has_a_panel_for_each_seed(
+    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own, path = scripts["mode_coverage"], tmp_path / "out.json"
+    words = ["--recipes", "ring8-modes", "--seeds", "2", "--steps", "2", "-n", "50", "--set", "data.points=200"]
+    monkeypatch.setattr(sys, "argv", ["mode_coverage.py", *words, "--runs", str(tmp_path / "runs"), "-o", str(path)])
+    own.main()
+    with Image.open(path.with_suffix(".png")) as picture:
+        assert picture.width > picture.height  # two panels next to each other
+    row = json.loads(path.read_text())["rows"][0]
+    assert [one["seed"] for one in row["per_seed"]] == [0, 1] and row["steps"] == 2
+    assert "ring8-modes" in capsys.readouterr().out
