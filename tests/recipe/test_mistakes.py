@@ -13,6 +13,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ganherd.nets import catalog
+from ganherd.nets.net_spec import NetSpec
 from ganherd.recipe.base import Section
 from ganherd.recipe.recipe_file import load, text
 from ganherd.recipe.schema import Recipe
@@ -86,7 +87,7 @@ def test_a_key_of_another_section_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("role, specs", [("generator", catalog.GENERATORS), ("discriminator", catalog.DISCRIMINATORS)])
-def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, catalog.NetSpec], tmp_path: Path) -> None:
+def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, NetSpec], tmp_path: Path) -> None:
     for name, spec in specs.items():
         said = mistake(f"nets:\n  {role}: {name}x", tmp_path)
         assert said.startswith(f"recipe.yaml line 2: there is no {role} '{name}x'") and repr(name) in said

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from ganherd.herd.engine.engine_specs import EngineSpec
     from ganherd.losses import LossSpec
     from ganherd.metrics.metric_registry import Metric
-    from ganherd.nets.catalog import NetSpec
+    from ganherd.nets.net_spec import NetSpec
     from ganherd.recipe.augment_config import AugmentationSpec
     from ganherd.recipe.strategy.strategy_settings import StrategySpec
 
