@@ -239,3 +239,13 @@ def test_a_wrong_source_of_samples_is_one_sentence(cli, tmp_path: Path, monkeypa
     assert "there is no file bugs-0.tar" in cli("train", "bugs-{0..3}.tar").sentence
     assert "did you mean 'label'?" in cli("train", "bugs.tar#lable=cls").sentence
     assert "no option" in cli("data", "inspect", "bugs.tar#label=").sentence
+
+
+def test_a_missing_file_of_data_is_named_and_a_near_one_is_suggested(
+    cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("flowers.csv").write_text("a,b\n1,2\n")
+    assert "there is no file 'flower.csv'; did you mean 'flowers.csv'?" in cli("train", "flower.csv").sentence
+    assert "there is no file 'nowhere/x.npz'" in cli("train", "nowhere/x.npz").sentence
+    assert "no packaged recipe" in cli("train", "nowhere.yaml").sentence

@@ -15,7 +15,13 @@ _SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".tar")
 
 
 def refuse_misspelt(word: str) -> None:
-    """Raise a `UserError` if a word names neither a recipe nor a file, and looks like a folder that is here."""
+    """Raise a `UserError` if a word names neither a recipe nor a file, and looks like data or a folder that is here."""
+    place = "" if word.startswith(HUB) else parse_address(word).place
+    if Path(place).suffix.lower() in _SUFFIXES and not parse_address(word).is_pattern and not os.path.exists(place):
+        around = expanded(place).parent
+        files = [path.name for path in around.iterdir() if path.is_file()] if around.is_dir() else []
+        hint = did_you_mean(Path(place).name, files) or "; name a file of data, a folder of images or a recipe"
+        raise UserError(f"there is no file {place!r}{hint}")
     if Path(word).name != word or Path(word).exists() or word in preset_names() or nearest(word, preset_names()):
         return
     folders = [path.name for path in Path().iterdir() if path.is_dir()]

@@ -18,7 +18,7 @@ from ganherd.runs.folder import steps as saved_steps
 from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.models import BudgetRecord, EngineRecord, EventRecord, MetricsRecord
 from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject, is_locked
 
 _HEALTH = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
@@ -47,7 +47,7 @@ class RankStatus:
         return facts | derived | {"members": list(self.beat.members)}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class RunStatus:
     """The state and progress of a run."""
 
@@ -70,6 +70,10 @@ class RunStatus:
     active_alarms: list[EventRecord]  # the alarms that are not over
     reason: str = ""  # why it ended before its last planned step
     verdict: VerdictRecord | None = None  # on the mixture of a finished run
+
+    def __repr__(self) -> str:
+        alarms = f", {counted(len(self.active_alarms), 'alarms')}" if self.active_alarms else ""
+        return f"<RunStatus of {self.run}: {self.state}, step {self.step:,} of {self.steps:,}{alarms}>"
 
     def as_json(self) -> JsonObject:
         """Return what `ganherd status --json` prints."""
