@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -65,6 +65,15 @@ class Blueprint:
         self.param_sizes = [p.numel() for p in parameters.values()]
         self.num_params = sum(self.param_sizes)
         self.buffers = {name: (tuple(b.shape), b.dtype) for name, b in module.named_buffers()}
+        # (a layer's dictionary of parameters, name in it, name in the module), in the order of the parameters
+        self._slots = [
+            (layer._parameters, own, name)
+            for prefix, layer in module.named_modules()
+            for own in layer._parameters
+            if (name := f"{prefix}.{own}".lstrip(".")) in parameters
+        ]
+        # Lowered modules, which `StackedNetwork` keeps for all that call this net.
+        self.lowered: dict[tuple[bool, ...], Any] = {}
         self.takes_label = takes_label(module)
         self.canonical_names = canonical_names(module)
         norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
@@ -74,6 +83,10 @@ class Blueprint:
     def adopt(self, traits: ModuleTraits) -> None:
         """Add traits that were observed when the module was tried out."""
         self.traits = ModuleTraits(traits.transient_attributes, self.traits.why_not_fused or traits.why_not_fused)
+
+    def parameters(self) -> list[tuple[str, nn.Parameter]]:
+        """Return what `named_parameters` of the module yields, without a walk through its layers."""
+        return [(name, parameter) for layer, own, name in self._slots if (parameter := layer.get(own)) is not None]
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
         """Return rows [N, P] as named parameters [N, …]; a single split, so that its gradient is one concatenation."""

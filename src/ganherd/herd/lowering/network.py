@@ -58,6 +58,15 @@ def logits_of(output: Output) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
+def _lowered(net: Blueprint, kernels: bool, double_backward: bool) -> LoweredModule:
+    """Lower a net, once for all that call it with its layers in the same mode."""
+    key = (kernels, double_backward, *(layer.training for layer in net.module.modules()))
+    if key not in net.lowered:
+        net.lowered[key] = lower(net.module, kernels, double_backward)
+    lowered: LoweredModule = net.lowered[key]
+    return lowered
+
+
 class StackedNetwork:
     """The generators or the discriminators of any number of members, called together."""
 
@@ -81,7 +90,7 @@ class StackedNetwork:
         self._lowered: LoweredModule | None = None
         if fused:
             with suppress(NotTraceable):
-                self._lowered = lower(net.module, kernels, double_backward)
+                self._lowered = _lowered(net, kernels, double_backward)
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
         """Return outputs [N, B, …] and the buffers after the call. No argument is changed, but kernels update buffers in place.
@@ -134,7 +143,7 @@ class MemberNetwork(StackedNetwork):
         """Remember the module's own parameters and buffers, to restore them after each step."""
         super().__init__(net, False, precision=precision)
         self._unused: dict[int, set[str]] = {}  # see `MemberWeights`
-        self._own_params = {name: parameter.data for name, parameter in net.module.named_parameters()}
+        self._own_params = {name: parameter.data for name, parameter in net.parameters()}
         self._slots = []  # (a layer's dictionary of buffers, name in it, canonical name)
         for path, canonical in attribute_paths(net.module).items():
             if canonical in net.buffers:
@@ -171,7 +180,7 @@ class MemberNetwork(StackedNetwork):
         self._member_buffers = {}
         for layer_buffers, name, canonical in self._slots:
             layer_buffers[name] = self._own_buffers[canonical]
-        for name, parameter in self.net.module.named_parameters():
+        for name, parameter in self.net.parameters():
             parameter.data = self._own_params[name]
             parameter.requires_grad_(self.net.trainable[name])
 

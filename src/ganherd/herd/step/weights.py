@@ -71,7 +71,7 @@ class MemberWeights(Weights):
     def gradients(self, loss: Tensor) -> list[Tensor]:
         """Differentiate the member's loss [1] with `backward()`. Return the gradient [1, P], cut into pieces along P."""
         load_member_(self._net, self.views())  # in between, the module may have held an opponent's parameters
-        parameters = dict(self._net.module.named_parameters())
+        parameters = dict(self._net.parameters())
         for parameter in parameters.values():
             parameter.grad = None
         loss.sum().backward()
@@ -97,19 +97,20 @@ class MemberWeights(Weights):
 
 def load_member_(net: Blueprint, views: Mapping[str, Tensor]) -> None:
     """Point the module's parameters to those of one member, views [1, …] of its row. They require gradients as the views do."""
-    for name, parameter in net.module.named_parameters():
-        view = views[name].detach().squeeze(0)
+    for name, parameter in net.parameters():
+        view = views[name]
         if parameter.data_ptr() != view.data_ptr():
-            parameter.data = view
-        parameter.requires_grad_(net.trainable[name] and views[name].requires_grad)
+            parameter.data = view.detach().squeeze(0)
+        is_trained = net.trainable[name] and view.requires_grad
+        if parameter.requires_grad != is_trained:
+            parameter.requires_grad_(is_trained)
 
 
 def write_back_(net: Blueprint, views: Mapping[str, Tensor]) -> None:
     """Copy numbers that a forward pass assigned to a parameter's `data` to the member's row, views [1, …] of it."""
-    for name, parameter in net.module.named_parameters():
-        view = views[name].detach().squeeze(0)
-        if parameter.data_ptr() != view.data_ptr():
-            parameter.data = view.copy_(parameter.data)
+    for name, parameter in net.parameters():
+        if parameter.data_ptr() != views[name].data_ptr():
+            parameter.data = views[name].detach().squeeze(0).copy_(parameter.data)
 
 
 def join_pieces(pieces: Sequence[Tensor]) -> Tensor:
