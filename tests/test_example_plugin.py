@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import warm_python
 import yaml
 from installed_plugins import importable, pip_install
 from processes import environment
@@ -80,7 +81,10 @@ def test_every_rank_imports_the_plugins_itself(cli: Cli, site: Path, installed: 
     assert cli("train", EXAMPLE / "recipe.yaml", *SETS, "--run", "one", "--quiet").code == 0
     known = environment()
     done = subprocess.run(
-        [sys.executable, "-m", "ganherd", "train", str(EXAMPLE / "recipe.yaml"), *SETS, "--run", "two", "--ranks", "2", "-q"],
+        [
+            warm_python.python(), "-m", "ganherd", "train", str(EXAMPLE / "recipe.yaml"), *SETS,
+            "--run", "two", "--ranks", "2", "-q",
+        ],
         env={**known, "PYTHONPATH": f"{site}{os.pathsep}{known.get('PYTHONPATH', '')}"}, capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

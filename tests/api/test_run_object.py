@@ -95,8 +95,8 @@ def test_a_run_with_objects_is_resumed_exactly_in_the_same_process() -> None:
     half = ganherd.train(**arguments("6steps"), run="half")
     assert half.resume("+8steps", quiet=True) is half
     assert half.status().step == 14 and repr(half.status()).endswith("step 14 of 14>")
-    first = state(whole)
-    assert all(torch.equal(value, state(half)[name]) for name, value in first.items() if not name.startswith("watch."))
+    first, second = state(whole), state(half)
+    assert all(torch.equal(value, second[name]) for name, value in first.items() if not name.startswith("watch."))
     assert half.mixture.step == 14  # not the one that was loaded before
 
 

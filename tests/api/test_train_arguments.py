@@ -15,6 +15,7 @@ import pytest
 import recipes
 import tiny_runs
 import torch
+import warm_python
 from processes import environment
 from torch import Tensor, nn
 
@@ -81,7 +82,8 @@ def test_arrays_train_as_the_file_that_holds_them(tmp_path: Path) -> None:
     first = weights(from_file)
     for run in (from_arrays, as_tensors):
         assert run.folder.info.data == from_file.folder.info.data
-        assert all(torch.equal(value, weights(run)[name]) for name, value in first.items())
+        second = weights(run)
+        assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 def test_x_alone_trains_one_gan_on_all_rows() -> None:
@@ -166,8 +168,8 @@ def test_nets_in_memory_train_as_nets_of_a_module(tmp_path: Path) -> None:
     generator, _ = local_nets()
     in_memory = ganherd.train(**tiny(), data="digits", nets={"generator": generator}, run="memory")
     in_file = ganherd.train(**tiny(), data="digits", nets={"generator": "my_nets_for_train:Generator"}, run="file")
-    first = weights(in_file)
-    assert all(torch.equal(value, weights(in_memory)[name]) for name, value in first.items())
+    first, second = weights(in_file), weights(in_memory)
+    assert all(torch.equal(value, second[name]) for name, value in first.items())
 
 
 def test_a_mapping_of_nets_may_hold_classes_with_settings() -> None:
@@ -244,7 +246,7 @@ def test_the_command_line_refuses_a_run_with_objects(capsys: pytest.CaptureFixtu
         err = capsys.readouterr().err
         assert sentence in err and len(err.splitlines()) == 1
     done = subprocess.run(
-        [sys.executable, "-m", "ganherd", "train", "--resume", "run", "--budget", "9steps", "--trust-code"],
+        [warm_python.python(), "-m", "ganherd", "train", "--resume", "run", "--budget", "9steps", "--trust-code"],
         env=environment(), capture_output=True, text=True,
     )  # fmt: skip
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1

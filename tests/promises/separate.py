@@ -5,6 +5,8 @@ It shares with ganherd only what defines a run: the initial weights, the numbers
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -42,6 +44,7 @@ class SeparateGan:
         self.sigma, self.loss = get["input_noise"], self.rules.game.names[int(get["loss"])]
         self.ema = self._module(assembly, "g", member) if self.rules.ema is not None else self.g
         self.takes_label: dict[nn.Module, bool] = {}
+        self.draws: dict[nn.Module, bool] = {}  # whether the first call of a module drew numbers
         self.averaged = 0
         self.packing = self.recipe.nets.discriminator.settings.get("packing", 1)
         self.losses: list[tuple[float, float]] = []
@@ -225,8 +228,13 @@ class SeparateGan:
     def _call(self, module: nn.Module, x: Tensor, draws: Streams, call: int) -> Tensor:
         if module not in self.takes_label:  # as after a swap
             self.takes_label[module] = takes_label(module)
-        with MemberRandomness(draws.keys(rng.INSIDE, call)[0]):  # dropout from the member's stream
-            return module(x, self.y) if self.takes_label[module] else module(x)
+        inputs, numbered = (x, self.y) if self.takes_label[module] else (x,), count(1)
+        if not self.draws.get(module, True):
+            return module(*inputs)
+        with MemberRandomness(draws.keys(rng.INSIDE, call)[0], numbered):  # dropout from the member's stream
+            out = module(*inputs)
+        self.draws.setdefault(module, next(numbered) > 1)
+        return out
 
     def _judge(self, x: Tensor, draws: Streams, call: int) -> tuple[Tensor, Tensor | None]:
         """The discriminator's logits, and what it says of classes where it says anything."""

@@ -100,6 +100,19 @@ def test_a_hybrid_herd_equals_its_members_trained_separately(tmp_path: Path, pla
     assert max(found.values()) < 1e-9, found
 
 
+def test_breeds_of_one_member_share_the_module_of_the_discriminator_in_turn(tmp_path: Path) -> None:
+    """In steps without an update of the discriminator, each breed calls it with the same weights as in its step before."""
+    nets = {"breeds": [{**breed, "members": 1} for breed in BREEDS]}
+    sections = {"nets": nets, "optim": {"lr_g": [1e-3, 2e-3, 3e-3]}, "train": {"skip_d": 2}}
+    assembly = assemble(recipe_of(tmp_path, **sections))
+    alone = [Alone(assembly, member) for member in range(3)]
+    Engine(assembly.herd, Plan("loop", 1, 1, "cpu")).advance(0, 9, assembly.herd.zero_sums())
+    for gan in alone:
+        gan.train(9)
+    differences = gaps(assembly.herd, alone)
+    assert max(differences.values()) < 1e-9, differences
+
+
 @pytest.mark.parametrize(
     "sections",
     [

@@ -42,9 +42,15 @@ ANYWAY = (
 NAMESPACES = ("net", "uts", "mnt")  # of Linux; a test may run its program in others
 # Imported once by the server: what most programs import, modules that ganherd imports only when they are needed included.
 PRELOADED = (
+    "PIL.BmpImagePlugin",
+    "PIL.GifImagePlugin",
+    "PIL.JpegImagePlugin",
+    "PIL.PngImagePlugin",
+    "PIL.PpmImagePlugin",
     "ganherd.api",
     "ganherd.cli.commands.train",
     "ganherd.cli.main",
+    "ganherd.cli.own_data",
     "ganherd.comm.backends.detect",
     "ganherd.comm.backends.mpi",
     "ganherd.comm.backends.torchrun",
@@ -57,6 +63,7 @@ PRELOADED = (
     "ganherd.strategies.share",
     "ganherd.training.ranks.recovery",
     "ganherd.training.session",
+    "numpy.ctypeslib",
     "numpy.ma",
     "numpy.random",
     "pytest",

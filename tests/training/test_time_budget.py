@@ -17,6 +17,7 @@ import yaml
 from fake_clock import FakeClock
 
 import ganherd
+from ganherd.herd.engine.engines import Engine
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.training import loop, session
@@ -25,14 +26,22 @@ from ganherd.training.setup.start_times import recorded_starts
 from ganherd.util import process_clock
 
 
+class IdleSteps(Engine):
+    """An engine whose steps compute nothing, since only their number matters here."""
+
+    def _train_block(self, *_: object) -> None:
+        pass
+
+
 @pytest.fixture(autouse=True)
 def brief(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     tiny_runs.skip_products(monkeypatch)
+    monkeypatch.setattr(loop, "make_engine", IdleSteps)
     monkeypatch.chdir(tmp_path)
 
 
 def quick_recipe(folder: Path, budget: str, **run: Any) -> dict[str, Any]:
-    """Return a recipe whose steps cost little, since only their number matters, and whose mixture re-estimates batch norm."""
+    """Return a recipe with tiny nets, whose mixture re-estimates batch norm."""
     recipe = recipes.noise_recipe(folder, budget, net="tiny", **{"watch": {"every": 20}, **run})
     recipe["nets"]["generator"] = {**recipe["nets"]["generator"], "batch_norm": True}
     return recipe

@@ -266,8 +266,10 @@ class MemberRandomness(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        name = "" if getattr(func, "__module__", "") == "torch.nn.init" else getattr(func, "__name__", "")
-        if name in DRAWS and kwargs.get("generator") is not None:
+        name = getattr(func, "__name__", "")
+        if name not in DRAWS or getattr(func, "__module__", "") == "torch.nn.init":
+            return func(*args, **kwargs)
+        if kwargs.get("generator") is not None:
             raise UserError(
                 f"{calling_net()} draws random numbers from its own generator, with {name}{calling_line()}, but each "
                 "member has its own stream. Draw fixed numbers in the constructor and register them as a buffer, or leave "
@@ -284,12 +286,10 @@ class MemberRandomness(TorchFunctionMode):
             return self._new(tuple(sizes), _NEW[name], kwargs)
         if name in _IN_PLACE:
             return self._in_place(name, *args, **kwargs)
-        if name in _REFUSED:
-            raise UserError(
-                f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot draw from each member's own "
-                "stream; use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
-            )
-        return func(*args, **kwargs)
+        raise UserError(
+            f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot draw from each member's own "
+            "stream; use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
+        )
 
     def _new(self, shape: Sequence[int], kind: str, options: dict[str, Any]) -> Tensor:
         """Draw a new tensor, with the options that `torch.randn` and the like accept."""

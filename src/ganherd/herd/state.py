@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -65,6 +65,11 @@ class Blueprint:
         self.param_sizes = [p.numel() for p in parameters.values()]
         self.num_params = sum(self.param_sizes)
         self.buffers = {name: (tuple(b.shape), b.dtype) for name, b in module.named_buffers()}
+        # Views [1, …] of the member's row that the module's parameters share memory with. Breeds share a discriminator, so that
+        # the module is loaded by several engines in turn.
+        self.loaded: Mapping[str, Tensor] = {}
+        # Lowered modules, which `StackedNetwork` keeps for all that call this net.
+        self.lowered: dict[tuple[bool, ...], Any] = {}
         self.takes_label = takes_label(module)
         self.canonical_names = canonical_names(module)
         norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]

@@ -252,18 +252,15 @@ class Registry(Mapping[str, T], Generic[T]):
 
     def package_of(self, name: str) -> tuple[str, str]:
         """Return the name and the version of the package that an entry of a plug-in comes from; "" if there is none."""
-        from importlib.metadata import packages_distributions, version
-
         point = self._announced().get(name)
         if point is not None and point.dist is not None:
             return point.dist.name, point.dist.version
-        package = next(iter(packages_distributions().get(self.module_of(name).partition(".")[0], ())), "")
-        return (package, version(package)) if package else ("", "")
+        return _installed_by(self.module_of(name).partition(".")[0], tuple(sys.path))
 
     # -- plug-ins ----------------------------------------------------------------------------------------------------
 
     def _announced(self) -> dict[str, EntryPoint]:
-        return _entry_points(self.group, tuple(sys.path))
+        return _entry_points(tuple(sys.path)).get(self.group, {})
 
     def _load_announced(self, name: str) -> None:
         """Import the plug-in that announces the name, which registers it."""
@@ -304,11 +301,34 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 @cache
-def _entry_points(group: str, path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return the entry points of a group by name; `path` is sys.path, which decides what is installed."""
+def _entry_points(path: tuple[str, ...]) -> dict[str, dict[str, EntryPoint]]:
+    """Return the entry points of each group by name; `path` is sys.path, which decides what is installed."""
     from importlib.metadata import entry_points
 
-    return {point.name: point for point in entry_points(group=group) if _NAME.fullmatch(point.name)}
+    found = entry_points()
+    return {
+        group: {point.name: point for point in found.select(group=group) if _NAME.fullmatch(point.name)}
+        for group in found.groups
+    }
+
+
+@cache
+def _installed_by(module: str, path: tuple[str, ...]) -> tuple[str, str]:
+    """Return the name and the version of the package that has installed a top-level module; "" if none has.
+
+    `importlib.metadata.packages_distributions` would parse the list of files of every installed package.
+
+    Args:
+        path: sys.path, which decides what is installed.
+    """
+    from importlib.metadata import distributions
+
+    its_files = re.compile(rf"^{re.escape(module)}(/.*)?\.py,", re.MULTILINE)
+    for package in distributions():
+        modules = (package.read_text("top_level.txt") or "").split()
+        if module in modules or (not modules and its_files.search(package.read_text("RECORD") or "")):
+            return package.name, package.version
+    return "", ""
 
 
 def _package(point: EntryPoint) -> str:

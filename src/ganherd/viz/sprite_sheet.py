@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from PIL import Image
+from PIL import Image, WebPImagePlugin  # noqa: F401  # without its plug-in, saving a WebP would import all others
 
 LARGEST = 32  # pixels of the longer side of a sample
 _COUNTS = (16, 4, 1)  # samples of a member: squares, so that its cell is one

@@ -60,8 +60,8 @@ def choose(
     on_gpu = herd.device.type == "cuda"
     if on_gpu and herd.has_own_nets and (plan := _tried(herd, settings, log, report)):
         return plan
-    # All packaged nets can be fused, and the trial would compile kernels on a GPU.
-    if (herd.has_own_nets or not on_gpu) and (why := cannot_be_fused(herd)):
+    # All packaged nets can be fused. On a GPU the trial would compile kernels, and `_chunk` trains a member anyway.
+    if (herd.has_own_nets or not (on_gpu or settings.chunk is None)) and (why := cannot_be_fused(herd)):
         if settings.name != "auto" and not ENGINES[settings.name].one_by_one:
             raise UserError(f"engine.name is {settings.name}, but the nets cannot be fused ({why}): set it to loop.")
         if settings.name == "auto":

@@ -62,6 +62,15 @@ def logits_of(output: Output) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
+def _lowered(net: Blueprint, kernels: bool, double_backward: bool) -> LoweredModule:
+    """Lower a net, once for all that call it with its layers in the same mode."""
+    key = (kernels, double_backward, *(layer.training for layer in net.module.modules()))
+    if key not in net.lowered:
+        net.lowered[key] = lower(net.module, kernels, double_backward)
+    lowered: LoweredModule = net.lowered[key]
+    return lowered
+
+
 class StackedNetwork:
     """The generators or the discriminators of any number of members, called together."""
 
@@ -86,7 +95,7 @@ class StackedNetwork:
         self._lowered: LoweredModule | None = None
         if fused:
             with suppress(NotTraceable):
-                self._lowered = lower(net.module, kernels, double_backward)
+                self._lowered = _lowered(net, kernels, double_backward)
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
         """Return outputs [N, B, …] and the buffers after the call. No argument is changed, but kernels update buffers in place.

@@ -65,22 +65,21 @@ class MemberModule:
         self.net = net
         self.parameters = dict(net.module.named_parameters())  # forward may change their numbers, but not replace them
         self._own = {name: parameter.data for name, parameter in self.parameters.items()}
-        self._loaded: Mapping[str, Tensor] = {}  # the views that the parameters share memory with
 
     def load(self, views: Mapping[str, Tensor]) -> None:
         """Point the parameters to those of one member, views [1, …] of its row. They require gradients as the views do."""
-        if views is self._loaded:
+        if views is self.net.loaded:
             return
         for name, parameter in self.parameters.items():
             view = views[name]
             if parameter.data_ptr() != view.data_ptr():
                 parameter.data = view.detach().squeeze(0)
             parameter.requires_grad_(self.net.trainable[name] and view.requires_grad)
-        self._loaded = views
+        self.net.loaded = views
 
     def write_back(self) -> None:
         """Copy numbers that a forward pass assigned to a parameter's `data` to the member's row."""
-        for name, view in self._loaded.items():
+        for name, view in self.net.loaded.items():
             parameter = self.parameters[name]
             if parameter.data_ptr() != view.data_ptr():
                 parameter.data = view.detach().squeeze(0).copy_(parameter.data)
@@ -90,7 +89,7 @@ class MemberModule:
         for name, parameter in self.parameters.items():
             parameter.data = self._own[name]
             parameter.requires_grad_(self.net.trainable[name])
-        self._loaded = {}
+        self.net.loaded = {}
 
 
 class MemberWeights(Weights):
