@@ -271,3 +271,17 @@ def test_random_functions_accept_sizes_and_dtypes_by_keyword() -> None:
         assert torch.rand((4,), dtype=torch.float64).dtype == torch.float64
         assert torch.randn(2, 3, requires_grad=False).shape == (2, 3)
         assert torch.rand(()).shape == ()
+
+
+def test_keys_on_a_device_are_computed_before_side_streams_use_them():
+    """Computed at their first use, on one side stream, they would not be ready for another."""
+    streams = Streams(torch.tensor([3, 4]), torch.tensor(5))
+    assert "_step_keys" in vars(streams)
+    assert torch.equal(vars(streams)["_step_keys"], torch.from_numpy(rng.keys(np.array([3, 4]), 5)))
+
+
+def test_few_keys_and_many_are_hashed_alike_whatever_their_sign():
+    base = np.array([-5, 7, -(2**63), 2**63 - 1])
+    many = np.tile(base, 20)
+    for parts in ((), (3,), (-1, 2**40)):
+        assert np.array_equal(np.tile(rng.keys(base, *parts), 20), rng.keys(many, *parts))

@@ -98,7 +98,7 @@ def _hashed_key(x: int, parts: Sequence[int]) -> int:
         x = ((x ^ x >> MIX_SHIFTS[0]) * MIX_FACTORS[0]) & _MASK
         x = ((x ^ x >> MIX_SHIFTS[1]) * MIX_FACTORS[1]) & _MASK
         x ^= x >> MIX_SHIFTS[2]
-    return x
+    return x & _MASK
 
 
 def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
@@ -385,12 +385,14 @@ class Streams:
             ahead: Draws for later steps, too, on a CPU.
         """
         self._base, self._step, self._ahead = base, step, ahead
+        if isinstance(base, Tensor):  # now, on the current stream of the device: all its side streams wait for that one
+            self._step_keys = device_keys(base, step)
 
     @cached_property
     def _step_keys(self) -> np.ndarray | Tensor:
-        """Return the members' keys at this step, [N]."""
-        base, step = self._base, self._step
-        return device_keys(base, step) if isinstance(base, Tensor) else keys(base, int(step))
+        """Return the members' keys at this step, [N]. Draws ahead do without them."""
+        assert isinstance(self._base, np.ndarray)
+        return keys(self._base, int(self._step))
 
     def keys(self, *purpose: int) -> Tensor:
         """Return the keys [N] of one purpose at this step, e.g. `keys(NOISE, update)`."""
