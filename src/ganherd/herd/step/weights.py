@@ -31,9 +31,8 @@ class Weights:
         else:
             views = net.views(self._row)
             self._leaves = {name: views[name].requires_grad_(trained) for name, trained in net.trainable.items()}
-        self.constants = net.views(
-            rows.detach()
-        )  # named parameters [N, …] for passes that are not differentiated by them
+        # Named parameters [N, …] for passes that are not differentiated by them.
+        self.constants = net.views(rows.detach())
         self._slices = piece_slices(net.param_sizes)
 
     def views(self) -> dict[str, Tensor]:
