@@ -136,3 +136,10 @@ def test_another_object_of_the_same_label_is_named() -> None:
     with pytest.raises(UserError, match="Net in this process is not the one that was trained"):
         memory_objects.find(f"memory:Net_{'b' * 12}")
     assert held.label == "Net"
+
+
+def test_nets_that_ask_for_the_class_of_a_tensor_have_a_fingerprint() -> None:
+    def fingerprint_of(kind: type) -> str:
+        return fingerprint(lambda x: x if isinstance(x, kind) else None)
+
+    assert fingerprint_of(torch.Tensor) == fingerprint_of(torch.Tensor) != fingerprint_of(np.ndarray)

@@ -127,7 +127,7 @@ class _Walk:
         else:
             self._seen[id(value)] = len(self._seen), value
             self._text(type(value).__name__)
-            if hasattr(value, "__array__") and hasattr(value, "dtype"):
+            if hasattr(value, "__array__") and hasattr(value, "dtype") and not isinstance(value, type):
                 self._text(str(value.dtype), str(tuple(value.shape)))
                 self._feed(content_bytes(value))
             else:
