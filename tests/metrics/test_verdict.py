@@ -53,7 +53,7 @@ def change(before: float, after: float, ends: tuple[float, float], by: str = "fi
 
 def ensemble(before: float, after: float, ends: tuple[float, float], by: str = "fid") -> str:
     changes = {by: change(before, after, ends, by)}
-    one = ChosenGenerators(0, (1, 2), (0.5, 0.5), changes, (before, after), 10)
+    one = ChosenGenerators(0, "", (1, 2), (0.5, 0.5), changes, (before, after), 10)
     return str(EnsembleResult(Path("run"), by, "greedy", "pixels", 1000, 4, (one,)))
 
 

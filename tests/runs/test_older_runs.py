@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import run_files
 import torch
 from run_fixtures import Answer
 from safetensors.torch import load_file
@@ -29,8 +29,7 @@ pytestmark = pytest.mark.parametrize("strategy", list(MEMBERS))
 
 @pytest.fixture
 def run(strategy: str, tmp_path: Path) -> Path:
-    with tarfile.open(OLDER / f"{strategy}.tar.gz") as packed:
-        packed.extractall(tmp_path, filter="data")
+    run_files.unpack(OLDER / f"{strategy}.tar.gz", tmp_path)
     return tmp_path / strategy
 
 

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
 from ganherd.runs.records import CLOCK_FIELDS, FILE_FIELDS, PROCESS_EVENTS
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack a run folder of an older version."""
+    with tarfile.open(archive) as packed:
+        packed.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)  # none before 3.11.4
+        packed.extractall(folder)
 
 
 def tensors(checkpoint: Path) -> dict[str, Any]:

@@ -7,7 +7,6 @@ import http.client
 import io
 import json
 import shutil
-import tarfile
 import time
 import zipfile
 from dataclasses import asdict
@@ -242,8 +241,7 @@ def test_ranks_have_hosts_heartbeats_and_bytes(tmp_path: Path, shown_runs: Path)
 
 def test_runs_of_older_versions_are_shown(tmp_path: Path) -> None:
     for packed in (Path(__file__).resolve().parents[1] / "data" / "runs-2026-11").glob("*.tar.gz"):
-        with tarfile.open(packed) as archive:
-            archive.extractall(tmp_path, filter="data")
+        run_files.unpack(packed, tmp_path)
     with page_server.serving([tmp_path]) as page:
         runs = page.get("/api/runs").json["runs"]
         assert len(runs) == 3 and not any(run["problem"] for run in runs)

@@ -8,7 +8,6 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ganherd.herd.lowering import ops
 from ganherd.herd.lowering.lower import lower, may_draw
 from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.state import Blueprint
@@ -177,16 +176,3 @@ def test_layers_that_draw_are_known_and_plain_ones_do_not():
     for function in (torch.tanh, lambda x: x.flatten(1).reshape(x.shape) * 2, F.leaky_relu):
         assert not may_draw(Calls(function))
     assert not may_draw(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.LeakyReLU(), nn.Flatten()))
-
-
-@pytest.mark.parametrize("shape", [(2, 5, 3), (2, 4, 3, 2, 2)], ids=["vectors", "images"])
-def test_batch_moments_and_their_derivatives_equal_those_of_var_mean(shape):
-    x = (torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 3).requires_grad_()
-    over = [d for d in range(x.dim()) if d not in (0, 2)]
-    ours, theirs = ops.batch_moments(x), torch.var_mean(x, over, correction=0)
-    torch.testing.assert_close(ours, theirs)
-    first = [
-        torch.autograd.grad((var.square() + mean.sin()).sum(), x, create_graph=True)[0] for var, mean in (ours, theirs)
-    ]
-    torch.testing.assert_close(*first)
-    torch.testing.assert_close(*(torch.autograd.grad(grad.square().sum(), x)[0] for grad in first))

@@ -155,14 +155,6 @@ def normalise(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias:
     return x * per_channel(scale, x) + per_channel(shift, x)
 
 
-def batch_moments(x: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the variance and the mean [N, C] of each member's batch x [N, B, C, …]."""
-    if x.dim() == 3 and x.device.type == "cpu":  # two passes: torch.var_mean takes ten times as long on vectors
-        mean = x.mean(1)
-        return (x - mean[:, None]).square().mean(1), mean
-    return torch.var_mean(x, [d for d in range(x.dim()) if d not in (0, 2)], correction=0)
-
-
 @dataclass(frozen=True)
 class RunningStats:
     """Running statistics of a batch norm."""
@@ -186,7 +178,8 @@ def batch_norm(
     Returns:
         The output, and the running statistics after this batch.
     """
-    var, mean = batch_moments(x if x.dtype == torch.float64 else x.float())
+    over = [d for d in range(x.dim()) if d not in (0, 2)]
+    var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), over, correction=0)
     out = normalise(x, mean, var, weight, bias, eps)
     out = out if slope == 1.0 else F.leaky_relu(out, slope)
     if running is None:
