@@ -44,7 +44,7 @@ from provenance import provenance
 HERE = Path(__file__).parent / "results"
 DATA = ("ring8", "grid25", "stacked-mnist")
 PROTOCOL = {data: (f"{data}-gan", f"{data}-packed") for data in DATA}  # those that --full can give PacGAN's nets
-TUNED = {"ring8": ("ring8-modes",), "stacked-mnist": ("stacked-mnist-modes",)}  # nets and steps of their own
+TUNED = {data: (f"{data}-modes",) for data in DATA}  # nets and steps of their own
 RECIPES = {data: (*PROTOCOL[data], *TUNED.get(data, ())) for data in DATA}
 PUBLISHED = {  # of PacGAN's tables 1 and 2
     "ring8-packed": "PacGAN2: 7.9 modes, 95.6 %, KL 0.07",
