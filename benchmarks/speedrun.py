@@ -59,7 +59,7 @@ def train(args: argparse.Namespace) -> None:
 
 
 def trained(args: argparse.Namespace) -> RunFolder:
-    """Train in a process of its own, whose start counts, and return the finished run."""
+    """Train in another process, whose start counts, and return the finished run."""
     run = RunFolder(args.folder / "herd")
     if run.info_path.is_file() and run.info.state == "finished":
         return run

@@ -81,12 +81,12 @@ def ways(name: str, members: int) -> dict[str, Callable[[int], None]]:
                 pair.step()
 
     def of_engine(engine_name: str) -> Callable[[int], None]:
-        engine, made = trial_engine(herd, Plan(engine_name, members, 1, "cpu")), 0
+        engine, done = trial_engine(herd, Plan(engine_name, members, 1, "cpu")), 0
         sums = engine.herd.zero_sums()
 
         def run(steps: int) -> None:
-            nonlocal made
-            made = engine.advance(made, made + steps, sums)
+            nonlocal done
+            done = engine.advance(done, done + steps, sums)
 
         return run
 

@@ -4,7 +4,7 @@
     python benchmarks/sweep_speed.py mnist-wcgan-paper --set data.partition=all --set herd.members=1 --steps 1600 \\
         --processes 64 --process-steps 200 -o benchmarks/results/h200-sweep.json
 
-All ways train the same settings to the same step, where a setting has the same score whichever way it was trained (promise 1).
+All ways train the same settings to the same step. A setting then has the same score, whichever way it was trained (promise 1).
 So the time to the best score is the time until all settings were trained, or, with halving, until the winner was.
 
 `sweep` and `sweep --no-halving` are measured whole, from the command to the ranked table, scores included. The two others are

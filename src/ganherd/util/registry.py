@@ -305,10 +305,10 @@ def _entry_points(path: tuple[str, ...]) -> dict[str, dict[str, EntryPoint]]:
     """Return the entry points of each group by name; `path` is sys.path, which decides what is installed."""
     from importlib.metadata import entry_points
 
-    found = entry_points()
+    installed = entry_points()
     return {
-        group: {point.name: point for point in found.select(group=group) if _NAME.fullmatch(point.name)}
-        for group in found.groups
+        group: {point.name: point for point in installed.select(group=group) if _NAME.fullmatch(point.name)}
+        for group in installed.groups
     }
 
 

@@ -126,6 +126,19 @@ def test_transposed_convolution_with_output_padding_equals_its_module(more):
     close(ours[0], layer(x[0]), 1e-5)
 
 
+def check_norm(ours, theirs, ours_in, theirs_in, running, moved, generator):
+    """Compare the output of a norm's kernel, its running statistics (mean, variance, batches) and its gradients with plain ones."""
+    assert running[2].tolist() == [4, 10]
+    close(ours, theirs, 1e-5)
+    close(running[0], moved.mean, 1e-6)
+    close(running[1], moved.var, 1e-5)
+    grad = torch.randn(ours.shape, generator=generator).to(DEVICE)
+    theirs.backward(grad.double())
+    ours.backward(grad)
+    for one, other in zip(ours_in, theirs_in, strict=True):
+        close(one.grad, other.grad, 1e-4)
+
+
 @pytest.mark.parametrize(
     ("m", "c", "slope", "parts"), [(5, 3, 0.2, 128), (1100, 20, 0.0, 128), (1100, 3, 0.2, 8), (64, 70, 1.0, 128)]
 )
@@ -144,15 +157,7 @@ def test_batch_norm_kernel_with_activation_equals_plain_pytorch(m, c, slope, par
     ours_in = [t.clone().requires_grad_() for t in (x, weight, bias)]
     batches = torch.tensor([3, 9], device=DEVICE)
     ours = MemberNorm.apply(*ours_in, 1e-5, slope, (*before, batches), 0.1)
-    assert batches.tolist() == [4, 10]
-    close(ours, theirs, 1e-5)
-    close(before[0], moved.mean, 1e-6)
-    close(before[1], moved.var, 1e-5)
-    grad = torch.randn(ours.shape, generator=generator).to(DEVICE)
-    theirs.backward(grad.double())
-    ours.backward(grad)
-    for one, other in zip(ours_in, theirs_in, strict=True):
-        close(one.grad, other.grad, 1e-4)
+    check_norm(ours, theirs, ours_in, theirs_in, (*before, batches), moved, generator)
 
 
 @pytest.mark.parametrize(("b", "p", "c", "slope"), [(3, 16, 5, 0.0), (2, 100, 70, 0.2), (5, 1, 3, 1.0)])
@@ -172,15 +177,7 @@ def test_image_norm_kernel_equals_plain_pytorch(b, p, c, slope):
     ours_in = [t.clone().requires_grad_() for t in (x, gain, shift)]
     batches = torch.tensor([3, 9], device=DEVICE)
     ours = MemberImageNorm.apply(*ours_in, 1e-5, slope, (*before, batches), 0.1)
-    assert batches.tolist() == [4, 10]
-    close(ours, theirs, 1e-5)
-    close(before[0], moved.mean, 1e-6)
-    close(before[1], moved.var, 1e-5)
-    grad = torch.randn(ours.shape, generator=generator).to(DEVICE)
-    theirs.backward(grad.double())
-    ours.backward(grad)
-    for one, other in zip(ours_in, theirs_in, strict=True):
-        close(one.grad, other.grad, 1e-4)
+    check_norm(ours, theirs, ours_in, theirs_in, (*before, batches), moved, generator)
 
 
 @pytest.mark.parametrize("shape", [(3, 2, 4, 5), (2, 6, 2, 130)])

@@ -110,7 +110,7 @@ def refuse_cpu_only(make: Callable[[], nn.Module], inputs: Inputs, dtype: torch.
 
 
 def _recomputed(net: nn.Module) -> set[str]:
-    """Return the weights that PyTorch's spectral and weight norms compute anew in each call, even if they stay equal."""
+    """Return the weights that PyTorch's spectral and weight norms recompute in each call, even if they stay equal."""
     return {
         f"{name}.{hook.name}".lstrip(".")
         for name, layer in net.named_modules()

@@ -36,7 +36,7 @@ class Neighbours(NamedTuple):
 
 
 class ImageNorm(NamedTuple):
-    """A batch norm without gain and shift of its own, whose output is multiplied by a gain and shifted by another tensor."""
+    """A batch norm without its own gain and shift, whose output is multiplied by a gain and shifted by another tensor."""
 
     norm: fx.Node
     product: fx.Node
