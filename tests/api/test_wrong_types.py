@@ -52,8 +52,8 @@ def test_sampling(run: Path, settings: dict[str, Any], sentence: str) -> None:
         (lambda run: run.score([3]), "named by text"),
         (lambda run: run.metrics(0), "most must be a whole number of at least 1, not 0"),
         (lambda run: run.metrics("a"), "most must be a whole number of at least 1, not 'a'"),
-        (lambda run: ganherd.Run(3), "the run is a int: give a path"),
-        (lambda run: ganherd.train(run=3, budget=2, quiet=True), "the run is a int: give a path"),
+        (lambda run: ganherd.Run(3), "the run must be a path, not 3"),
+        (lambda run: ganherd.train(run=3, budget=2, quiet=True), "the run must be a path, not 3"),
     ],
 )
 def test_a_run(run: Path, call: Callable[[ganherd.Run], Any], sentence: str) -> None:
@@ -97,9 +97,9 @@ def test_a_herd(settings: dict[str, Any], sentence: str) -> None:
     ("call", "sentence"),
     [
         (lambda herd: herd.generator("a"), "member must be a whole number, not 'a'"),
-        (lambda herd: herd.save(None), "is a NoneType: give a path"),
+        (lambda herd: herd.save(None), "must be a path, not None"),
         (lambda herd: herd.save("no/such/folder/herd.safetensors"), "cannot be written: No such file"),
-        (lambda herd: herd.load(None), "is a NoneType: give a path"),
+        (lambda herd: herd.load(None), "must be a path, not None"),
         (lambda herd: herd.set_weights(), "give the weights of a generator or of a discriminator"),
         (lambda herd: herd.set_weights(generator="g.pt"), r"weights are a str: give those that state_dict\(\)"),
         (lambda herd: herd.set_weights(herd.generator(0)), r"give those that state_dict\(\)"),
@@ -160,7 +160,7 @@ def test_data(tmp_path: Path, data: Any, sentence: str) -> None:
         ({"size": 0}, "size must be a whole number of at least 1, not 0"),
         ({"size": "a"}, "size must be a whole number of at least 1, not 'a'"),
         ({"dataset": 3}, "int is not a data set of items"),
-        ({"out": None}, "is a NoneType: give a path"),
+        ({"out": None}, "must be a path, not None"),
     ],
 )
 def test_preparing_a_data_set(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:

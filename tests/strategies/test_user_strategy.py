@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ganherd
@@ -107,3 +108,12 @@ def test_a_strategy_that_never_meets_is_refused() -> None:
     opens_only = type("OpensOnly", (Strategy,), {"open": Every.open})
     with pytest.raises(UserError, match="no next_after"):
         register.strategy("every")(opens_only)
+
+
+def test_the_next_meeting_may_be_a_number_of_numpy(tmp_path: Path) -> None:
+    class Numbered(Every):
+        def next_after(self, step: int) -> Any:
+            return np.int64(step // 2 * 2 + 2)
+
+    run = train(Numbered, tmp_path / "run")
+    assert [event["step"] for event in run.events() if event["event"] == "meet"] == [0, 2]

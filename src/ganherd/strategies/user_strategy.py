@@ -6,6 +6,7 @@ import functools
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from numbers import Integral
 from typing import TYPE_CHECKING, Any
 
 from ganherd.comm.communicator import RankLost
@@ -60,10 +61,12 @@ def _guarded(name: str, method: str, function: Callable[..., Any]) -> Callable[.
     def call(*arguments: Any, **settings: Any) -> Any:
         with reported_errors(name, method, *arguments):
             answer = function(*arguments, **settings)
-        if method == "next_after" and answer is not None and not _is_later(answer, arguments[0]):
-            raise UserError(
-                f"next_after of the strategy {name} returned {answer!r} for step {arguments[0]}: return a later step, or None."
-            )
+        if method == "next_after" and answer is not None:
+            if not _is_later(answer, arguments[0]):
+                raise UserError(
+                    f"next_after of the strategy {name} returned {answer!r} for step {arguments[0]}: return a later step, or None."
+                )
+            return int(answer)
         if method == "metrics" and not _is_json(answer):
             raise UserError(f"metrics of the strategy {name} must return a mapping of numbers, not {answer!r}.")
         return answer
@@ -87,7 +90,7 @@ def _guarded_events(name: str, method: str, function: Callable[..., Any]) -> Cal
 
 
 def _is_later(answer: Any, step: int) -> bool:
-    return isinstance(answer, int) and answer > step
+    return isinstance(answer, Integral) and int(answer) > step  # also a number of NumPy
 
 
 def _is_event(event: Any) -> bool:

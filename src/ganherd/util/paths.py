@@ -44,10 +44,10 @@ def given_path(what: str, value: object) -> Path:
 
     >>> given_path("the run", 3)
     Traceback (most recent call last):
-    ganherd.util.errors.UserError: the run is a int: give a path.
+    ganherd.util.errors.UserError: the run must be a path, not 3.
     """
     if not isinstance(value, str | os.PathLike):
-        raise UserError(f"{what} is a {type(value).__name__}: give a path.")
+        raise UserError(f"{what} must be a path, not {value!r}.")
     return Path(value)
 
 
