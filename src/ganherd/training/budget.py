@@ -23,6 +23,8 @@ from ganherd.util.files import JsonObject
 from ganherd.util.text import duration
 
 FEW = 200  # steps after which a GAN has hardly begun to learn
+_PROBABLY_FEW = 500  # steps that seldom suffice for good samples
+_LONG_ENOUGH_TO_NOTE = 110.0  # seconds of training; shorter times are used to try something
 ENOUGH = 2000  # steps after which small nets have learned something
 _SECONDS = 0.5  # for measuring the rate
 
@@ -141,15 +143,25 @@ def plan_budget(
 
 
 def too_short(text: str, budget: Budget) -> list[str]:
-    """Return a note if a time leaves no room for training, or if epochs are too few steps to learn from, with little data.
+    """Return a note if a time leaves no room for training, or if a time or epochs are too few steps to learn from.
+
+    Times below two minutes get no note about few steps, because they are used to try something.
 
     >>> too_short("50epochs", Budget(25))
     ['50epochs of this data are 25 steps, too few to learn from: give it --budget 2000steps']
     >>> too_short("25steps", Budget(25)), too_short("50epochs", Budget(3400)), too_short("9s", Budget(70, 6.0))
     ([], [], [])
+    >>> too_short("10m", Budget(240, 600.0))[0].partition(":")[0]
+    '10m is about 240 steps on this machine, probably too few'
     """
     if budget.shortage:
         return [budget.shortage]
+    if budget.deadline is not None and budget.deadline >= _LONG_ENOUGH_TO_NOTE and 0 < budget.steps < _PROBABLY_FEW:
+        longer = duration(budget.deadline / budget.steps * ENOUGH)
+        return [
+            f"{text} is about {budget.steps:,} steps on this machine, probably too few: use smaller images (data.size) or nets, "
+            f"or allow about {longer} for {ENOUGH:,} steps"
+        ]
     if parse_budget(text)[0] != "epochs" or budget.steps >= FEW:
         return []
     return [f"{text} of this data are {budget.steps:,} steps, too few to learn from: give it --budget {ENOUGH}steps"]
