@@ -40,7 +40,9 @@ export class Curves {
   close() { this.stopped = true; this.chart.close(); }
 
   /** Fetch what is shown, in as much detail as can be seen. */
-  async load() {
+  load() { return (this.loading = this.fetchShown()); }
+
+  async fetchShown() {
     if (!this.figure) return this.show();
     const own = (this.turn = (this.turn ?? 0) + 1);
     const zoom = this.zoomed && this.over === "step" ? { first: Math.max(0, Math.floor(this.zoomed[0])), last: Math.ceil(this.zoomed[1]) } : {};
@@ -109,8 +111,9 @@ export class Curves {
     this.about.textContent = `${this.figure?.about ? `${this.figure.label}: ${this.figure.about}.` : ""}${band} Drag to zoom, double-click to show all.`;
   }
 
-  /** Download what is shown as CSV. */
-  save() {
+  /** Download what is shown as CSV, once it has been fetched. */
+  async save() {
+    await this.loading;
     const { lines, bands } = this.chart.data;
     const columns = [...lines.map((line) => [line.name, line.x, line.y]), ...bands.flatMap((band) => ["min", "q25", "median", "q75", "max"].map((level, i) => [`${band.name} ${level}`, band.x, band.levels[i]]))];
     const xs = [...new Set(columns.flatMap(([, x]) => x))].sort((a, b) => a - b);
