@@ -240,6 +240,14 @@ def test_weights_evolve_from_iteration_to_iteration(tmp_path: Path, score: str) 
     assert (ended.by, ended.best) == (score, [best.cell]) and (best.kid is not None) == (score == "kid")
 
 
+@pytest.mark.gpu
+def test_a_grid_on_the_cpu_scores_its_mixtures_although_there_is_a_gpu(tmp_path: Path) -> None:
+    """Features of the data are computed on the GPU, those of generators where the herd is."""
+    _, _, events = train(settings(tmp_path, grid=[2, 2], mixing={"samples": 20}))
+    scores = [facts["after"] for name, facts in events if name == "mixture"]
+    assert len(scores) == ITERATIONS and np.isfinite(scores).all()
+
+
 def test_equal_weights_score_as_the_pooled_samples_do(tmp_path: Path) -> None:
     """The Fréchet distance of a neighbourhood, by hand: its generators' samples in one heap."""
     assembly, strategy, _ = made(settings(tmp_path, grid=[2, 2], mixing={"samples": 30}))

@@ -89,12 +89,11 @@ class GridScorer:
 
     @cached_property
     def network(self) -> Network:
-        """Return the network that extracts features, on the herd's device."""
+        """Return the network that extracts features."""
         try:
             network = self._reference.network
         except MetricSkipped as why:  # in benchmarks, which skip the checks before a run
             raise UserError(f"strategy.cellular.mixing.network {self.settings.network}: {why}.") from why
-        network.module.to(self._herd.device)
         return network
 
     @cached_property
@@ -243,7 +242,8 @@ class GridScorer:
     def _extract(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return the features [n, F] and the logits [n, K] of samples; None for logits if the network has no classes."""
         x = x.nan_to_num(0.0).to(torch.uint8) if self._assembly.dataset.is_image else x
-        outputs = [self.network.module(batch) for batch in x.split(self.network.batch)]
+        module = self.network.module.to(x.device)  # features of the data may have been computed on another device
+        outputs = [module(batch) for batch in x.split(self.network.batch)]
         features = torch.cat([each.float() for each, _ in outputs])
         logits = None if outputs[0][1] is None else torch.cat([each.float() for _, each in outputs])
         return features, logits
