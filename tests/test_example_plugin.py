@@ -48,6 +48,7 @@ def state_of(run: str | Path) -> dict[str, np.ndarray]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
+@pytest.mark.usefixtures("brief_classifier")
 def test_the_example_trains_resumes_exactly_and_is_scored_and_compared(cli: Cli, installed: None, brief: None) -> None:
     recipe = EXAMPLE / "recipe.yaml"
     assert cli("train", recipe, *SETS, "--run", "whole", "--quiet").code == 0

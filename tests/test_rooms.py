@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -30,9 +31,15 @@ def modules() -> dict[str, Path]:
     return named
 
 
+@cache
+def tree(path: Path) -> ast.Module:
+    """Return the syntax tree of a module, which is parsed once for all tests."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
 def imported(path: Path) -> Iterator[str]:
     """Yield the layer of each import of ganherd in a file, imports inside functions included, those for type checkers not."""
-    unseen: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    unseen: list[ast.AST] = [tree(path)]
     while unseen:
         node = unseen.pop()
         if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
@@ -72,7 +79,7 @@ def test_no_module_name_occurs_twice() -> None:
 def test_no_public_class_name_occurs_twice() -> None:
     names: dict[str, list[str]] = {}
     for module, path in modules().items():
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree(path).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 names.setdefault(node.name, []).append(module)
     assert {name: places for name, places in names.items() if len(places) > 1} == {}
@@ -84,5 +91,5 @@ def test_folders_are_small() -> None:
 
 
 def test_every_module_says_what_it_is_for() -> None:
-    silent = [name for name, path in modules().items() if not ast.get_docstring(ast.parse(path.read_text("utf-8")))]
+    silent = [name for name, path in modules().items() if not ast.get_docstring(tree(path))]
     assert silent == []

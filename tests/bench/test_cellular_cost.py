@@ -17,8 +17,9 @@ from ganherd_benchmarks.cellular_cost import REFERENCE, CellularCostRequest
 
 @pytest.fixture(autouse=True)
 def little_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Made images, few of them, and nothing of the user's own."""
+    """Made images, few of them, nothing of the user's own, and floors that are measured briefly."""
     torch.set_num_threads(1)
+    monkeypatch.setattr(products, "_MEASURED", 4)
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("GANHERD_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(cellular_recipe, "IMAGES", 300)

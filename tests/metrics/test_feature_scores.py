@@ -89,6 +89,7 @@ def test_the_classifier_score_needs_no_network_but_the_datas_own(
         assert set(by_class["classifier_score"]["per_class"]) == set(digits.labels)
 
 
+@pytest.mark.usefixtures("brief_classifier")
 def test_a_score_of_samples_alone_looks_at_no_real_data(digits: Any, replay: Replay) -> None:
     told: list[str] = []
     reference = RealFeatures(dataclasses.replace(digits, x=digits.x[::-1].copy()), "classifier", progress=told.append)

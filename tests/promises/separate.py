@@ -284,8 +284,9 @@ class SeparateGan:
             norm = torch.sqrt(sum(g.pow(2).sum() for g in gradients))
             for gradient in gradients:
                 gradient.mul_(self.rules.grad_clip / max(float(norm), self.rules.grad_clip))
-        for parameter in (p for p in module.parameters() if p.grad is not None):
-            parameter.grad = parameter.grad + self.own.get("l2_weight", 0.0) * parameter.detach()
+        if l2_weight := self.own.get("l2_weight", 0.0):
+            for parameter in (p for p in module.parameters() if p.grad is not None):
+                parameter.grad = parameter.grad + l2_weight * parameter.detach()
 
     def _clip(self) -> None:
         for module in self.d.modules():

@@ -252,6 +252,7 @@ def test_a_report_survives_odd_values(cli, hostile, value) -> None:
     assert "<h1>" in (hostile / "report.html").read_text()
 
 
+@pytest.mark.usefixtures("brief_classifier")
 def test_html_in_names_stays_text(cli, run, tmp_path) -> None:
     """Labels, the recipe, the host and the events come from the author of the run."""
     import ganherd
@@ -342,6 +343,7 @@ def test_weights_that_are_no_floats_are_refused(cli, hostile, dtype) -> None:
     assert "there is no whole checkpoint" in refused(cli, hostile, "resume", others=())["resume"]
 
 
+@pytest.mark.usefixtures("brief_classifier")
 def test_names_of_classes_and_files_do_not_steer_the_terminal(cli, tmp_path) -> None:
     """Neither from a run, nor from a folder of data, nor in a report."""
     from PIL import Image

@@ -242,6 +242,7 @@ def test_a_repaired_member_survives_a_resume(tmp_path: Path) -> None:
     assert float(kept.state["set.lr_d"][SICK]) == 5e-4 / 2 and int(kept.state["set.life"][SICK]) == 1
 
 
+@pytest.mark.usefixtures("brief_classifier")
 def test_a_run_finishes_with_a_member_that_was_not_repaired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The mixture has all other members; asking for the missing one is an error that names it."""
     import ganherd

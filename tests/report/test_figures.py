@@ -61,6 +61,7 @@ def of(*paths: Path) -> list[FigureRun]:
     return opened(paths, None, trust_code=False)
 
 
+@pytest.mark.usefixtures("brief_classifier")
 def test_all_figures_for_images_are_drawn_on_one_page(runs: dict[str, Path], tmp_path: Path) -> None:
     told: list[str] = []
     paths = [runs["single"], runs["gap"]]

@@ -74,6 +74,7 @@ def few(path: Path, *each: int) -> Dataset:
     return load(Recipe.model_validate(recipes.tiny_recipe(recipes.tiny_data(path, each=each))).data)
 
 
+@pytest.mark.usefixtures("brief_classifier")
 @pytest.mark.parametrize(("by", "rows"), [("fid", 1), ("kid", 1), ("coverage", 5)])
 def test_a_class_with_too_few_rows_keeps_equal_weights(
     trained: tuple[Mixture, Dataset], tmp_path: Path, by: str, rows: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,23 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands and `ganherd.train` end with the mixture: the test looks neither at scores nor at the report."""
     tiny_runs.skip_products(monkeypatch)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _short_measurements() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        tiny_runs.shorten_measurements(patch)
+        yield
+
+
+@pytest.fixture
+def brief_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train classifiers for 20 steps in place of 500: the test does not depend on what they have learnt.
+
+    The cache keeps them apart from those of other tests.
+    """
+    monkeypatch.setattr("ganherd.features.classifier.STEPS", (20, 20))
+    monkeypatch.setattr("ganherd.features.classifier.VERSION", "brief")
 
 
 @pytest.fixture(scope="session")

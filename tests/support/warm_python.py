@@ -338,12 +338,14 @@ def main(address: str) -> None:
 
     for name in PRELOADED:
         importlib.import_module(name)
+    importlib.import_module("tiny_runs").shorten_measurements(sys.modules["pytest"].MonkeyPatch())
 
     given = {os.path.abspath(entry) for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep)}
     own_path = [entry for entry in sys.path[1:] if os.path.abspath(entry) not in given]
     server = Server(address)
     gc.collect()
     gc.freeze()  # or each forked process would copy every object that it collects
+    gc.set_threshold(50_000, 20, 20)  # most programs end before they have much to collect
     print("listening", flush=True)
     program = server.serve()
     del server

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import lru_cache
 from typing import Any
 
 import yaml
@@ -71,6 +72,20 @@ def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
     >>> read("train:\\n  batch: 32", "a.yaml")
     ({'train': {'batch': 32}}, {('train',): 1, ('train', 'batch'): 2})
     """
+    data, lines = _read(text, name, option)
+    return _copied(data), dict(lines)
+
+
+def _copied(data: Any) -> Any:
+    """Return a copy of plain data, for callers that change it."""
+    if isinstance(data, dict):
+        return {key: _copied(value) for key, value in data.items()}
+    return [_copied(value) for value in data] if isinstance(data, list) else data
+
+
+@lru_cache(maxsize=64)  # a command reads the same few texts several times: presets, and the recipe of its run
+def _read(text: str, name: str, option: bool) -> tuple[Any, Lines]:
+    """Return the data of a text and the lines of its keys, which callers must not change."""
 
     def at(line: int) -> str:
         return name if option else f"{name} line {line}"

@@ -35,24 +35,28 @@ def install() -> None:
 def _hook(event: str, arguments: tuple[Any, ...]) -> None:
     if event == "open" and isinstance(arguments[0], (str, bytes, os.PathLike)) and LOG in os.environ:
         path = _real(os.fsdecode(arguments[0]))
-        if not any(path == root or path.startswith(root + os.sep) for root in _allowed()):
+        if not (path + os.sep).startswith(_allowed()):
             _add(path)
     elif event == "subprocess.Popen" and LOG in os.environ and not _is_watched(arguments[3]):
         _add(f"a process without this hook, since its environment is not that of the test: {arguments[1]}")
 
 
 def _real(path: str) -> str:
-    folder, name = os.path.split(os.path.abspath(path))
+    if not path.startswith(os.sep) or "/." in path or "//" in path:
+        path = os.path.abspath(path)
+    folder, _, name = path.rpartition(os.sep)
     if folder not in _folders:
-        _folders[folder] = os.path.realpath(folder)
-    path = os.path.join(_folders[folder], name)
+        _folders[folder] = os.path.realpath(folder or os.sep).rstrip(os.sep)
+    path = f"{_folders[folder]}{os.sep}{name}"
     return os.path.realpath(path) if os.path.islink(path) else path
 
 
 def _allowed() -> tuple[str, ...]:
+    """Return the folders in which files may be opened, each with a separator at its end."""
     text = os.environ.get(ALLOWED, "")
     if text not in _roots:
-        _roots[text] = tuple({os.path.realpath(p) for p in (*text.split(os.pathsep), *ENVIRONMENT, *SYSTEM) if p})
+        places = {os.path.realpath(p) for p in (*text.split(os.pathsep), *ENVIRONMENT, *SYSTEM) if p}
+        _roots[text] = tuple(place.rstrip(os.sep) + os.sep for place in places)
     return _roots[text]
 
 

@@ -8,6 +8,7 @@ import os
 import sys
 import traceback
 import types
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,7 @@ from ganherd.util.version import PACKAGE
 
 _BACKWARD = ("_backward_hooks", "_backward_pre_hooks")
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", *_BACKWARD)  # dictionaries of hooks that every module has
+_PLAIN = (bool, int, float, str, types.NoneType)  # attributes that hold no tensors
 _LIBRARIES = (os.path.dirname(os.path.abspath(torch.__file__)) + os.sep, str(PACKAGE) + os.sep)
 _PYTHON = os.path.dirname(os.__file__)  # the folder of the standard library
 
@@ -159,7 +161,10 @@ def copy_module(module: nn.Module) -> nn.Module:
     """
     memo: dict[int, Any] = {}
     for layer in module.modules():
-        for value in _tensors(list(vars(layer).values())):
+        for attribute in vars(layer).values():
+            if type(attribute) is OrderedDict and not attribute:  # a layer has ten, which `deepcopy` copies slowly
+                memo[id(attribute)] = OrderedDict()
+        for value in _tensors([attribute for attribute in vars(layer).values() if type(attribute) not in _PLAIN]):
             if value.grad_fn is not None:
                 memo[id(value)] = value.detach().clone()
     copied = copy.deepcopy(module, memo)

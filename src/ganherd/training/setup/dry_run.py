@@ -25,6 +25,7 @@ from ganherd.util.memory import refused_if_too_large
 from ganherd.util.text import duration, size
 
 LONG = 3.0  # seconds; if one step of one member takes longer, nothing else is measured
+_SECONDS = 1.0  # for measuring the rate
 
 
 @refused_if_too_large()
@@ -89,7 +90,7 @@ def _measured(prepared: PreparedHerd, began: float) -> JsonObject:
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
         cold, warm = _starts(prepared, time.monotonic() - began - took, time.monotonic() - examined)
         engine, at_once = plan.describe(herd.num_members), 1 if plan.one_by_one else plan.chunk
-        speed = measure_rate(autotune.measured_members(herd), plan, 1.0)
+        speed = measure_rate(autotune.measured_members(herd), plan, _SECONDS)
     closing, rate = ClosingTime() if slow else estimate_closing(prepared), speed / herd.num_members
     budget, budget_cold = (
         plan_budget(recipe.train.budget, prepared.steps_per_epoch, partial(Timing, rate, start, closing))
