@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from recipes import tiny_data, tiny_recipe
 from torch import Tensor, nn
 
 from ganherd import nets
-from ganherd.herd import rng
+from ganherd.herd import rng, state, threaded_init
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.state import Seat, init_members, new_state
+from ganherd.recipe import recipe_file
 from ganherd.recipe.net_config import NetConfig
+from ganherd.training.setup.assemble import makers
 
 Make = Callable[[], nn.Module]
 SEEDS = [rng.key(7, slot) for slot in range(6)]  # some are negative
@@ -99,3 +104,56 @@ def test_initial_weights_do_not_depend_on_other_members_or_breeds() -> None:
         mine = breed.view({name: value[row : row + 1] for name, value in state.items()})
         assert mine.keys() == lone.keys()
         assert all(bits(mine[name]) == bits(value) for name, value in lone.items())
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_members_are_the_same_if_threads_build_them(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    one_by_one = init_members(BUILT_IN[name], SEEDS, torch.float32)[1:]
+    monkeypatch.setattr(threaded_init, "_FEWEST", 1)
+    monkeypatch.setattr(threaded_init, "cores", lambda: 3)
+    results = []
+    build = threaded_init.build_in_threads
+    monkeypatch.setattr(state, "build_in_threads", lambda *a: results.append(build(*a)) or results[-1])
+    before = torch.random.get_rng_state()
+    make = BUILT_IN[name] if name == "own" else threaded_init.PackagedNet(BUILT_IN[name])
+    params, buffers = init_members(make, SEEDS, torch.float32)[1:]
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert results == ([] if name == "own" else [True])  # a user's net may not be safe in threads
+    assert bits(params) == bits(one_by_one[0])
+    assert all(bits(value) == bits(one_by_one[1][key]) for key, value in buffers.items())
+
+
+def test_modules_that_draw_from_the_global_generator_are_built_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make() -> nn.Module:
+        module = nn.Linear(3, 2)
+        module.register_buffer("order", torch.randperm(9))  # takes no generator from `_DrawFrom`
+        return module
+
+    one_by_one = init_members(make, SEEDS, torch.float32)[1:]
+    monkeypatch.setattr(threaded_init, "_FEWEST", 1)
+    monkeypatch.setattr(threaded_init, "cores", lambda: 3)
+    before = torch.random.get_rng_state()
+    assert not threaded_init.build_in_threads(make, SEEDS, lambda number, module: None)
+    params, buffers = init_members(threaded_init.PackagedNet(make), SEEDS, torch.float32)[1:]
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert bits(params) == bits(one_by_one[0]) and bits(buffers["order"]) == bits(one_by_one[1]["order"])
+
+
+def test_a_users_function_is_called_by_one_thread_even_if_it_returns_layers_of_pytorch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may seed PyTorch's generator itself, which threads share."""
+
+    def make(shape: tuple[int, ...]) -> nn.Module:
+        with torch.random.fork_rng():
+            torch.manual_seed(7)
+            return nn.Sequential(nn.Flatten(), nn.Linear(math.prod(shape), 1))
+
+    monkeypatch.setattr(threaded_init, "_FEWEST", 1)
+    monkeypatch.setattr(threaded_init, "cores", lambda: 3)
+    recipe = recipe_file.load(tiny_recipe(tiny_data(tmp_path / "data.npz")))
+    packaged, _ = makers(recipe, (1, 8, 8), 3, trust_code=True)
+    assert threaded_init.pays_in_threads(packaged, 9)
+    params = init_members(lambda: make((1, 8, 8)), SEEDS, torch.float32)[1]
+    assert not threaded_init.pays_in_threads(lambda: make((1, 8, 8)), 9)
+    assert (params == params[0]).all()

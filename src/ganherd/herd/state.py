@@ -16,6 +16,7 @@ from ganherd.herd.checks.module_copies import why_not_fused
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.parameter_names import canonical_names, refuse_shared_buffers, refuse_unsupported_tensors
+from ganherd.herd.threaded_init import build_in_threads, pays_in_threads
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
 
@@ -200,8 +201,8 @@ def apply_custom_train(module: nn.Module) -> nn.Module:
 def init_members(make: MakeNet, seeds: Sequence[int], dtype: torch.dtype) -> tuple[Blueprint, Tensor, State]:
     """Build a module for each seed and stack their weights.
 
-    Only one module exists at a time; its numbers are copied to its row at once, so that thousands of members need no more
-    memory than their rows.
+    A thread holds only one module at a time; its numbers are copied to its row at once, so that thousands of members need
+    hardly more memory than their rows.
 
     Returns:
         The net's blueprint, parameters [N, P] and buffers [N, …].
@@ -218,20 +219,33 @@ def init_members(make: MakeNet, seeds: Sequence[int], dtype: torch.dtype) -> tup
     require_memory(num_bytes, f"weights and optimiser state of {len(seeds):,} nets")
     params = torch.empty(len(seeds), blueprint.num_params, dtype=dtype)
     buffers = {name: torch.empty(len(seeds), *shape, dtype=kind) for name, (shape, kind) in blueprint.buffers.items()}
-    first_rows: dict[int, int] = {}
-    for row, seed in enumerate(seeds):
-        if (first_row := first_rows.setdefault(seed, row)) != row:  # trials of a sweep start from the same weights
-            for stack in (params, *buffers.values()):
-                stack[row] = stack[first_row]
-            continue
-        module = build_seeded(make, seed).to(dtype) if row else blueprint.module
+
+    def write(row: int, module: nn.Module) -> None:
+        module = module.to(dtype)
         if [tuple(p.shape) for p in module.parameters()] != list(blueprint.shapes.values()):
             raise UserError(
                 f"{type(module).__name__} is built with other parameters for each seed: members must be alike."
             )
-        params[row] = blueprint.flatten_parameters(module)
+        for column, parameter in zip(params[row].split(blueprint.param_sizes), module.parameters(), strict=True):
+            np.copyto(column.numpy(), parameter.detach().cpu().reshape(-1).numpy())  # in this thread alone
         for name, buffer in module.named_buffers():
             buffers[name][row] = buffer
+
+    write(0, first)
+    first_rows = {seed: row for row, seed in reversed(list(enumerate(seeds)))}
+    other_seeds = [seed for seed in dict.fromkeys(seeds) if first_rows[seed]]
+
+    def write_member(number: int, module: nn.Module) -> None:
+        write(first_rows[other_seeds[number]], module)
+
+    in_threads = pays_in_threads(make, len(other_seeds))
+    if not (in_threads and build_in_threads(lambda: apply_custom_train(make()), other_seeds, write_member)):
+        for number, seed in enumerate(other_seeds):
+            write_member(number, build_seeded(make, seed))
+    for row, seed in enumerate(seeds):
+        if (first_row := first_rows[seed]) != row:  # trials of a sweep start from the same weights
+            for stack in (params, *buffers.values()):
+                stack[row] = stack[first_row]
     return blueprint, params, buffers
 
 

@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ganherd.herd.state import State
+from ganherd.herd.engine.engines import StackedHerd
+from ganherd.herd.state import State, bytes_per_member
 from ganherd.runs import checkpoint
 from ganherd.runs.models import TrainerState
 from ganherd.training.callbacks import Callback
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.disk import advice_on
 from ganherd.util.errors import Interrupted
+from ganherd.util.memory import available_memory
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -30,9 +32,14 @@ class AsyncCheckpointWriter:
         self._held: State = {}
 
     @classmethod
-    def of(cls, device: torch.device, alone: bool) -> AsyncCheckpointWriter | None:
-        """Return a writer for a herd on a GPU in one process; None otherwise, because ranks write together and a CPU is busy."""
-        return cls() if device.type == "cuda" and alone else None
+    def of(cls, herd: StackedHerd, alone: bool) -> AsyncCheckpointWriter | None:
+        """Return a writer for a herd on a GPU in one process; None otherwise, because ranks write together and a CPU is busy.
+
+        None as well if the state is on the host, and there is no room for a second one.
+        """
+        copied = bytes_per_member(herd.state) * herd.num_members
+        has_room = herd.is_resident or 2 * copied < available_memory()
+        return cls() if herd.device.type == "cuda" and alone and has_room else None
 
     def copy(self, state: State) -> State:
         """Copy the state into host memory, which is allocated once for all checkpoints."""
@@ -61,7 +68,7 @@ class Checkpointer(Callback):
     """Save checkpoints, and keep the newest, the best and the one that repairs roll back to."""
 
     def __init__(self, prepared: PreparedHerd) -> None:
-        self._writer = AsyncCheckpointWriter.of(prepared.herd.device, prepared.ranks.is_single_process)
+        self._writer = AsyncCheckpointWriter.of(prepared.herd, prepared.ranks.is_single_process)
 
     def on_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None:  # so that the run can be resumed, and a member rolled back, from step 0 on

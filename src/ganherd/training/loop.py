@@ -244,8 +244,7 @@ class Trainer:
     @property
     def _ends_anywhere(self) -> bool:
         """Whether a time budget can end at any step, not only at a stop: one process has all members on its device."""
-        resident = self.herd.state["g.params"].device.type == self.herd.device.type
-        return resident and self.ranks.is_single_process
+        return self.herd.is_resident and self.ranks.is_single_process
 
     def _seconds_when_done(self) -> float:
         """Return the seconds of training when the steps are done that were started. A GPU does them later than the host."""

@@ -12,6 +12,7 @@ import torch
 from recipes import tiny_data, tiny_recipe
 
 from ganherd.herd.engine import autotune, engines
+from ganherd.herd.engine.block_engine import BlockEngine
 from ganherd.herd.engine.engines import Engine, Plan, measure_rate, memory_per_member
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble
@@ -29,33 +30,6 @@ def make(tmp_path):
     return herd
 
 
-class Visiting(Engine):
-    """As where the device cannot hold the herd: the state stays with the host, blocks of it come and go."""
-
-    is_resident = False
-
-
-def test_block_by_block_training_equals_training_the_whole_herd(make):
-    whole, visiting = make(7), make(7)
-    sums = [whole.zero_sums(), visiting.zero_sums()]
-    Engine(whole, Plan("fused", 7, 1, "cpu")).advance(0, 5, sums[0])
-    engine = Visiting(visiting, Plan("fused", 3, 1, "cpu"))
-    assert [engine.advance(0, 2, sums[1]), engine.advance(2, 5, sums[1])] == [2, 5]
-    for name, value in whole.state.items():
-        assert torch.allclose(value.double(), visiting.state[name].double(), rtol=1e-5, atol=1e-6), name
-    assert torch.allclose(*sums, rtol=1e-4)
-
-
-def test_all_blocks_stop_at_the_same_step(make):
-    herd = make(5)
-    calls = []
-    reached = Visiting(herd, Plan("fused", 2, 1, "cpu")).advance(
-        0, 9, herd.zero_sums(), should_stop=lambda: calls.append(1) or len(calls) == 3
-    )
-    assert reached == 3
-    assert herd.state["g.adam.t"].tolist() == [3] * 5
-
-
 def test_a_thousand_members_train_on_a_device_that_holds_sixty_four(make):
     herd = make(1000)
     limit = 64 * memory_per_member(herd) + 1
@@ -67,7 +41,7 @@ def test_a_thousand_members_train_on_a_device_that_holds_sixty_four(make):
     assert plan.chunk == 64
     assert "16 blocks of 64" in plan.describe(1000)
     before = herd.state["g.params"].clone()
-    Visiting(herd, plan).advance(0, 1, herd.zero_sums())
+    BlockEngine(herd, plan).advance(0, 1, herd.zero_sums())
     assert (herd.state["g.params"] != before).any(1).all()
 
 
@@ -146,6 +120,7 @@ def test_training_needs_neither_pytorchs_compiler_nor_sympy(tmp_path):
     program = f"""
 import sys
 import torch
+from ganherd.herd.engine.block_engine import BlockEngine
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble

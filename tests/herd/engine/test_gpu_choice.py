@@ -87,8 +87,8 @@ def test_changed_code_of_a_net_is_tried_again(tmp_path: Path, monkeypatch: pytes
     assert autotune._source_digest([nn.Linear(1, 1)]) == autotune._source_digest([nn.Linear(1, 1)])
 
 
-@pytest.mark.parametrize(("chunk", "resident", "name"), [(3, True, "graph"), (2, True, "fused"), (3, False, "fused")])
-def test_the_rule_takes_a_graph_if_state_and_data_fit(
+@pytest.mark.parametrize(("chunk", "resident", "name"), [(3, True, "graph"), (2, True, "graph"), (3, False, "fused")])
+def test_the_rule_takes_a_graph_if_the_data_is_on_the_device(
     herd: StackedHerd, chunk: int, resident: bool, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(herd, "device", torch.device("cuda"))

@@ -29,7 +29,7 @@ from ganherd.herd.engine.engines import (
     train_copy,
     trial_engine,
 )
-from ganherd.herd.state import members_of
+from ganherd.herd.state import bytes_per_member, members_of
 from ganherd.recipe.schema import parse_bytes
 from ganherd.recipe.sections.train_config import EngineConfig as Settings
 from ganherd.util.errors import UserError
@@ -43,6 +43,8 @@ _MAX_SECONDS = 60.0  # on a CPU, candidates are no longer measured after this ti
 _MOST_MEASURED = 256  # members of a herd by which a CPU is measured
 _IMMEDIATELY = 1e-9  # seconds; ends a measurement that only has to succeed after one period
 _GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
+_FEWEST_BLOCKS = 16  # of a herd on the host: nothing hides the copies before the first block and after the last
+_SMALLEST_BLOCK = 64  # members; smaller blocks would train more slowly
 
 
 def choose(
@@ -103,8 +105,8 @@ def _candidates(herd: StackedHerd, settings: Settings) -> list[Plan]:
     if herd.device.type == "cuda":
         threads = threads[-1:]
         if settings.name == "auto":
-            # A graph holds the addresses of the whole state and of the data.
-            can_capture = chunk >= herd.num_members and not herd.pace and herd.feed.resident
+            # A graph holds the addresses of the state, or of the block that trains, and of the data.
+            can_capture = not herd.pace and herd.feed.resident
             names = ["graph" if can_capture else "fused"]
     chunk = min(chunk, herd.num_members)
     return [Plan(name, chunk, count, str(herd.device)) for name in names for count in threads]
@@ -137,7 +139,7 @@ def _tried(herd: StackedHerd, settings: Settings, log: Callable[[str], None], re
 def _failure(herd: StackedHerd, plan: Plan, report: CompileReport) -> str:
     """Return why a plan cannot train a copy of the herd; empty if it can."""
     try:
-        trial_engine(herd, plan).prepare(report)
+        trial_engine(_few_blocks(herd, plan), plan).prepare(report)
     except UserError:
         raise
     except Exception as error:  # a user's module may raise anything
@@ -164,9 +166,24 @@ def measured_members(herd: StackedHerd) -> StackedHerd:
     is_plain = herd.device.type == "cpu" and herd.feed.resident and herd.opponents is None
     if not is_plain or herd.num_members <= _MOST_MEASURED:
         return herd
-    rows = range(_MOST_MEASURED)
-    state = members_of(herd.state, slice(_MOST_MEASURED))
-    return replace(herd, state=state, feed=herd.feed.select(rows), pace=herd.pace[:_MOST_MEASURED])
+    return _first_members(herd, _MOST_MEASURED)
+
+
+def _few_blocks(herd: StackedHerd, plan: Plan) -> StackedHerd:
+    """Return the members of the first two blocks, with which a plan is tried: the host may have no room for a copy of all.
+
+    Herds of several breeds are tried as a whole, because each breed has other nets.
+    """
+    is_alike = len(herd.breeds.all) == 1 and herd.opponents is None and herd.feed.resident
+    if not is_alike or herd.num_members <= 2 * plan.chunk:
+        return herd
+    return _first_members(herd, 2 * plan.chunk)
+
+
+def _first_members(herd: StackedHerd, number: int) -> StackedHerd:
+    """Return a herd of the first members; storage is shared."""
+    feed = herd.feed.select(range(number))
+    return replace(herd, state=members_of(herd.state, slice(number)), feed=feed, pace=herd.pace[:number])
 
 
 def _best(rates: dict[Plan, float]) -> Plan:
@@ -202,7 +219,7 @@ def _refuse_chunk(herd: StackedHerd, plan: Plan) -> None:
     """Raise if the chunk that the recipe sets does not fit into the memory of the device; tried on a copy of the state."""
     smaller = "Lower it, or leave it out: ganherd then takes as many members as fit."
     with _refuse_if_too_large(f"engine.chunk {plan.chunk}", herd.device, smaller):
-        measure_rate(herd, plan, seconds=_IMMEDIATELY)
+        measure_rate(_few_blocks(herd, plan), plan, seconds=_IMMEDIATELY)
 
 
 @contextmanager
@@ -220,7 +237,11 @@ def _refuse_if_too_large(subject: str, device: torch.device, smaller: str) -> It
 def _chunk(herd: StackedHerd, settings: Settings) -> int:
     """Return how many members train on the device at once; 1 if only its measurement runs out of memory."""
     try:
-        return max(1, min(herd.num_members, _limit(herd, settings) // _bytes_per_member(herd)))
+        limit, each = _limit(herd, settings), _bytes_per_member(herd)
+        if limit // each >= herd.num_members or herd.device.type == "cpu":
+            return max(1, min(herd.num_members, limit // each))
+        # The block that arrives and the one that leaves take room for their state, too.
+        return _block_size(herd.num_members, limit // (each + 2 * bytes_per_member(herd.state)))
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -228,6 +249,18 @@ def _chunk(herd: StackedHerd, settings: Settings) -> int:
         torch.cuda.empty_cache()
     _try_step(herd, fused=False)
     return 1
+
+
+def _block_size(num_members: int, most: int) -> int:
+    """Return the size of the blocks in which a GPU trains a herd that does not fit there; equal blocks, if that is possible.
+
+    >>> _block_size(5000, 2000), _block_size(1000, 900), _block_size(1000, 10), _block_size(1000, 0)
+    (250, 50, 10, 1)
+    """
+    largest = max(1, min(most, max(_SMALLEST_BLOCK, -(-num_members // _FEWEST_BLOCKS))))
+    fewest = -(-num_members // largest)
+    number = next((blocks for blocks in range(fewest, 2 * fewest) if num_members % blocks == 0), fewest)
+    return -(-num_members // number)
 
 
 def _bytes_per_member(herd: StackedHerd) -> int:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ganherd.herd.engine.device_memory import is_large, release_cached
 from ganherd.herd.engine.engines import (
     CompileReport,
     Engine,
@@ -21,13 +22,13 @@ from ganherd.herd.engine.engines import (
     no_report,
     no_tick,
 )
+from ganherd.herd.engine.side_streams import HIGH_PRIORITY
 from ganherd.herd.lowering.kernels.weight_cache import cache_weights
-from ganherd.herd.state import State, base_keys, bytes_per_member, members_of
+from ganherd.herd.state import State, base_keys, members_of
 
 _STEPS_AHEAD = 64  # the order of the data is sent to the device for this many periods at a time
 _UNROLLED = 8  # periods in the longer of the two graphs
 _SHORT = 1e-3  # seconds; a longer period gains nothing from a graph of several periods, which takes time to capture
-_LARGE = 1 / 16  # a state that takes more than this share of the device's memory is not copied on the device
 
 
 class GraphEngine(Engine):
@@ -102,21 +103,27 @@ class GraphEngine(Engine):
             with collecting(report):
                 self._steps(1)
             self._restore(saved)
+            release_cached(self.herd.device)  # the next steps run on another stream, which could not reuse it
         side = torch.cuda.Stream(self.herd.device)
         side.wait_stream(torch.cuda.current_stream(self.herd.device))
         with torch.cuda.stream(side):
             self._steps(1)
         torch.cuda.current_stream(self.herd.device).wait_stream(side)
-        single = self._captured(1)
+        stream = torch.cuda.Stream(self.herd.device, priority=HIGH_PRIORITY)  # of both graphs, which share its memory
+        single = self._captured(1, stream)
         self._graphs = {1: single}
         if self._seconds_of(single) < _SHORT:
-            self._graphs[_UNROLLED] = self._captured(_UNROLLED, single)
+            self._graphs[_UNROLLED] = self._captured(_UNROLLED, stream, single)
         self._restore(saved)
+        del saved
+        release_cached(self.herd.device)
 
-    def _captured(self, periods: int, other: torch.cuda.CUDAGraph | None = None) -> torch.cuda.CUDAGraph:
-        """Capture some periods as a graph, which shares the memory of another one."""
+    def _captured(
+        self, periods: int, stream: torch.cuda.Stream, other: torch.cuda.CUDAGraph | None = None
+    ) -> torch.cuda.CUDAGraph:
+        """Capture some periods as a graph, which shares the memory of another one on the same stream."""
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=None if other is None else other.pool()):
+        with torch.cuda.graph(graph, pool=None if other is None else other.pool(), stream=stream):
             self._steps(periods)
         return graph
 
@@ -155,6 +162,5 @@ class GraphEngine(Engine):
 
 def _copy_aside(state: State, device: torch.device) -> State:
     """Copy a state, to the host if it is large: a herd that fills the device leaves no room for a copy there."""
-    num_bytes = bytes_per_member(state) * len(state["set.seed"])
-    is_large = num_bytes > _LARGE * torch.cuda.mem_get_info(device)[1]
-    return {name: value.to("cpu" if is_large else value.device, copy=True) for name, value in state.items()}
+    target = torch.device("cpu") if is_large(state, device) else device
+    return {name: value.to(target, copy=True) for name, value in state.items()}

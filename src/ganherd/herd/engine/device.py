@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from ganherd.herd import rng
+from ganherd.herd.engine.device_memory import avoid_fragments
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 from ganherd.util.registry import ENGINES
@@ -33,6 +34,8 @@ def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
     if name == "cuda" and local_rank is not None:
         name = f"cuda:{local_rank % torch.cuda.device_count()}"
         torch.cuda.set_device(name)  # kernels are compiled and graphs captured for the current device
+    if name.startswith("cuda"):
+        avoid_fragments()
     if name.startswith("cuda") and rng.HAS_TRITON:
         from ganherd.herd.lowering.kernels import compile_ahead
 

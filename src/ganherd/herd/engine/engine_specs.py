@@ -18,7 +18,7 @@ class EngineSpec:
     about: str = ""
     one_by_one: bool = False  # train one member after another, so that nets that cannot be fused are trained, too
     needs_gpu: bool = False
-    # State and data of all members are on the device, and all members take the same steps.
+    # State and data of all members that it trains are on the device, and these members take the same steps.
     needs_whole_herd: bool = False
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Execute training steps: one member after another, all at once, or block by block if not all members fit on the device."""
+"""Execute training steps: one member after another, or a block of members at once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from torch import Tensor
 
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed, Breeds
-from ganherd.herd.engine.side_streams import SideStreams
+from ganherd.herd.engine.device_memory import is_large
+from ganherd.herd.engine.side_streams import DEFAULT_PRIORITY, HIGH_PRIORITY, SideStreams
 from ganherd.herd.feed import Feed
 from ganherd.herd.state import Blueprint, NamedRows, State, base_keys, bytes_per_member, members_of
 from ganherd.herd.step.opponents import FrozenOpponents
@@ -55,6 +56,11 @@ class StackedHerd:
     def num_members(self) -> int:
         """Return the number of members."""
         return len(self.state["set.seed"])
+
+    @property
+    def is_resident(self) -> bool:
+        """Return whether the state is on the device; otherwise blocks of it are moved there to train."""
+        return self.state["g.params"].device.type == self.device.type
 
     @property
     def has_own_nets(self) -> bool:
@@ -136,7 +142,7 @@ def no_report(done: int, total: int) -> None:
 
 
 class Engine:
-    """Train a herd from one step to another. `loop` and `fused` differ only in the number of members in one call."""
+    """Train a herd on its device from one step to another. `loop` and `fused` differ only in the number of members in one call."""
 
     def __init__(self, herd: StackedHerd, plan: Plan, rows: Collection[int] | None = None) -> None:
         """Prepare the steps of each breed.
@@ -147,7 +153,8 @@ class Engine:
         self.herd, self.plan = herd, plan
         width = 1 if plan.one_by_one else plan.chunk
         self._blocks = [(block, breed) for block, breed in herd.blocks(width) if rows is None or block.start in rows]
-        streams = SideStreams(herd.device, 2) if plan.name == "graph" and herd.device.type == "cuda" else None
+        parallel = plan.name == "graph" and herd.device.type == "cuda" and not is_large(herd.state, herd.device)
+        streams = SideStreams(herd.device, (HIGH_PRIORITY, DEFAULT_PRIORITY)) if parallel else None
         self._step = {
             breed: Step(breed.g, herd.d, herd.rules, not plan.one_by_one, has_kernels(herd), streams)
             for breed in herd.breeds.all
@@ -168,8 +175,7 @@ class Engine:
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
         """Train every member from `start` up to `stop`, and return the step that was reached.
 
-        If the state is on the device, all blocks make a step before the next step begins, so that a request to stop takes
-        effect at once. Otherwise one block after another trains up to `stop`, so that it moves to the device and back once.
+        All blocks make a step before the next step begins, so that a request to stop takes effect at once.
 
         Args:
             sums: [4, N]; steps add losses and mean logits, see `SUMS`.
@@ -177,30 +183,17 @@ class Engine:
             tick: Called with the number of steps made so far, to show progress.
         """
         base = base_keys(self.herd.state)
-        groups = [self._blocks] if self.is_resident else [[block] for block in self._blocks]
-        for number, group in enumerate(groups):
-            own = [(breed.view(members_of(self.herd.state, block)), sums[:, block]) for block, breed in group]
-            on_device = own if self.is_resident else [_to_device(*block, self.herd.device) for block in own]
-            for step in range(start, stop):
-                for (block, breed), (state, block_sums) in zip(group, on_device, strict=True):
-                    self._train_block(breed, state, block, base[block], block_sums, step)
-                tick(start + ((stop - start) * number + step + 1 - start) // len(groups))
-                if number == 0 and should_stop():  # the other blocks then train up to the same step
-                    stop = step + 1
-                    break
-            if not self.is_resident:
-                for (host, host_sums), (state, block_sums) in zip(own, on_device, strict=True):
-                    host_sums.copy_(block_sums)
-                    for name, value in host.items():
-                        value.copy_(state[name])
+        states = [breed.view(members_of(self.herd.state, block)) for block, breed in self._blocks]
+        for step in range(start, stop):
+            for (block, breed), state in zip(self._blocks, states, strict=True):
+                self._train_block(breed, state, block, base[block], sums[:, block], step)
+            tick(step + 1)
+            if should_stop():
+                stop = step + 1
+                break
         for each in self._step.values():
             each.release()
         return stop
-
-    @property
-    def is_resident(self) -> bool:
-        """Return whether the state is on the device; otherwise blocks of it are moved there to train."""
-        return self.herd.state["g.params"].device.type == self.herd.device.type
 
     def _train_block(self, breed: Breed, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
         """Train a block of members for one step of the run, unless its members skip this step because of their pace."""
@@ -219,11 +212,6 @@ class Engine:
             opponents=self.herd.opponents and self.herd.opponents.of(block),
             gradient_hook=self.herd.gradient_hook,
         )
-
-
-def _to_device(state: State, sums: Tensor, device: torch.device) -> tuple[State, Tensor]:
-    """Copy the state and the sums of a block to a device."""
-    return {name: value.to(device) for name, value in state.items()}, sums.to(device)
 
 
 def has_kernels(herd: StackedHerd) -> bool:
@@ -283,26 +271,39 @@ def place_state(herd: StackedHerd, plan: Plan) -> None:
 
 
 def _placed(value: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device. On a GPU, rows [P] of parameters start at multiples of 128 bytes.
+    """Copy a tensor to a device, with rows as `aligned_rows` has them."""
+    if not _needs_padding(tuple(value.shape), value.dtype, device):
+        return value.to(device)
+    return aligned_rows(tuple(value.shape), value.dtype, device).copy_(value)
+
+
+def aligned_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros on a device. On a GPU, rows [P] of parameters start at multiples of 128 bytes.
 
     With unaligned rows a matrix product would have to load its weights number by number.
     """
-    if device.type != "cuda" or value.dim() != 2 or value.dtype != torch.float32 or value.shape[1] % 4 == 0:
-        return value.to(device)
-    width = value.shape[1]
-    padded = torch.zeros(len(value), -(-width // 32) * 32, device=device)
-    padded[:, :width] = value.to(device)
-    return padded[:, :width]
+    if not _needs_padding(shape, dtype, device):
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.zeros(shape[0], -(-shape[1] // 32) * 32, dtype=dtype, device=device)[:, : shape[1]]
+
+
+def _needs_padding(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
+    """Return whether rows are padded: rows of parameters in float32 on a GPU, unless their length is a multiple of 4."""
+    return device.type == "cuda" and len(shape) == 2 and dtype == torch.float32 and shape[1] % 4 != 0
 
 
 def make_engine(herd: StackedHerd, plan: Plan) -> Engine:
     """Return the engine of a plan.
 
-    An engine that needs the whole herd is replaced by `fused` if state or data are not on a GPU, or if members skip steps.
+    If the state is on the host, the engine trains one block after another. An engine that needs the whole herd is replaced by
+    `fused` if the data is not on the device, or if members skip steps.
     """
+    if not herd.is_resident:
+        from ganherd.herd.engine.block_engine import BlockEngine
+
+        return BlockEngine(herd, plan)
     spec = ENGINES[plan.name]
-    whole = herd.state["g.params"].is_cuda and herd.feed.resident and not herd.pace
-    if spec.needs_whole_herd and not whole:
+    if spec.needs_whole_herd and not (herd.device.type == "cuda" and herd.feed.resident and not herd.pace):
         return Engine(herd, plan)
     engine: Engine = load_target(spec.target)(herd, plan)
     return engine

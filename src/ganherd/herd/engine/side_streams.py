@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
+
+# Priorities of streams. What other work waits for comes first; the rest of a step fills the gaps.
+HIGH_PRIORITY, DEFAULT_PRIORITY = -1, 0
 
 
 class SideStreams:
@@ -16,9 +19,10 @@ class SideStreams:
     on the streams of its forward pass.
     """
 
-    def __init__(self, device: torch.device, count: int) -> None:
-        """Create `count` streams on a device."""
-        self._streams = [torch.cuda.Stream(device) for _ in range(count)]
+    def __init__(self, device: torch.device, priorities: Sequence[int]) -> None:
+        """Create a stream on the device for each priority; see `HIGH_PRIORITY`."""
+        self.device = device
+        self._streams = [torch.cuda.Stream(device, priority=priority) for priority in priorities]
         # Gradients come from other streams than their leaves on purpose; PyTorch would warn about it at length.
         torch.autograd.graph.set_warn_on_accumulate_grad_stream_mismatch(False)
 

@@ -40,8 +40,7 @@ class RankSync:
         if self._strategy.max_unsynced_steps:
             return [self.until]
         # otherwise every stop would move members to the device and back
-        resident = self._herd.state["g.params"].device.type == self._herd.device.type
-        return [step + self._stretch] if resident and not self._ranks.is_single_process else []
+        return [step + self._stretch] if self._herd.is_resident and not self._ranks.is_single_process else []
 
     def heard(self, step: int, asked: str, seconds: float, ends: dict[str, int]) -> str:
         """Exchange requests to stop between ranks, and return the name of the first signal; empty if no rank received one.

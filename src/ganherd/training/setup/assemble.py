@@ -28,6 +28,7 @@ from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.stream_feed import make_feed
+from ganherd.herd.threaded_init import PackagedNet
 from ganherd.nets.catalog import is_packaged
 from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
@@ -261,7 +262,10 @@ def makers(
                 module = build(recipe.nets.discriminator)
         return _freeze(module, recipe.nets.frozen)
 
-    return make_g, make_d
+    return (
+        PackagedNet(make_g) if is_packaged(net.name) else make_g,
+        PackagedNet(make_d) if is_packaged(recipe.nets.discriminator.name) else make_d,
+    )
 
 
 def _freeze(module: nn.Module, layers: Sequence[str]) -> nn.Module:

@@ -1,0 +1,153 @@
+"""Train a herd that does not fit on the device: its state is on the host, and blocks of members visit the device in turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from ganherd.herd.breeds import Breed
+from ganherd.herd.engine.block_transfer import BlockTransfer
+from ganherd.herd.engine.engines import (
+    CompileReport,
+    Engine,
+    Plan,
+    StackedHerd,
+    StopCheck,
+    Tick,
+    aligned_rows,
+    make_engine,
+    never,
+    no_report,
+    no_tick,
+)
+from ganherd.herd.feed import Feed
+from ganherd.herd.state import State, members_of
+from ganherd.herd.step.pace import Pace
+
+# Breed, number and pace of the members of a block, and whether they have opponents.
+_Kind = tuple[Breed, int, Pace, bool]
+
+
+class BlockEngine(Engine):
+    """Move each block to the device, train it there up to the next stop of the loop, and move it back.
+
+    The next block arrives and the previous one leaves while a block trains, so the copies cost time only before the first block
+    and after the last. Blocks of a kind share an engine, which trains whatever block is in the place for training.
+    """
+
+    def __init__(self, herd: StackedHerd, plan: Plan) -> None:
+        """Cut the herd into blocks of at most `plan.chunk` members."""
+        self.herd, self.plan = herd, plan
+        self._blocks = herd.blocks(plan.chunk)
+        self._feed = BlockFeed(herd.feed)
+        self._engines: dict[_Kind, Engine] = {}
+        self._transfer: BlockTransfer | None = None
+
+    @property
+    def num_blocks(self) -> int:
+        """Return the number of blocks."""
+        return len(self._blocks)
+
+    @property
+    def seconds_waited(self) -> float:
+        """Return the seconds in which training waited for copies."""
+        return self._transfer.seconds_waited if self._transfer else 0.0
+
+    def prepare(self, report: CompileReport = no_report) -> None:
+        """Allocate the places on the device, and prepare an engine for each kind of blocks.
+
+        A graph must not be captured while threads copy, so all engines are prepared before any block trains.
+        """
+        if self._transfer is None:
+            self._transfer = BlockTransfer(self._place(), self.herd.device)
+        for block, breed in self._blocks:
+            if self._kind(block, breed) not in self._engines:
+                self._transfer.fetch(members_of(self.herd.state, block))
+                self._visit(self._transfer, block, breed).prepare(report)
+
+    def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
+        """Train one block after another from `start` to `stop`, like `Engine.advance`.
+
+        If training is asked to stop, the first block stops at once, and all other blocks train up to the same step.
+        """
+        self.prepare()
+        assert self._transfer is not None
+        try:
+            self._transfer.fetch(members_of(self.herd.state, self._blocks[0][0]))
+            for number, (block, breed) in enumerate(self._blocks):
+                engine = self._visit(self._transfer, block, breed)
+                if number + 1 < len(self._blocks):
+                    self._transfer.fetch(members_of(self.herd.state, self._blocks[number + 1][0]))
+                device_sums = sums[:, block].to(self.herd.device, copy=True)
+                stop_check = should_stop if number == 0 else never
+                stop = engine.advance(start, stop, device_sums, stop_check, self._overall(tick, number, start, stop))
+                sums[:, block].copy_(device_sums)
+                self._transfer.leave(members_of(self.herd.state, block))
+            self._transfer.wait()
+        except BaseException:
+            self._transfer.abandon()
+            raise
+        return stop
+
+    def _visit(self, transfer: BlockTransfer, block: slice, breed: Breed) -> Engine:
+        """Let the block that was fetched enter the place for training, and return the engine that trains it."""
+        state = transfer.enter(block.stop - block.start)
+        self._feed.first = block.start
+        opponents = self.herd.opponents and self.herd.opponents.of(block)
+        kind = self._kind(block, breed)
+        if kind not in self._engines:
+            pace = self.herd.pace[block]
+            herd = replace(self.herd, state=state, feed=self._feed, pace=pace, opponents=opponents)
+            # A graph would hold the opponents of the block with which it was captured.
+            name = "fused" if opponents else self.plan.name
+            self._engines[kind] = make_engine(herd, replace(self.plan, name=name, chunk=herd.num_members))
+        self._engines[kind].herd.opponents = opponents
+        return self._engines[kind]
+
+    def _kind(self, block: slice, breed: Breed) -> _Kind:
+        """Return what the engine of a block depends on."""
+        return breed, block.stop - block.start, self.herd.pace[block], self.herd.opponents is not None
+
+    def _place(self) -> State:
+        """Allocate the place of the block that trains."""
+        width = max(block.stop - block.start for block, _ in self._blocks)
+        shapes = {name: (width, *value.shape[1:]) for name, value in self.herd.state.items()}
+        return {
+            name: aligned_rows(shape, self.herd.state[name].dtype, self.herd.device) for name, shape in shapes.items()
+        }
+
+    def _overall(self, tick: Tick, number: int, start: int, stop: int) -> Tick:
+        """Return a `tick` that converts the steps of a block to steps of the whole herd, for the progress."""
+        return lambda step: tick(start + ((stop - start) * number + step - start) // len(self._blocks))
+
+
+class BlockFeed(Feed):
+    """The batches of the block that trains, whose members are numbered from 0, from the feed of the whole herd."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._of_herd = feed
+        self.x, self.y, self.plan, self.resident = feed.x, feed.y, feed.plan, feed.resident
+        self.first = 0  # the first member of the block
+
+    def indices(self, members: slice, base: np.ndarray, c: int) -> np.ndarray:
+        """Return the rows of x in batch `c` of some members of the block, int64 [n, B]."""
+        return self._of_herd.indices(self._in_herd(members), base, c)
+
+    def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
+        """Return x [n, B, …] and y [n, B] of batch `c` of some members of the block."""
+        return self._of_herd.batch_at(self._in_herd(members), base, c)
+
+    def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        """Return x [n, B, …] and y [n, B] for rows [n, B]."""
+        return self._of_herd.gather(indices)
+
+    def select(self, members: Sequence[int]) -> Feed:
+        """Return a feed for some members of the block."""
+        return self._of_herd.select([self.first + member for member in members])
+
+    def _in_herd(self, members: slice) -> slice:
+        """Return members of the block by their numbers in the herd."""
+        return slice(self.first + members.start, self.first + members.stop)
