@@ -2,13 +2,15 @@
 
     python benchmarks/public_nets.py -o benchmarks/results/h200-public-nets.json
 
-Every row is measured in a separate process, and the file is written again after each. A row says how many member-steps a second
-the way makes, or why it makes none. The facts of a net list its operations that still run through `vmap` in ganherd.
+Every row is measured in a separate process, unless --one-process is given, and the file is written again after each. A row holds
+how many member-steps a second the way makes, or why it makes none. The facts of a net list its operations that still run
+through `vmap` in ganherd.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import subprocess
 import sys
@@ -48,6 +50,9 @@ def options(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--width", type=int, help="Width of the nets; by default each has its own.")
     parser.add_argument("--device", default="auto", help="cpu, cuda or auto.")
     parser.add_argument("--precision", help="bf16 or float32; by default bf16 on a GPU.")
+    parser.add_argument(
+        "--one-process", action="store_true", help="Measure all rows in this process, without restarting Python."
+    )
     parser.add_argument("--row", nargs=2, metavar=("NET", "WAY"), help=argparse.SUPPRESS)
     return parser.parse_args(arguments)
 
@@ -69,7 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     for net in given.nets.split(","):
         for way in given.ways.split(","):
-            row = _in_process(words, net, way, given.patience)
+            row = measure_row(given, net, way) if given.one_process else _in_process(words, net, way, given.patience)
             facts["rows"].append(row)
             _compare(facts["rows"])
             given.output.parent.mkdir(parents=True, exist_ok=True)
@@ -117,8 +122,18 @@ def measure_row(given: argparse.Namespace, net: str, way: str) -> dict[str, Any]
         except Exception as error:
             traceback.print_exc()
             row["error"] = f"{type(error).__name__}: {str(error).splitlines()[0][:300]}" if str(error) else repr(error)
+    _release()
     row["warnings"] = sorted({str(warning.message).splitlines()[0][:200] for warning in caught})
     return row
+
+
+def _release() -> None:
+    """Return the memory of a row to the device, for the next one in this process."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def _measured(given: argparse.Namespace, net: str, way: str, folder: Path) -> dict[str, Any]:

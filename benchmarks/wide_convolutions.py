@@ -19,7 +19,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ganherd.herd.lowering.kernels.convolution import conv
-from ganherd.herd.lowering.kernels.convolution.conv import ConvSpec, gather, input_gradient, weight_gradient
+from ganherd.herd.lowering.kernels.convolution.conv import gather, input_gradient, weight_gradient
+from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec
 from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
 from ganherd.herd.lowering.kernels.tiles import TileShape
 from provenance import provenance

@@ -21,6 +21,8 @@ from triton.runtime import driver
 
 from ganherd.herd.engine import engines
 from ganherd.herd.lowering.kernels import compile_ahead
+from ganherd.herd.lowering.kernels.convolution import conv
+from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble
 
@@ -57,6 +59,12 @@ def _launchers() -> int:
     return len(list(Path(os.environ["GANHERD_CACHE"]).glob("*.launcher")))
 
 
+def _convolve() -> None:
+    """Launch a kernel that gets descriptors of boxes instead of pointers."""
+    x, taps = torch.zeros(1, 1, 8, 8, 16, dtype=torch.bfloat16), torch.zeros(1, 1, 16, 64, dtype=torch.bfloat16)
+    conv.gather(x, taps, None, conv.ConvSpec((8, 8), WeightLayout(1), 1, 0, False, False))
+
+
 def main(recipe: str, folder: str) -> None:
     driver.set_active(NoGpu())
     compile_ahead.use_cache()
@@ -74,13 +82,16 @@ def main(recipe: str, folder: str) -> None:
     engine = engines.Engine(herd, engines.Plan("fused", herd.num_members, 1, "cpu"))
     with compile_ahead.collected() as sources:
         engine.advance(0, 1, herd.zero_sums())
+        _convolve()
     facts: dict[str, Any] = {"collected": len(sources), "compiled while collecting": sum(compiled.values())}
+    facts["collected with boxes"] = sum("tensordesc" in str(source.signature) for source in sources)
     facts["cached before"] = sum(source.is_cached(TARGET) for source in sources)
     reports: list[tuple[int, int]] = []
     compile_ahead.compile_kernels(sources, lambda done, total: reports.append((done, total)))
     facts |= {"reports": reports, "cached": sum(source.is_cached(TARGET) for source in sources)}
     facts["launchers"] = _launchers()
     engine.advance(0, 1, herd.zero_sums())
+    _convolve()
     facts |= {"found at launch": compiled[True], "compiled at launch": compiled[False]}
     shutil.move(os.environ["GANHERD_CACHE"], folder)
     with compile_ahead.compiling(sources):

@@ -17,7 +17,7 @@ from ganherd.herd import rng
 from ganherd.herd.lowering import ops, ops_triton
 from ganherd.herd.lowering.kernels import norm, weight_cache
 from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_, clip_triton_
-from ganherd.herd.lowering.kernels.convolution.conv import ConvSpec
+from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec
 from ganherd.herd.lowering.kernels.convolution.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
 from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm
@@ -55,6 +55,9 @@ CONVOLUTIONS = {
     "transposed, one tap": (1, 2, 3, 4, 17, 5, 1, 2, 0, True, torch.float32, False),
     "transposed, small": (2, 2, 5, 6, 3, 32, 3, 2, 1, True, HALF, False),
     "one tap, wider than a tile": (1, 1, 6, 11, 40, 130, 1, 1, 0, False, torch.float32, False),
+    "boxes, stride 1": (2, 2, 8, 8, 64, 64, 3, 1, 1, False, HALF, False),
+    "boxes, stride 2": (1, 4, 8, 8, 64, 64, 4, 2, 1, False, HALF, True),
+    "boxes, transposed": (2, 2, 8, 8, 64, 64, 4, 2, 1, True, HALF, True),
 }
 
 
@@ -244,7 +247,7 @@ def test_adam_kernel_equals_plain_pytorch(width):
     adam_reference_(*theirs, t, lr, beta1, beta2, 1e-8)
     wide = [torch.full((3, width), 7.0, device=DEVICE) for _ in range(4)]
     ours = [rows[:, :1500].copy_(x) for rows, x in zip(wide, (params, grads, m, v), strict=True)]
-    adam_triton_(*ours, t, lr, beta1, beta2, 1e-8)
+    adam_triton_(ours[0], [ours[1][:, :16], ours[1][:, 16:]], *ours[2:], t, lr, beta1, beta2, 1e-8)
     for one, other, rows in zip(ours, theirs, wide, strict=True):
         close(one, other, 1e-6)
         assert (rows[:, 1500:] == 7.0).all()

@@ -14,7 +14,7 @@ if not torch.cuda.is_available():
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from ganherd.herd import rng
-from ganherd.herd.lowering.kernels.convolution.conv import ConvSpec
+from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec
 from ganherd.herd.lowering.kernels.convolution.member_conv import MemberConv
 from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
 from ganherd.herd.lowering.lower import lower

@@ -218,7 +218,7 @@ def test_converted_weights_are_cached_until_they_change():
         assert to_taps(weight[:1], WeightLayout(3), torch.float32) is not kept
         state = [weight.flatten(1), *(torch.ones(2, 180, device=DEVICE) for _ in range(3))]
         numbers = [torch.tensor([value, value], dtype=torch.float64, device=DEVICE) for value in (0.1, 0.5, 0.9)]
-        adam_triton_(*state, torch.ones(2, dtype=torch.int64, device=DEVICE), *numbers, 1e-8)
+        adam_triton_(state[0], state[1:2], *state[2:], torch.ones(2, dtype=torch.int64, device=DEVICE), *numbers, 1e-8)
         assert not torch.equal(to_taps(weight, WeightLayout(3), torch.float32), kept)
     assert torch.equal(kept, first)
     assert to_taps(weight, WeightLayout(3), torch.float32) is not to_taps(weight, WeightLayout(3), torch.float32)

@@ -176,3 +176,20 @@ def test_layers_that_draw_are_known_and_plain_ones_do_not():
     for function in (torch.tanh, lambda x: x.flatten(1).reshape(x.shape) * 2, F.leaky_relu):
         assert not may_draw(Calls(function))
     assert not may_draw(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.LeakyReLU(), nn.Flatten()))
+
+
+class SharedParameters(nn.Module):
+    """A bias that two layers share, a layer that is called twice, a parameter read in `forward`, and a layer used once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two, self.twice, self.once = (nn.Linear(3, 3) for _ in range(4))
+        self.two.bias = self.one.bias
+
+    def forward(self, x):
+        return self.once(self.twice(self.twice(self.two(self.one(x))))) + self.once.bias
+
+
+def test_parameters_with_a_single_use_are_known():
+    """Only their gradients may be computed on another stream: PyTorch adds those of several uses without waiting."""
+    assert lower(SharedParameters()).used_once == {"one.weight", "two.weight", "once.weight"}

@@ -6,6 +6,7 @@ else in the graph runs through `vmap`. A module that cannot be traced runs throu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -37,6 +38,17 @@ class LoweredOperation(NamedTuple):
     reason: str = ""
 
 
+def _tensors_read(graph: TracedGraph, node: fx.Node) -> list[str]:
+    """Return the canonical names of the parameters and buffers that a node reads, one for each use."""
+    if node.op == "get_attr":
+        return [str(node.target)]
+    layer = graph.layer(node)
+    if layer is None:
+        return []
+    names = [name for name, _ in (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers())]
+    return [graph.canonical_names.get(f"{node.target}.{name}", f"{node.target}.{name}") for name in names]
+
+
 class LoweredModule:
     """A module's graph as a pure function of (parameters, buffers, keys, inputs) of a block of members."""
 
@@ -46,6 +58,10 @@ class LoweredModule:
         self._deferred = _deferred(self._fusion)
         last_read = _last_read(graph.nodes)
         self._plan = [(node, self._runner(node), last_read.get(node, ())) for node in graph.nodes]
+        uses = Counter(name for node in graph.nodes for name in _tensors_read(graph, node))
+        self.used_once = frozenset(
+            name for name, number in uses.items() if number == 1
+        )  # parameters, by canonical name
 
     def __call__(self, params: Tensors, buffers: Tensors, keys: Keys, *inputs: Tensor) -> tuple[Any, Tensors]:
         """Return the module's output, one tensor or several [N, …], and the buffers after the call."""

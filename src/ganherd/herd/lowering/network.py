@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from weakref import WeakKeyDictionary
 
@@ -81,6 +81,7 @@ class StackedNetwork:
         kernels: bool = False,
         precision: str = "float32",
         double_backward: bool = False,
+        used_once: bool = False,
     ) -> None:
         """Lower the net if it can be traced.
 
@@ -89,8 +90,9 @@ class StackedNetwork:
                 Otherwise call the module plainly for one member after another.
             kernels: Use Triton kernels.
             double_backward: Use only operations that can be differentiated twice.
+            used_once: Whether a loss is differentiated through one forward pass of these nets only.
         """
-        self.net, self.fused, self._precision = net, fused, precision
+        self.net, self.fused, self._precision, self._used_once = net, fused, precision, used_once
         self._weights = WeakTensorKeyDictionary()  # by rows, so that steps on the same rows share them
         self._lowered: LoweredModule | None = None
         if fused:
@@ -120,6 +122,11 @@ class StackedNetwork:
         out, new_buffers = tree_map(lambda *values: torch.stack(values), *results)
         return out, new_buffers
 
+    @property
+    def parameters_used_once(self) -> Collection[str]:
+        """Return the parameters that one call uses only once; none if that is not known."""
+        return () if self._lowered is None else self._lowered.used_once
+
     def weights(self, rows: Tensor, state: State) -> Weights:
         """Return the members' rows [N, P] as weights that a loss can be differentiated by."""
         weights: Weights | None = self._weights.get(rows)
@@ -129,7 +136,7 @@ class StackedNetwork:
 
     def _new_weights(self, rows: Tensor, state: State) -> Weights:
         """Return the rows [N, P] as weights."""
-        return Weights(self.net, rows)
+        return Weights(self.net, rows, self._used_once)
 
     def commit_buffers(self) -> None:
         """Do nothing after a backward pass; `MemberNetwork` overrides this."""

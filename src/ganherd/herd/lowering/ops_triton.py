@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd.lowering import ops
-from ganherd.herd.lowering.kernels.convolution.conv import ConvSpec, has_few_outputs
+from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec
+from ganherd.herd.lowering.kernels.convolution.image_gradients import has_few_outputs
 from ganherd.herd.lowering.kernels.convolution.member_conv import MemberConv, Source
 from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
 from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm

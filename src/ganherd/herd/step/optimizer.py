@@ -122,7 +122,7 @@ def adam_(
     elif params.dtype == torch.float32 and rng.HAS_TRITON:
         from ganherd.herd.lowering.kernels.adam_kernel import adam_triton_
 
-        adam_triton_(params, join_pieces(grads), m, v, t, lr, beta1, beta2, eps)
+        adam_triton_(params, grads, m, v, t, lr, beta1, beta2, eps)
     else:
         adam_reference_(params, join_pieces(grads), m, v, t, lr, beta1, beta2, eps)
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from ganherd.augment import augment, numbers
 from ganherd.herd import rng
 from ganherd.herd.engine.side_streams import SideStreams
+from ganherd.herd.lowering.kernels.gradient_stream import GradientStream
 from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
 from ganherd.herd.rng import DrawsAhead, Streams
 from ganherd.herd.state import Blueprint, State, buffers_of
@@ -32,7 +33,7 @@ GradientHook = Callable[[str, list[Tensor]], list[Tensor]]
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # number of a batch within the step -> x [N, B, …], y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its sums [4, N]
 
-# Side streams of a GPU.
+# Side streams of a GPU: the discriminators wait for the first, nothing but the next update for the second.
 _REAL, _AHEAD = 0, 1
 
 
@@ -94,6 +95,7 @@ class Step:
             CannotBeFused: If `fused` and a net can only be run for one member at a time.
         """
         self.g, self.d, self.rules, self._streams = g, d, rules, streams
+        self._gradient_stream = None if streams is None else GradientStream(streams.device)
         self._ahead = DrawsAhead()
         self._clip_mask = d.clip_mask(rules.clip_what)  # [P]
         # bool [P] of what weight decay and L2 act on; None: everything
@@ -105,7 +107,9 @@ class Step:
             if net.traits.why_not_fused:
                 raise CannotBeFused(f"{type(net.module).__name__}: {net.traits.why_not_fused}")
         self._networks: dict[str, StackedNetwork] = {
-            kind: StackedNetwork(net, True, kernels, rules.precision) if fused else MemberNetwork(net, rules.precision)
+            kind: StackedNetwork(net, True, kernels, rules.precision, used_once=kind == "g")
+            if fused
+            else MemberNetwork(net, rules.precision)
             for kind, net in (("g", g), ("d", d))
         }
         # If nothing changes samples between the two nets, they stay in the precision in which the generator computes.
@@ -177,10 +181,12 @@ class Step:
             ahead: Draw the samples of the generator's update in parallel, and return them.
         """
         rules, state, draws = self.rules, ctx.state, ctx.draws
-        # The side stream reads `batch` until the join. If `batch` were released earlier, its memory could be overwritten.
-        batch, y = ctx.batches(update)
         weights = self._networks["d"].weights(state["d.params"], state)
         call = 8 * (update + 1)  # every forward pass of a step has its own random streams
+        # Generators without labels need not wait for the batch. The side stream reads it until the join; if it were released
+        # earlier, its memory could be overwritten.
+        with nullcontext() if self.g.takes_label else self._fork(_REAL):
+            batch, y = ctx.batches(update)
         with self._fork(_REAL):
             with torch.no_grad():
                 x = augment_inputs(rules, batch, ctx.state, ctx.noise_scale, draws, update, 0, ctx.step)
@@ -290,7 +296,10 @@ class Step:
         y = ctx.batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
         z = self._noise(ctx, self.rules.n_critic)
         weights = self._networks["g"].weights(ctx.state["g.params"], ctx.state)
-        return _Samples(weights, y, self._forward("g", ctx, weights.views(), z, y, 0)[0])
+        views, stream = weights.views(), self._gradient_stream
+        once = [views[name] for name in self._networks["g"].parameters_used_once if name in views]
+        with nullcontext() if stream is None else stream.active(once):
+            return _Samples(weights, y, self._forward("g", ctx, views, z, y, 0)[0])
 
     def _update_generator(self, ctx: _StepContext, samples: _Samples | None = None) -> None:
         """Make the generator update, on these samples or on new ones."""
@@ -321,7 +330,8 @@ class Step:
 
     def _gradients(self, kind: str, ctx: _StepContext, weights: Weights, loss: Tensor) -> list[Tensor]:
         """Differentiate the losses [N] of the nets of a kind; the backward pass may update buffers."""
-        gradients = weights.gradients(loss)
+        stream = self._gradient_stream
+        gradients = weights.gradients(loss, stream.join if stream is not None and kind == "g" else None)
         for network in self._networks.values():
             network.commit_buffers()
         return gradients if ctx.gradient_hook is None else ctx.gradient_hook(kind, gradients)

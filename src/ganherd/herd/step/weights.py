@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import accumulate, pairwise
 
 import torch
@@ -18,15 +18,19 @@ _ALIGNMENT = 16  # CPU vectors hold up to 16 numbers: rows cut elsewhere would b
 class Weights:
     """Rows [N, P] of parameters that a loss is differentiated by.
 
-    On a CPU every parameter is a leaf, so that large gradients need no copy. On a GPU the whole row is the leaf, so that one
-    kernel launch concatenates its gradient.
+    On a CPU every parameter is a leaf, so that large gradients need no copy. The same holds on a GPU if only one forward pass uses
+    the weights. With several passes the whole row is the leaf, so that few kernel launches join and add its gradients.
     """
 
-    def __init__(self, net: Blueprint, rows: Tensor) -> None:
-        """Take the net and the rows [N, P]; storage is shared."""
+    def __init__(self, net: Blueprint, rows: Tensor, used_once: bool = False) -> None:
+        """Take the net and the rows [N, P]; storage is shared.
+
+        Args:
+            used_once: Whether a loss is differentiated through one forward pass only.
+        """
         self._net, self._row = net, rows.detach()
         self._leaves: dict[str, Tensor] = {}
-        if rows.is_cuda:
+        if rows.is_cuda and not used_once:
             self._row.requires_grad_()
         else:
             views = net.views(self._row)
@@ -42,12 +46,18 @@ class Weights:
         views = self._net.views(self._row)
         return {name: views[name] if trained else views[name].detach() for name, trained in self._net.trainable.items()}
 
-    def gradients(self, loss: Tensor) -> list[Tensor]:
-        """Differentiate the members' losses [N]. Return the gradient [N, P], cut into pieces along P."""
+    def gradients(self, loss: Tensor, join: Callable[[], None] | None = None) -> list[Tensor]:
+        """Differentiate the members' losses [N]. Return the gradient [N, P], cut into pieces along P.
+
+        Args:
+            join: Waits for gradients that are computed on another stream.
+        """
         if not self._leaves:
             return list(torch.autograd.grad(loss.sum(), self._row))
         leaves = [leaf for leaf in self._leaves.values() if leaf.requires_grad]
         grads = iter(torch.autograd.grad(loss.sum(), leaves, allow_unused=True, materialize_grads=True))
+        if join is not None:
+            join()
         every = (next(grads) if leaf.requires_grad else torch.zeros_like(leaf) for leaf in self._leaves.values())
         return self._pieces([gradient.reshape(len(loss), -1) for gradient in every])
 
@@ -104,7 +114,7 @@ class MemberWeights(Weights):
         super().__init__(module.net, rows)
         self._module, self._unused, self._member = module, unused, member
 
-    def gradients(self, loss: Tensor) -> list[Tensor]:
+    def gradients(self, loss: Tensor, join: Callable[[], None] | None = None) -> list[Tensor]:
         """Differentiate the member's loss [1] with `backward()`. Return the gradient [1, P], cut into pieces along P."""
         self._module.load(self.views())  # in between, the module may have held an opponent's parameters
         parameters = self._module.parameters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import triton
 import triton.language as tl
@@ -43,21 +45,26 @@ def _adam(weights, grads, m, v, rate, root, b1, b2, P, ROW, EPS, BLOCK: tl.const
 
 
 def adam_triton_(
-    params: Tensor, grads: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
-) -> None:
-    """Take one Adam step in place on float32 rows [N, P]; `t` includes this step.
+    params: Tensor, grads: Sequence[Tensor], m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor,
+    eps: float,
+) -> None:  # fmt: skip
+    """Take one Adam step in place on float32 rows [N, P], with the gradient cut into pieces along P; `t` includes this step.
 
     Rows of weights and moments may have gaps between them, all of the same width: those of narrower breeds do.
     """
-    n, num_params = params.shape
-    row = params.stride(0)
+    n, row = len(params), params.stride(0)
     assert n == 1 or m.stride(0) == v.stride(0) == row
     rate, root = torch.empty(2, n, dtype=torch.float32, device=params.device)
     lr, beta1, beta2, t = (value.contiguous() for value in (lr, beta1, beta2, t))
     _rates[(1,)](t, lr, beta1, beta2, rate, root, n, BLOCK=triton.next_power_of_2(n))
-    _adam[(triton.cdiv(num_params, 1024), n)](
-        params, grads.contiguous(), m, v, rate, root, beta1, beta2, num_params, row, eps, BLOCK=1024
-    )
+    start = 0
+    for piece in grads:
+        size = piece.shape[1]
+        weights, means, squares = (value[:, start : start + size] for value in (params, m, v))
+        _adam[(triton.cdiv(size, 1024), n)](
+            weights, piece.contiguous(), means, squares, rate, root, beta1, beta2, size, row, eps, BLOCK=1024
+        )
+        start += size
     torch.autograd.graph.increment_version(params)  # as PyTorch's in-place operations do
 
 

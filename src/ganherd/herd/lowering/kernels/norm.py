@@ -10,6 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from ganherd.herd.lowering.kernels.partial_sums import add_partials
 from ganherd.herd.lowering.kernels.random_bits import dropout_factor
 from ganherd.herd.lowering.ops import Epilogue
 
@@ -308,7 +309,7 @@ class MemberNorm(torch.autograd.Function):
             ctx.on_load.sums = None
         partials = sums.shape[2]
         adds = partials <= _FEW_PARTIALS
-        s1, s2 = torch.empty(2, n, c, dtype=torch.float32, device=x.device) if adds else sums.sum(2)
+        s1, s2 = torch.empty(2, n, c, dtype=torch.float32, device=x.device) if adds else add_partials(sums)
         dx = torch.empty_like(x)
         epilogue = epilogue or Epilogue()
         _backward_apply[grid.rows](

@@ -2,8 +2,7 @@
 
 One kernel gathers: `out[q] = Σ_tap in[place(q, tap)] · w[tap]`. This is the forward pass of a convolution. In its transposed
 form it computes a stride-2 transposed convolution, one parity of the output at a time. Each is the input gradient of the other.
-A second kernel computes the weight gradient of both. Layers with very few output channels (images) have variants that read
-their large side only once.
+A second kernel computes the weight gradient of both. Layers next to images have separate kernels.
 
 A tap is one position of a convolution's kernel, with its weights for all channels.
 """
@@ -11,54 +10,54 @@ A tap is one position of a convolution's kernel, with its weights for all channe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 import triton
 from torch import Tensor
 
-from ganherd.herd.lowering.kernels.convolution.conv_kernels import (
-    add_shifted,
-    gather_kernel,
-    weight_gradient_few,
-    weight_gradient_kernel,
+from ganherd.herd.lowering.kernels.convolution.conv_kernels import gather_kernel, weight_gradient_kernel
+from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec, dot_precision, power_of_two, split_of
+from ganherd.herd.lowering.kernels.convolution.image_gradients import (
+    has_few_inputs,
+    has_few_outputs,
+    weight_gradient_of_few,
 )
+from ganherd.herd.lowering.kernels.convolution.image_kernels import add_shifted
+from ganherd.herd.lowering.kernels.convolution.patches import box_shapes, choose_patch, gather_patches, uses_boxes
 from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout, from_taps
 from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
 from ganherd.herd.lowering.kernels.tiles import TileShape, choose_shape
 from ganherd.herd.lowering.ops import Epilogue
 
 
-def _precision(x: Tensor, tf32: bool) -> str:
-    """Return the input precision of `tl.dot`."""
-    return "tf32" if x.dtype == torch.float32 and tf32 else "ieee"
+def _pointer_shapes(x: Tensor, places: int, parities: int, co: int, contracted: int, is_plain: bool) -> list[TileShape]:
+    """Return the tile shapes of `gather_kernel`; the first one is used without a measurement.
 
-
-def _power(value: int, low: int, high: int) -> int:
-    """Return the next power of two, limited to the range from `low` to `high`."""
-    return max(low, min(high, triton.next_power_of_2(value)))
-
-
-def _others(co: int, contracted: int) -> list[TileShape]:
-    """Return tile shapes that may be faster than the one that is used without a measurement."""
-    wide, deep = _power(co, 16, 128), _power(contracted, 16, 64)
+    Args:
+        places: Of a member's output, with one parity.
+        parities: Along an axis.
+        contracted: Input channels, or input channels and taps if these are one index.
+        is_plain: Whether the kernel computes nothing but the product, which leaves registers for a wide tile.
+    """
+    wide, deep = power_of_two(co, 16, 128), power_of_two(contracted, 16, 64)
+    half = x.dtype != torch.float32
+    rule = TileShape(
+        128 if len(x) * places >= 128 * 132 else 64,  # smaller tiles if there would be too few to fill a GPU
+        wide,
+        deep if half else min(deep, 32),
+        4,
+        3,
+    )
+    programs = len(x) * triton.cdiv(places, 128) * parities**2 * (co // 256)
+    large = is_plain and half and co % 256 == 0 and contracted >= 64 and programs >= 256
     return [
+        *([TileShape(128, 256, 64, 8, 3)] if large else []),  # 2 to 25 % faster, see benchmarks/wide_convolutions.py
+        rule,
         TileShape(128, wide, deep, 8, 3),
         TileShape(128, wide, deep, 4, 4),
         TileShape(256, min(wide, 64), deep, 8, 3),
         TileShape(128, wide, min(deep, 32), 4, 4),
     ]
-
-
-class ConvSpec(NamedTuple):
-    """The settings of a convolution, or of a transposed convolution of stride 2."""
-
-    size: tuple[int, int]  # height and width of the output
-    layout: WeightLayout
-    stride: int
-    pad: int
-    transposed: bool
-    tf32: bool
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,7 @@ class UpstreamConv:
 
 def gather(
     x: Tensor, w: Tensor, bias: Tensor | None, spec: ConvSpec, of_gradient: bool = False,
-    dtype: torch.dtype | None = None, with_stats: bool = False, epilogue: Epilogue | None = None,
+    with_stats: bool = False, epilogue: Epilogue | None = None,
     input_norm: NormOnLoad | None = None, upstream: NormOnLoad | UpstreamConv | None = None, planes: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Convolve a contiguous x [N, B, H, W, CI] with taps w [N, k*k, CI, CO] to [N, B, *spec.size, CO].
@@ -80,7 +79,6 @@ def gather(
     Args:
         of_gradient: Compute an input gradient: w is [N, k*k, CO, CI], as the forward pass reads it, and at stride 1 its taps
             are used in reverse order.
-        dtype: Of the output; None: that of x.
         with_stats: Compute partial statistics of the output, [3, N, partials, CO]: count, mean and squared deviations.
         epilogue: What to apply to the output.
         input_norm: A pending batch norm to apply to x on load.
@@ -95,58 +93,61 @@ def gather(
     co = w.shape[2] if of_gradient else w.shape[3]
     (oh, ow), layout, stride, pad, transposed, tf32 = spec
     k = layout.taps
-    qh, qw = ((oh + 1) // 2, (ow + 1) // 2) if transposed else (oh, ow)
+    parities = 2 if transposed else 1  # along an axis; tiles have places of one parity
+    qh, qw = triton.cdiv(oh, parities), triton.cdiv(ow, parities)
     shape = (n, b, co, oh, ow) if planes else (n, b, oh, ow, co)
-    y = torch.empty(shape, dtype=dtype or x.dtype, device=x.device)
+    y = torch.empty(shape, dtype=x.dtype, device=x.device)
     taps = (k + 1) // 2 if transposed else k  # along an axis; each parity of the output uses every other tap
     flat = ci < 16
     contracted = taps * taps * ci if flat else ci
-    rule = TileShape(
-        128 if b * qh * qw * n >= 128 * 132 else 64,  # smaller tiles if there would be too few to fill a GPU
-        _power(co, 16, 128),
-        _power(contracted, 16, 64 if x.dtype != torch.float32 else 32),
-        8 if transposed and co > 64 else 4,
-        3,
-    )
-    candidates = [rule, *_others(co, contracted)]
-    programs = triton.cdiv(b * qh * qw, 128) * (4 if transposed else 1) * (co // 256) * n
-    is_plain = not (with_stats or upstream or input_norm)  # others need the registers that this tile takes
-    if is_plain and co % 256 == 0 and contracted >= 64 and x.dtype != torch.float32 and programs >= 256:
-        candidates.insert(
-            0, TileShape(128, 256, 64, 8, 3)
-        )  # 2 to 25 % faster if it fills a GPU, see wide_convolutions.py
     norm = upstream if isinstance(upstream, NormOnLoad) else input_norm
     upstream_conv = upstream if isinstance(upstream, UpstreamConv) else None
     end = upstream_conv.epilogue if upstream_conv else epilogue or Epilogue()
     has_sums = isinstance(upstream, NormOnLoad)
 
+    boxes = [x, w, *([upstream.x] if upstream else [])]
+    candidates: list[TileShape] = []
+    if not (input_norm or planes) and uses_boxes(boxes, co, spec.size, 1 if transposed else stride, parities):
+        candidates = box_shapes(n, (b, qh, qw), parities, co, ci, upstream is not None)
+    by_boxes = bool(candidates)
+    if not by_boxes:
+        is_plain = not (with_stats or upstream or input_norm)
+        candidates = _pointer_shapes(x, b * qh * qw, parities, co, contracted, is_plain)
+
     def run(shape: TileShape) -> Tensor | None:
-        partials = triton.cdiv(b * qh * qw, shape.rows) * (4 if transposed else 1)
+        patch = choose_patch(b, qh, qw, shape.rows) if by_boxes else None
+        partials = (patch.count_for(b, qh, qw) if patch else triton.cdiv(b * qh * qw, shape.rows)) * parities**2
         grid = (partials, triton.cdiv(co, shape.columns), n)
         kinds = 3 if with_stats else 2 if has_sums else 0
         stats = torch.empty(kinds, n, partials, co, dtype=torch.float32, device=x.device) if kinds else None
+        options = {
+            "bias": x if bias is None else bias, "stats": y if stats is None else stats, "table": norm.table if norm else x,
+            "keys": x if end.keys is None else end.keys, "B": b, "CI": ci, "OH": oh, "OW": ow, "QH": qh, "QW": qw, "CO": co,
+            "BS": 0 if bias is None else bias.stride(0), "PARTIALS": partials, "LC": norm.table.shape[2] if norm else 1,
+            "DC": upstream_conv.channels if upstream_conv else co, "CALL": end.call, "P": end.p, "SCALE": 1.0 / (1.0 - end.p),
+            "K": k, "STRIDE": stride, "PAD": pad, "TRANSPOSED": transposed, "HAS_BIAS": bias is not None,
+            "FLIP": of_gradient and not transposed and stride == 1, "SLOPE": norm.slope if norm else 1.0,
+            "OUT_SLOPE": end.slope, "DROPS": end.keys is not None, "UNDO": upstream_conv is not None,
+            "HAS_STATS": with_stats, "HAS_SUMS": has_sums, "BN": shape.columns, "BK": shape.depth,
+            "num_warps": shape.warps, "num_stages": shape.stages,
+        }  # fmt: skip
+        if patch:
+            gather_patches(x, w, y, upstream.x if upstream else None, patch, shape, grid, of_gradient, options)
+            return stats
         gather_kernel[grid](
-            x, w, x if bias is None else bias, y, y if stats is None else stats, norm.table if norm else x,
-            upstream.x if upstream else x, x if end.keys is None else end.keys, b, h, wd, ci, oh, ow, qh, qw, co,
-            w.stride(0), w.stride(1), *((w.stride(3), w.stride(2)) if of_gradient else (w.stride(2), w.stride(3))),
-            0 if bias is None else bias.stride(0), partials, norm.table.shape[2] if norm else 1,
-            upstream_conv.channels if upstream_conv else co, end.call, end.p, 1.0 / (1.0 - end.p),
-            NORM_INPUT=input_norm is not None, SLOPE=norm.slope if norm else 1.0,
-            OUT_SLOPE=end.slope, DROPS=end.keys is not None, UNDO=upstream_conv is not None, HAS_STATS=with_stats,
-            HAS_SUMS=has_sums, PLANES=planes,
-            K=k, STRIDE=stride, PAD=pad, TRANSPOSED=transposed, FLIP=of_gradient and not transposed and stride == 1,
-            HAS_BIAS=bias is not None, FLAT=flat, J=taps, KB=triton.cdiv(contracted, shape.depth),
-            BM=shape.rows, BN=shape.columns, BK=shape.depth, PRECISION=_precision(x, tf32),
-            num_warps=shape.warps, num_stages=shape.stages,
+            x, w, y=y, producer=upstream.x if upstream else x, **options, H=h, W=wd, WN=w.stride(0), WT=w.stride(1),
+            WC=w.stride(3 if of_gradient else 2), WO=w.stride(2 if of_gradient else 3), FLAT=flat, J=taps,
+            KB=triton.cdiv(contracted, shape.depth), NORM_INPUT=input_norm is not None, PLANES=planes, BM=shape.rows,
+            PRECISION=dot_precision(x, tf32),
         )  # fmt: skip
         return stats
 
-    work = 2.0 * n * b * qh * qw * (4 if transposed else 1) * taps * taps * ci * co
+    work = 2.0 * n * b * qh * qw * parities**2 * taps * taps * ci * co
     # These words are part of the keys in the file of measured shapes: do not change them.
     extras = {"line": input_norm, "sums": has_sums, "back": upstream_conv, "after": epilogue, "planes": planes}
     words = [word for word, value in extras.items() if value]
-    sizes = (*x.shape[1:], co, k, stride, transposed, of_gradient, _precision(x, tf32), with_stats, *words)
-    stats = run(choose_shape(x, "gather", sizes, work, candidates, run))
+    sizes = (*x.shape[1:], co, k, stride, transposed, of_gradient, dot_precision(x, tf32), with_stats, *words)
+    stats = run(choose_shape(x, "gather boxes" if by_boxes else "gather", sizes, work, candidates, run))
     if isinstance(upstream, NormOnLoad) and stats is not None:
         # If a linear layer read an image, columns are (place, channel): each place has partial sums of all channels.
         upstream.sums = stats.view(2, n, -1, upstream.table.shape[2])
@@ -159,7 +160,7 @@ def gather_few(x: Tensor, w: Tensor, bias: Tensor | None, spec: ConvSpec, input_
     co, size, k, pad = w.shape[3], spec.size, spec.layout.taps, spec.pad
     all_taps = w.permute(0, 2, 1, 3).reshape(n, 1, ci, k * k * co)  # a view if the taps were converted with `together`
     product = ConvSpec((h, wd), WeightLayout(1), 1, 0, False, spec.tf32)
-    products, _ = gather(x, all_taps, None, product, dtype=torch.float32, input_norm=input_norm, planes=True)
+    products, _ = gather(x, all_taps, None, product, input_norm=input_norm, planes=True)
     y = torch.empty(n, b, *size, co, dtype=x.dtype, device=x.device)
     count = b * size[0] * size[1]
     add_shifted[(triton.cdiv(count, 256), n)](
@@ -171,7 +172,7 @@ def gather_few(x: Tensor, w: Tensor, bias: Tensor | None, spec: ConvSpec, input_
 
 def weight_gradient(
     x: Tensor, g: Tensor, k: int, stride: int, pad: int, tf32: bool, sums_of: str = "",
-    input_norm: NormOnLoad | None = None, num_places: int = 1,
+    input_norm: NormOnLoad | None = None, num_places: int = 1, swap: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Compute partial weight gradients from x [N, B, H, W, CI] and the output's gradient g [N, B, OH, OW, CO].
 
@@ -179,44 +180,37 @@ def weight_gradient(
         sums_of: "x" or "g" to compute Σ x or Σ g over all rows too; not for very few output channels.
         input_norm: A pending batch norm to apply to x on load.
         num_places: If more than 1, CI is (place, channel) in x, with this many places, and (channel, place) in the result.
+        swap: Return [N, split, k*k, CO, CI] instead.
 
     Returns:
         float32 [N, split, k*k, CI, CO] to be added over `split`, and the sums [N, split, …] or None.
     """
     n, b, h, wd, ci = x.shape
     _, _, oh, ow, co = g.shape
-    few = has_few_outputs(k, stride, False, co)
-    bi, bo = _power(ci, 16, 128), _power(k * k * co if few else co, 16, 128)
+    if has_few_outputs(k, stride, False, co) or (has_few_inputs(k, ci) and sums_of != "x"):
+        return weight_gradient_of_few(x, g, k, stride, pad, tf32, sums_of == "g", input_norm, swap)
+    bi, bo = power_of_two(ci, 16, 128), power_of_two(co, 16, 128)
     rule = TileShape(bi, bo, 64 if x.dtype != torch.float32 else 32, 8 if bi * bo >= 128 * 128 else 4, 3)
     sizes = (b, h, wd, ci, oh, ow, co)
-    places = b * (h * wd if few else oh * ow)
+    places = b * oh * ow
 
     def run(shape: TileShape) -> tuple[Tensor, Tensor | None]:
         tiles = triton.cdiv(places, shape.depth)
         across = triton.cdiv(ci, shape.rows) * triton.cdiv(co, shape.columns)
         two = k > 1 and shape.rows <= 64  # two taps in a program
         pairs = triton.cdiv(k * k, 2) if two else k * k
-        blocks = n * (triton.cdiv(ci, shape.rows) if few else across * pairs)
-        split = 1  # raised if there are too few blocks to fill a GPU
-        while blocks * split < (1056 if few else 264) and tiles // (2 * split) >= 8:
-            split *= 2
-        out = torch.empty(n, split, k * k, ci, co, dtype=torch.float32, device=x.device)
+        split = split_of(n * across * pairs, tiles, 264)
+        out = torch.empty(n, split, k * k, *((co, ci) if swap else (ci, co)), dtype=torch.float32, device=x.device)
         summed = ci if sums_of == "x" else co
-        sums = torch.empty(n, split, summed, dtype=torch.float32, device=x.device) if sums_of and not few else None
-        options = {"TILES": triton.cdiv(tiles, split), "SPLIT": split, "BM": shape.depth, "BI": shape.rows}
-        options |= {"K": k, "PAD": pad, "PRECISION": _precision(x, tf32)}
-        options |= {"num_warps": shape.warps, "num_stages": shape.stages}
-        options |= {"NORM_INPUT": input_norm is not None, "SLOPE": input_norm.slope if input_norm else 1.0}
+        sums = torch.empty(n, split, summed, dtype=torch.float32, device=x.device) if sums_of else None
         table, channels = (input_norm.table, input_norm.table.shape[2]) if input_norm else (x, 1)
-        if few:
-            weight_gradient_few[(triton.cdiv(ci, shape.rows), n * split)](
-                x, g, out, table, *sizes, channels, **options, BJ=shape.columns
-            )
-        else:
-            weight_gradient_kernel[(across, pairs, n * split)](
-                x, g, out, out if sums is None else sums, table, *sizes, channels, **options,
-                STRIDE=stride, BO=shape.columns, TWO=two, SUMS=("", "g", "x").index(sums_of), PLACES=num_places,
-            )  # fmt: skip
+        weight_gradient_kernel[(across, pairs, n * split)](
+            x, g, out, out if sums is None else sums, table, *sizes, channels,
+            TILES=triton.cdiv(tiles, split), SPLIT=split, BM=shape.depth, BI=shape.rows, BO=shape.columns,
+            K=k, STRIDE=stride, PAD=pad, TWO=two, SUMS=("", "g", "x").index(sums_of), PLACES=num_places, SWAP=swap,
+            NORM_INPUT=input_norm is not None, SLOPE=input_norm.slope if input_norm else 1.0,
+            PRECISION=dot_precision(x, tf32), num_warps=shape.warps, num_stages=shape.stages,
+        )  # fmt: skip
         return out, sums
 
     others = [
@@ -225,15 +219,10 @@ def weight_gradient(
         TileShape(min(bi, 64), bo, 64, 4, 4),
         TileShape(bi, min(bo, 64), 64, 4, 4),
     ]
-    key = (*sizes, k, stride, _precision(x, tf32), sums_of, num_places, *(["line"] if input_norm else []))
+    key = (*sizes, k, stride, dot_precision(x, tf32), sums_of, num_places, *(["line"] if input_norm else []))
     work = 2.0 * n * places * k * k * ci * co
     out, sums = run(choose_shape(x, "weight gradient", key, work, [rule, *others], run))
     return out, sums
-
-
-def has_few_outputs(k: int, stride: int, transposed: bool, co: int) -> bool:
-    """Return whether a convolution with `co` output channels has so few of them that one product computes all of its taps."""
-    return stride == 1 and not transposed and k > 1 and k * k * co <= 64
 
 
 def input_gradient(
@@ -267,10 +256,10 @@ def parameter_gradients(
         return _add(partials).view(shape), None if db is None else _add(db)
     db = None
     if spec.transposed:  # x and grad exchange their roles: x[i] is paired with grad[2 i - pad + tap]
-        partials, _ = weight_gradient(grad, x, layout.taps, 2, spec.pad, tf32)
+        partials, _ = weight_gradient(grad, x, layout.taps, 2, spec.pad, tf32, swap=True)
     else:
         partials, db = weight_gradient(x, grad, layout.taps, spec.stride, spec.pad, tf32, sums_of, input_norm)
-    dw, db = from_taps(partials, layout, spec.transposed, shape, db)
+    dw, db = from_taps(partials, layout, shape, db)
     return dw, column_sums(grad.flatten(1, 3)) if with_bias and db is None else db
 
 

@@ -1,16 +1,16 @@
-"""Triton kernels for convolutions: one that gathers, for forward passes and input gradients, and two for weight gradients."""
+"""Triton kernels for convolutions: one that gathers, for forward passes and input gradients, and one for weight gradients."""
 
 from __future__ import annotations
 
 import triton
 import triton.language as tl
 
+from ganherd.herd.lowering.kernels.convolution.epilogue import activate, store_moments, store_norm_sums
 from ganherd.herd.lowering.kernels.convolution.taps import channel_major
-from ganherd.herd.lowering.kernels.random_bits import dropout_factor
 
 
 @triton.jit
-def _load(x, place, mask, table, n, N, c, LC, NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr):
+def load_normed(x, place, mask, table, n, N, c, LC, NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr):
     """Load x at these places [rows, columns], with 0 outside of the mask.
 
     NORM_INPUT: apply a batch norm and its activation (SLOPE); column c belongs to channel c % LC, and `table` [4, N, LC] has
@@ -42,14 +42,9 @@ def gather_kernel(
     the channels exchanged.
 
     FLAT: taps and channels are one index, for inputs with very few channels.
-    NORM_INPUT: normalise and activate (SLOPE) x on load, see `_load`.
-    OUT_SLOPE, DROPS: apply an activation to y, then dropout as `random_bits` defines it; columns are (place, channel) with
-        DC channels.
-    UNDO: y is the gradient of an activation and a dropout with the output `producer` [N, B, OH, OW, CO]; undo these instead.
-    HAS_STATS: store the count, mean and squared deviations of this program's rows in stats [3, N, PARTIALS, CO].
-    HAS_SUMS: y is the gradient of the output of a batch norm (`table`, SLOPE) of `producer` [N, B, OH, OW, CO]; store the sums
-        that its backward pass needs in stats [2, N, PARTIALS, CO].
+    NORM_INPUT: normalise and activate (SLOPE) x on load, see `load_normed`.
     PLANES: y is [N, B, CO, OH, OW] instead.
+    All other options are those of the functions in `epilogue`.
     """
     n = tl.program_id(2).to(tl.int64)
     partial = tl.program_id(0)
@@ -112,90 +107,41 @@ def gather_kernel(
         inside = known[:, None] & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
         place = (b[:, None] * H + iy) * W + ix
         mask = inside & valid[None, :]
-        left = _load(x, place * CI + c[None, :], mask, table, n, tl.num_programs(2), c, LC, NORM_INPUT, SLOPE)
+        left = load_normed(x, place * CI + c[None, :], mask, table, n, tl.num_programs(2), c, LC, NORM_INPUT, SLOPE)
         number = ky * K + kx
         if FLIP:
             number = K * K - 1 - number
         row = number * WT + c * WC
         right = tl.load(w + row[:, None] + co[None, :] * WO, mask=valid[:, None] & (co < CO)[None, :], other=0.0)
         acc = tl.dot(left, right, acc, input_precision=PRECISION)
-    if HAS_BIAS:
-        acc += tl.load(bias + n * BS + co, mask=co < CO, other=0.0).to(tl.float32)[None, :]
     if TRANSPOSED:
         oy = 2 * qy + py
         ox = 2 * qx + px
     else:
         oy = qy
         ox = qx
-    y += n * B * OH * OW * CO
+    base = n * B * OH * OW * CO
     place = (b * OH + oy) * OW + ox
-    in_image = known & (oy < OH) & (ox < OW)
-    mask = in_image[:, None] & (co < CO)[None, :]
+    known = known & (oy < OH) & (ox < OW)
+    mask = known[:, None] & (co < CO)[None, :]
+    value = acc
     if HAS_SUMS or UNDO:
-        value = tl.load(producer + n * B * OH * OW * CO + place[:, None] * CO + co[None, :], mask=mask, other=0.0)
-    if OUT_SLOPE != 1.0:
-        sign = value if UNDO else acc
-        acc = tl.where(sign > 0, acc, acc * OUT_SLOPE)
-    if DROPS:
-        size = OH * OW
-        counter = (b[:, None] * DC + (co % DC)[None, :]) * (CO // DC * size)
-        counter += (co // DC * size)[None, :] + (oy * OW + ox)[:, None]
-        acc *= dropout_factor(tl.load(keys + n), CALL, counter, P, SCALE)
+        value = tl.load(producer + base + place[:, None] * CO + co[None, :], mask=mask, other=0.0)
+    acc = activate(
+        acc, value, bias, keys, n, b, oy, ox, co, OH, OW, CO, BS, DC, CALL, P, SCALE, HAS_BIAS, OUT_SLOPE, DROPS, UNDO
+    )  # fmt: skip
+    result = acc.to(y.dtype.element_ty)
     if PLANES:
         size = OH * OW
         here = (b * CO * size + oy * OW + ox)[:, None] + co[None, :] * size
-        tl.store(y + here, acc.to(y.dtype.element_ty), mask=mask)
+        tl.store(y + base + here, result, mask=mask)
     else:
-        tl.store(y + place[:, None] * CO + co[None, :], acc.to(y.dtype.element_ty), mask=mask)
+        tl.store(y + base + place[:, None] * CO + co[None, :], result, mask=mask)
     if HAS_STATS:
-        count = tl.sum(in_image.to(tl.float32), 0)
-        mean = tl.sum(tl.where(mask, acc, 0.0), 0) / tl.maximum(count, 1.0)
-        deviation = tl.where(mask, acc - mean[None, :], 0.0)
-        here = stats + (n * PARTIALS + partial) * CO + co
-        block = tl.num_programs(2).to(tl.int64) * PARTIALS * CO
-        tl.store(here, tl.zeros((BN,), tl.float32) + count, mask=co < CO)
-        tl.store(here + block, mean, mask=co < CO)
-        tl.store(here + 2 * block, tl.sum(deviation * deviation, 0), mask=co < CO)
-    if HAS_SUMS:
-        block = tl.num_programs(2).to(tl.int64) * LC
-        channel = table + n * LC + co % LC
-        value = value.to(tl.float32)
-        grad = acc.to(y.dtype.element_ty).to(tl.float32)  # as the backward pass will read it
-        above = value * tl.load(channel + 2 * block)[None, :] + tl.load(channel + 3 * block)[None, :] > 0
-        grad = tl.where(mask, tl.where(above, grad, grad * SLOPE), 0.0)
-        here = stats + (n * PARTIALS + partial) * CO + co
-        tl.store(here, tl.sum(grad, 0), mask=co < CO)
-        grad *= (value - tl.load(channel)[None, :]) * tl.load(channel + block)[None, :]
-        tl.store(here + tl.num_programs(2).to(tl.int64) * PARTIALS * CO, tl.sum(grad, 0), mask=co < CO)
-
-
-@triton.jit
-def add_shifted(
-    p, bias, y, B, H, W, OH, OW, SIZE, BS, CO: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, HAS_BIAS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):  # fmt: skip
-    """Add products that are computed already: y[oy, ox, co] = Σ_tap p[tap, co, oy - PAD + ky, ox - PAD + kx].
-
-    p [N, B, K*K*CO, H, W], y [N, B, OH, OW, CO]; SIZE is the number of places of a member.
-    """
-    n = tl.program_id(1).to(tl.int64)
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    known = at < SIZE
-    ox = at % OW
-    oy = (at // OW) % OH
-    b = at // (OW * OH)
-    p += n * B * (K * K * CO) * H * W
-    for co in tl.static_range(CO):
-        acc = tl.zeros((BLOCK,), tl.float32)
-        if HAS_BIAS:
-            acc += tl.load(bias + n * BS + co).to(tl.float32)
-        for tap in tl.static_range(K * K):
-            iy = oy - PAD + tap // K
-            ix = ox - PAD + tap % K
-            inside = known & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
-            place = ((b * (K * K * CO) + tap * CO + co) * H + iy) * W + ix
-            acc += tl.load(p + place, mask=inside, other=0.0).to(tl.float32)
-        tl.store(y + (n * SIZE + at) * CO + co, acc.to(y.dtype.element_ty), mask=known)
+        store_moments(acc, stats, n, partial, co, known, CO, PARTIALS, BM, BN, False)
+    if HAS_SUMS:  # of the gradient as the backward pass will read it
+        result = result.to(tl.float32)
+        store_norm_sums(result, value, stats, table, n, partial, co, known, CO, PARTIALS, LC, SLOPE, False)
 
 
 @triton.jit
@@ -205,7 +151,7 @@ def weight_gradient_kernel(
     LC: tl.constexpr,
     TILES: tl.constexpr, K: tl.constexpr, STRIDE: tl.constexpr, PAD: tl.constexpr, SPLIT: tl.constexpr,
     BM: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr, TWO: tl.constexpr, SUMS: tl.constexpr,
-    NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr, PLACES: tl.constexpr, PRECISION: tl.constexpr,
+    NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr, PLACES: tl.constexpr, SWAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Compute partial weight gradients: x [N, B, H, W, CI], g [N, B, OH, OW, CO] -> out [N, SPLIT, K*K, CI, CO].
 
@@ -214,6 +160,7 @@ def weight_gradient_kernel(
         programs that together see each row once do so.
     NORM_INPUT: normalise x on load, as `gather_kernel` does.
     PLACES: CI is (place, channel) in x and (channel, place) in out.
+    SWAP: out is [N, SPLIT, K*K, CO, CI] instead.
     """
     across = tl.cdiv(CO, BO)
     ci = (tl.program_id(0) // across) * BI + tl.arange(0, BI)
@@ -240,7 +187,7 @@ def weight_gradient_kernel(
         inside = known & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
         place = ((b * H + iy) * W + ix)[:, None] * CI + ci[None, :]
         mask = inside[:, None] & (ci < CI)[None, :]
-        left = _load(x, place, mask, table, n, tl.num_programs(2) // SPLIT, ci, LC, NORM_INPUT, SLOPE)
+        left = load_normed(x, place, mask, table, n, tl.num_programs(2) // SPLIT, ci, LC, NORM_INPUT, SLOPE)
         acc = tl.dot(tl.trans(left), right, acc, input_precision=PRECISION)
         if TWO:
             iy = oy * STRIDE - PAD + (tap + 1) // K
@@ -248,7 +195,7 @@ def weight_gradient_kernel(
             inside = known & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
             place = ((b * H + iy) * W + ix)[:, None] * CI + ci[None, :]
             mask = inside[:, None] & (ci < CI)[None, :]
-            left = _load(x, place, mask, table, n, tl.num_programs(2) // SPLIT, ci, LC, NORM_INPUT, SLOPE)
+            left = load_normed(x, place, mask, table, n, tl.num_programs(2) // SPLIT, ci, LC, NORM_INPUT, SLOPE)
             other = tl.dot(tl.trans(left), right, other, input_precision=PRECISION)
         if SUMS != 0:  # noqa: SIM102 (this condition is known at compile time, the next one at run time)
             if once:
@@ -258,46 +205,11 @@ def weight_gradient_kernel(
     if SUMS == 2:
         tl.store(sums + (n * SPLIT + partial) * CI + ci, total, mask=(ci < CI) & once)
     out += ((n * SPLIT + partial) * K * K + tap) * CI * CO
-    here = channel_major(ci, CI, PLACES)[:, None] * CO + co[None, :]
+    if SWAP:
+        here = ci[:, None] + co[None, :] * CI
+    else:
+        here = channel_major(ci, CI, PLACES)[:, None] * CO + co[None, :]
     mask = (ci < CI)[:, None] & (co < CO)[None, :]
     tl.store(out + here, acc, mask=mask)
     if TWO:
         tl.store(out + CI * CO + here, other, mask=mask & (tap + 1 < K * K))
-
-
-@triton.jit
-def weight_gradient_few(
-    x, g, out, table,
-    B, H: tl.constexpr, W: tl.constexpr, CI: tl.constexpr, OH: tl.constexpr, OW: tl.constexpr, CO: tl.constexpr,
-    LC: tl.constexpr,
-    TILES: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, SPLIT: tl.constexpr,
-    BM: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr,
-    PRECISION: tl.constexpr,
-):  # fmt: skip
-    """Compute partial weight gradients at stride 1 for very few output channels: all taps at once, so that x is read once."""
-    ci = tl.program_id(0) * BI + tl.arange(0, BI)
-    j = tl.arange(0, BJ)
-    tap = j // CO
-    co = j % CO
-    z = tl.program_id(1).to(tl.int64)
-    n = z // SPLIT
-    partial = (z % SPLIT).to(tl.int32)
-    x += n * B * H * W * CI
-    g += n * B * OH * OW * CO
-    acc = tl.zeros((BI, BJ), tl.float32)
-    for tile in range(TILES):
-        m = (partial * TILES + tile) * BM + tl.arange(0, BM)
-        ix = m % W
-        iy = (m // W) % H
-        b = m // (W * H)
-        known = b < B
-        place = m[:, None] * CI + ci[None, :]
-        mask = known[:, None] & (ci < CI)[None, :]
-        left = _load(x, place, mask, table, n, tl.num_programs(1) // SPLIT, ci, LC, NORM_INPUT, SLOPE)
-        oy = iy[:, None] + PAD - (tap // K)[None, :]
-        ox = ix[:, None] + PAD - (tap % K)[None, :]
-        inside = known[:, None] & (oy >= 0) & (oy < OH) & (ox >= 0) & (ox < OW) & (tap < K * K)[None, :]
-        right = tl.load(g + ((b[:, None] * OH + oy) * OW + ox) * CO + co[None, :], mask=inside, other=0.0)
-        acc = tl.dot(tl.trans(left), right, acc, input_precision=PRECISION)
-    place = (((n * SPLIT + partial) * K * K + tap[None, :]) * CI + ci[:, None]) * CO + co[None, :]
-    tl.store(out + place, acc, mask=(ci < CI)[:, None] & (tap < K * K)[None, :])

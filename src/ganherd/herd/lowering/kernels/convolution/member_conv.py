@@ -7,15 +7,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ganherd.herd.lowering.kernels import gradient_stream
 from ganherd.herd.lowering.kernels.convolution.conv import (
-    ConvSpec,
     UpstreamConv,
     gather,
     gather_few,
-    has_few_outputs,
     input_gradient,
     parameter_gradients,
 )
+from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec
+from ganherd.herd.lowering.kernels.convolution.image_gradients import has_few_outputs
 from ganherd.herd.lowering.kernels.convolution.taps import to_taps
 from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
 from ganherd.herd.lowering.ops import Epilogue
@@ -51,6 +52,7 @@ class MemberConv(torch.autograd.Function):
         epilogue: Epilogue | None = None, source: Source = None,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
         ctx.set_materialize_grads(False)  # the gradient of the statistics is not used
+        ctx.gradient_stream = gradient_stream.current(weight, bias)
         if bias is not None and bias.stride(1) != 1:
             bias = bias.contiguous()
         layout = spec.layout
@@ -89,7 +91,13 @@ class MemberConv(torch.autograd.Function):
                 upstream = UpstreamConv(source[0], x, source[1]) if isinstance(source, tuple) else source
                 dx = input_gradient(grad, w, spec, (x.shape[2], x.shape[3]), upstream)
             if needs[1]:
-                dw, db = parameter_gradients(x, grad, spec, weight.shape, needs_bias, _pending_norm(source))
+                norm, shape = _pending_norm(source), weight.shape
+
+                def gradients() -> tuple[Tensor, Tensor | None]:
+                    return parameter_gradients(x, grad, spec, shape, needs_bias, norm)
+
+                stream, read = ctx.gradient_stream, (x, grad, *(() if norm is None else (norm.table,)))
+                dw, db = gradients() if stream is None else stream.run(gradients, *read)
             elif needs_bias:
                 db = column_sums(grad.flatten(1, 3))
         if ctx.bias_gradient == "zero" and needs[2]:

@@ -92,11 +92,11 @@ def _to_taps_kernel(
 
 @triton.jit
 def _from_taps_kernel(
-    partials, sums, out, bias, CI, CO, XI, XO, SI, SO, HAS_SUMS: tl.constexpr,
+    partials, sums, out, bias, CI, CO, SI, SO, HAS_SUMS: tl.constexpr,
     SPLIT: tl.constexpr, K: tl.constexpr, FOLD: tl.constexpr, POOL: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr,
     PO: tl.constexpr, BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """Add partial gradients [N, SPLIT, taps, …], whose channels have strides XI and XO, and convert them to the layout of w.
+    """Add partial gradients [N, SPLIT, taps, CI, CO] and convert them to the layout of w, whose channels have strides SI and SO.
 
     HAS_SUMS: add sums [N, SPLIT, CO] too, which gives the gradient of the bias [N, CO].
     """
@@ -108,7 +108,7 @@ def _from_taps_kernel(
     s = j % (K * K)
     known = (ci < CI)[:, None] & (co < CO)[None, :]
     total = tl.zeros((BJ, BO), tl.float32)
-    place = ci[:, None] * XI + co[None, :] * XO
+    place = ci[:, None] * CO + co[None, :]
     for partial in range(SPLIT):  # not unrolled: with a hundred parts that takes seconds to compile
         base = partials + (n * SPLIT + partial) * (KT * KT) * CI * CO + place
         if FOLD or POOL:
@@ -137,11 +137,10 @@ def _strides(layout: WeightLayout, ci: int, co: int) -> tuple[int, int]:
     return (co * square, square) if layout.in_first else (square, ci * square)
 
 
-def _grid(ci: int, co: int, per_channel: int) -> tuple[tuple[int, int], int, int]:
-    """Return the grid and the block sizes BJ and BO of a conversion."""
-    bo = min(64, max(16, triton.next_power_of_2(co)))
-    bj = 64
-    return (triton.cdiv(ci * per_channel, bj), triton.cdiv(co, bo)), bj, bo
+def _grid(ci: int, co: int, per_channel: int, bj: int) -> tuple[tuple[int, int], int]:
+    """Return the grid of a conversion in blocks of `bj` rows (input channel, position), and their width BO."""
+    bo: int = min(64, max(16, triton.next_power_of_2(co)))
+    return (triton.cdiv(ci * per_channel, bj), triton.cdiv(co, bo)), bo
 
 
 def to_taps(weight: Tensor, layout: WeightLayout, dtype: torch.dtype, together: bool = False) -> Tensor:
@@ -164,23 +163,22 @@ def _convert(weight: Tensor, layout: WeightLayout, dtype: torch.dtype, together:
     square = layout.taps**2
     out = torch.empty((n, ci, square, co) if together else (n, square, ci, co), dtype=dtype, device=weight.device)
     out = out.transpose(1, 2) if together else out
-    grid, bj, bo = _grid(ci, co, square)
+    grid, bo = _grid(ci, co, square, 16)
     _to_taps_kernel[(*grid, n)](
         weight, out, ci, co, weight.stride(0), *_strides(layout, ci, co), out.stride(1), out.stride(2),
         K=layout.k, FOLD=layout.fold, POOL=layout.pool, FLIP=layout.flip, PI=layout.places_in, PO=layout.places_out,
-        BJ=bj, BO=bo,
+        BJ=16, BO=bo,
     )  # fmt: skip
     return out
 
 
 def from_taps(
-    partials: Tensor, layout: WeightLayout, swapped: bool, shape: torch.Size, sums: Tensor | None = None
+    partials: Tensor, layout: WeightLayout, shape: torch.Size, sums: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
     """Add partial gradients of taps, and convert the sum to the gradient of the module's weight.
 
     Args:
         partials: float32 [N, split, taps², CI, CO].
-        swapped: Whether `partials` has the output channels before the input channels.
         shape: Of the weight.
         sums: [N, split, CO] partial gradients of the bias, added in the same launch.
 
@@ -190,15 +188,13 @@ def from_taps(
     if partials.shape[1] > _FEW_PARTIALS:
         partials = partials.sum(1, keepdim=True)
         sums = None if sums is None else sums.sum(1, keepdim=True)
-    n, split = partials.shape[:2]
-    ci, co = (partials.shape[4], partials.shape[3]) if swapped else (partials.shape[3], partials.shape[4])
+    n, split, _, ci, co = partials.shape
     out = torch.empty(shape, dtype=torch.float32, device=partials.device)
     bias = None if sums is None else torch.empty(n, co, dtype=torch.float32, device=partials.device)
-    grid, bj, bo = _grid(ci, co, layout.k**2)
+    grid, bo = _grid(ci, co, layout.k**2, 32)
     _from_taps_kernel[(*grid, n)](
         partials, partials if sums is None else sums, out, out if bias is None else bias, ci, co,
-        *((1, ci) if swapped else (co, 1)), *_strides(layout, ci, co), HAS_SUMS=sums is not None,
-        SPLIT=split, K=layout.k, FOLD=layout.fold, POOL=layout.pool, FLIP=layout.flip, PI=layout.places_in,
-        PO=layout.places_out, BJ=bj, BO=bo,
+        *_strides(layout, ci, co), HAS_SUMS=sums is not None, SPLIT=split, K=layout.k, FOLD=layout.fold, POOL=layout.pool,
+        FLIP=layout.flip, PI=layout.places_in, PO=layout.places_out, BJ=32, BO=bo,
     )  # fmt: skip
     return out, bias

@@ -1,0 +1,45 @@
+"""What the launches of convolutions share: their settings, and small choices that depend on sizes."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor
+
+from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
+
+
+class ConvSpec(NamedTuple):
+    """The settings of a convolution, or of a transposed convolution of stride 2."""
+
+    size: tuple[int, int]  # height and width of the output
+    layout: WeightLayout
+    stride: int
+    pad: int
+    transposed: bool
+    tf32: bool
+
+
+def dot_precision(x: Tensor, tf32: bool) -> str:
+    """Return the input precision of `tl.dot`."""
+    return "tf32" if x.dtype == torch.float32 and tf32 else "ieee"
+
+
+def power_of_two(value: int, low: int, high: int) -> int:
+    """Return the next power of two, limited to the range from `low` to `high`.
+
+    >>> power_of_two(27, 16, 128)
+    32
+    """
+    result: int = triton.next_power_of_2(value)
+    return max(low, min(high, result))
+
+
+def split_of(blocks: int, tiles: int, enough: int) -> int:
+    """Return into how many parts the rows are divided, if there are too few blocks to fill a GPU."""
+    split = 1
+    while blocks * split < enough and tiles // (2 * split) >= 8:
+        split *= 2
+    return split
