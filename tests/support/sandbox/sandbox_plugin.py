@@ -19,6 +19,7 @@ import sandbox_hook
 
 SANDBOX = "GANHERD_SANDBOX"  # set for the workers of a session: the folder is there already
 TEST_DATA = "GANHERD_TEST_DATA"  # a folder with real data sets, for the tests that are marked with `data`
+CPU_TIMES = "GANHERD_CPU_TIMES"  # the file in which the plug-in `cpu_times` writes
 ELSEWHERE = ("MPLCONFIGDIR", "TORCH_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TRITON_HOME")
 
 
@@ -47,7 +48,7 @@ _made = None if SANDBOX in os.environ else _make()
 def pytest_configure(config: pytest.Config) -> None:
     """Begin to watch; each worker has a log of its own."""
     folder = Path(os.environ[SANDBOX])
-    allowed = [config.rootpath, folder, os.environ["GANHERD_DATA"], config.option.basetemp]
+    allowed = [config.rootpath, folder, os.environ["GANHERD_DATA"], config.option.basetemp, os.environ.get(CPU_TIMES)]
     os.environ[sandbox_hook.ALLOWED] = os.pathsep.join(str(Path(place).absolute()) for place in allowed if place)
     os.environ[sandbox_hook.LOG] = str(folder / f"outside-{os.environ.get('PYTEST_XDIST_WORKER', 'main')}")
     sys.path.insert(0, sandbox_hook.FOLDER)  # for tests that hand on sys.path as PYTHONPATH
