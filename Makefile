@@ -1,8 +1,8 @@
 # make run    trains the embedded default and says where picture, scores and report are
-# make test   ruff, mypy and the whole suite, as CI does
+# make test   ruff, mypy and the suite: every property of the product
 # make test-quick  unit tests of every package: no launchers, no fault injection, no long trainings; under a minute
 # make test-long  what CI leaves out, killed ranks under Open MPI included: more than half an hour; writes benchmarks/results/faults.json
-# make test-all  tests that need more than the suite does: the build of the documentation, the page in a browser, notebooks
+# make test-all  what CI runs next: all further cases, the build of the documentation, the page in a browser, notebooks
 # make docs   builds the documentation into site/
 # make setup  an environment with all extras, an MPI from wheels included
 #
@@ -21,6 +21,7 @@ QUICK += $(addprefix --ignore=tests/,training/health/test_alarms.py training/hea
 	strategies/gap/test_gap_runs.py recipe/test_absolute_paths.py recipe/test_cellular_recipes.py recipe/test_perclass.py \
 	nets/test_shared.py runs/test_older_runs.py)
 # Write bytecode even if the environment disables it; otherwise every process of the suite compiles all modules.
+ELSEWHERE := long or docs or browser or notebook
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -40,9 +41,10 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) -n auto --dist loadfile -m "not long and not docs and not browser and not notebook" $(ARGS)
+	$(PYTEST) -n auto --dist loadfile --further without -m "not ($(ELSEWHERE))" $(ARGS)
 
 test-all: $(VENV)/.installed-all
+	$(PYTEST) -n auto --dist loadfile --further only -m "not ($(ELSEWHERE))" tests $(ARGS)
 	$(PYTEST) -m "docs or browser or notebook" tests $(ARGS)
 
 docs: $(VENV)/.installed-all
@@ -50,7 +52,7 @@ docs: $(VENV)/.installed-all
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test-quick: $(VENV)/.installed-test
-	$(PYTEST) -n auto --dist loadfile -m "not long and not mpi and not docs and not browser and not notebook" $(QUICK) $(ARGS)
+	$(PYTEST) -n auto --dist loadfile --further without -m "not (mpi or $(ELSEWHERE))" $(QUICK) $(ARGS)
 
 test-long: $(VENV)/.installed-test
 	$(PYTEST) -m long $(ARGS)

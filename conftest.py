@@ -14,7 +14,7 @@ if not Path("/dev/nvidiactl").exists():
     os.environ.setdefault("TRITON_INTERPRET", "1")  # Triton reads it when it is imported
 
 # The sandbox comes first: it sets up the home, cache and data folder of the tests.
-pytest_plugins = ["sandbox_plugin", "run_fixtures"]
+pytest_plugins = ["sandbox_plugin", "run_fixtures", "further_tests"]
 
 
 gc.disable()  # until all tests are collected: what the imports make stays

@@ -145,6 +145,7 @@ def test_a_wrong_setting_of_a_metric_is_reported_before_a_run_is_opened(
     assert cli("score", "nowhere", "--metrics", metrics, "--trust-code").sentence == f"metric {metrics}: {sentence}"
 
 
+@pytest.mark.further
 def test_recipes_name_the_same_objects_without_an_installation(
     cli: Cli, brief: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

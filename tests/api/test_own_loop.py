@@ -13,6 +13,7 @@ import pytest
 import recipes
 import tiny_runs
 import torch
+from further_tests import EACH_VALUE
 from torch import Tensor, nn
 
 import ganherd
@@ -89,6 +90,7 @@ def assert_same(herd: ganherd.Herd, state: dict[str, Tensor]) -> None:
         torch.testing.assert_close(value, state[name], rtol=0, atol=1e-9, msg=name)
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("engine", ["fused", "loop"])
 @pytest.mark.parametrize("kind", list(SECTIONS))
 def test_a_plain_loop_trains_what_ganherd_train_trains(tmp_path: Path, kind: str, engine: str) -> None:

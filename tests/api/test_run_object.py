@@ -100,6 +100,7 @@ def test_a_run_with_objects_is_resumed_exactly_in_the_same_process() -> None:
     assert half.mixture.step == 14  # not the one that was loaded before
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("brief")
 def test_another_run_object_needs_the_same_objects_again() -> None:
     import gc

@@ -14,6 +14,8 @@ from ganherd.runs.profile import ROUTINES
 from ganherd_benchmarks import cellular_cost, cellular_recipe, products
 from ganherd_benchmarks.cellular_cost import REFERENCE, CellularCostRequest
 
+pytestmark = pytest.mark.further
+
 
 @pytest.fixture(autouse=True)
 def little_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

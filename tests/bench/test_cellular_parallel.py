@@ -11,6 +11,8 @@ from tiny_runs import command
 from ganherd.runs.profile import ROUTINES
 from ganherd_benchmarks import cellular_parallel, cellular_recipe, cellular_tables
 
+pytestmark = pytest.mark.further
+
 TINY = ("--grids", "2", "--batches", 2, "--iterations", 1, "--repeats", 2, "--quiet", "--json")
 
 

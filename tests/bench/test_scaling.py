@@ -12,6 +12,8 @@ from tiny_runs import command
 from ganherd_benchmarks import alpha_beta as ab
 from ganherd_benchmarks import scaling
 
+pytestmark = pytest.mark.further
+
 
 @pytest.mark.usefixtures("warm_processes")
 def test_real_ranks_are_measured_and_drawn(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

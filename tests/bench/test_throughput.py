@@ -17,6 +17,8 @@ from ganherd.bench.throughput_text import draw, table
 from ganherd.util.errors import UserError
 from ganherd_benchmarks.processes import processes
 
+pytestmark = pytest.mark.further
+
 
 def found(*rows: dict) -> ThroughputResult:
     rates = {"matmul_flops_per_second": 8e14, "copy_bytes_per_second": 4e12}

@@ -15,6 +15,8 @@ import verdict_training
 import verdicts
 from verdict_herds import RIGHT
 
+pytestmark = pytest.mark.further
+
 
 @pytest.fixture
 def task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> verdicts.Task:

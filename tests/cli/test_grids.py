@@ -88,6 +88,7 @@ def test_a_run_without_neighbourhoods_has_no_score_of_them(cli: Cli, run: Path) 
 # -- ensembles ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.further("options2", "options1")
 @pytest.mark.parametrize(
     "options",
     [
@@ -169,6 +170,7 @@ def test_what_cannot_be_searched(cli: Cli, grid_run: Path, options: tuple[Any, .
     assert says in cli("ensemble", grid_run, "-n", 8, *options, "-q").sentence
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("search", ["greedy", "evolutionary", "neighbourhoods"])
 def test_a_score_that_is_no_number_chooses_nobody(
     cli: Cli, grid_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, search: str

@@ -44,6 +44,7 @@ def names(made: list[Host]) -> list[str]:
     return [f"{'-'.join(host.name for host in made)}-rank{rank}" for rank in range(len(made))]
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("count", [2, pytest.param(3, marks=LONG)])
 def test_torchrun_restarts_and_continues_without_a_host_that_is_cut_off(count: int, folder: Path) -> None:
     with hosts(count, folder) as made:
@@ -63,6 +64,7 @@ def test_torchrun_restarts_and_continues_without_a_host_that_is_cut_off(count: i
         assert all((folder / f"{name}.done").exists() for name in names(made[:-1])), said
 
 
+@pytest.mark.further
 def test_a_herd_trained_over_two_hosts_is_that_of_one_process(folder: Path) -> None:
     """By the command, as a user would: the same files, seen by both, and nothing else in common."""
     np.savez(folder / "data.npz", x=np.random.default_rng(0).integers(0, 256, (60, 1, 6, 6), np.uint8))

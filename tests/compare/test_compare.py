@@ -53,6 +53,7 @@ def test_equal_steps_and_equal_images(cli, two) -> None:
     assert (folder / "compare.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.further
 def test_run_at_equal_images_equals_the_longer_run_there(cli, two) -> None:
     comparison = compared(cli, *two, "--budget", "4steps", "--seeds", 1, "-o", "out")
     assert comparison["bases"]["images"]["entries"]["b"]["steps"] == 2
@@ -63,6 +64,7 @@ def test_run_at_equal_images_equals_the_longer_run_there(cli, two) -> None:
     assert apart["verdict"] == "undecided" and "interval" not in apart  # one seed says nothing of luck
 
 
+@pytest.mark.further
 def test_images_of_both_phases_count(cli, two, data) -> None:
     """Equal budgets are of both phases together, and so are images and seconds."""
     one = tiny_recipe(data, data={"partition": "all"}, herd={"members": 1}, run={"watch": {"every": 0}})

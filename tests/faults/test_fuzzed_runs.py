@@ -19,6 +19,7 @@ from typing import Any
 import matplotlib
 import pytest
 import yaml
+from further_tests import EACH_VALUE
 from recipes import tiny_recipe
 from run_fixtures import Answer
 
@@ -171,6 +172,7 @@ def fuzz(cli: Callable[..., Answer], honest: Path, start: int, stop: int) -> Non
     assert not wrong, "\n".join([f"{len(wrong)} of {stop - start}:", *wrong[:40]])
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("part", range(2))
 @pytest.mark.parametrize("strategy", ["independent", "cellular"])
 def test_a_spoilt_run_is_one_sentence(

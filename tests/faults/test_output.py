@@ -105,6 +105,7 @@ def test_a_result_on_a_full_disk_is_one_sentence_and_the_run_is_saved(tmp_path: 
     assert_finished(tmp_path / "run")
 
 
+@pytest.mark.further
 def test_training_continues_when_the_terminal_of_its_display_is_closed(tmp_path: Path) -> None:
     recipe, run = recipes.write_recipe(tmp_path, budget="400steps", net="tiny", checkpoint_every=20), tmp_path / "run"
     master, slave = pty.openpty()
@@ -133,6 +134,7 @@ def test_closing_the_terminal_of_a_training_saves_it_and_exits_75(tmp_path: Path
     assert RunFolder(run).info.state == "interrupted"
 
 
+@pytest.mark.further
 def test_closed_streams_do_not_lend_their_numbers_to_files(tmp_path: Path, recipe: Path) -> None:
     """`>&- 2>&-`: a file of the run would be number 2, and a library's message would be written into it."""
     spoiler = "import os; from ganherd.training import loop; tick = loop.Trainer.tick\n"

@@ -50,6 +50,7 @@ def test_a_new_run_records_the_newest_version_and_draws_from_it(tmp_path: Path) 
     assert weights(tmp_path / "new") != weights(tmp_path / "old")
 
 
+@pytest.mark.further("wcgan")
 @pytest.mark.parametrize("net", ["small", "wcgan"])  # dropout, noise, penalties, orders, fresh batch norms
 def test_a_run_without_a_version_is_resumed_exactly_with_the_old_streams(tmp_path: Path, net: str) -> None:
     old_run(tmp_path / "whole", recipes.noise_recipe(tmp_path, "16steps", net))

@@ -52,6 +52,7 @@ def _check_bounds(decoder: Linear, found: ais.Bounds) -> tuple[float, float]:
     return float(low.mean()), float(high.mean())
 
 
+@pytest.mark.further
 def test_the_papers_decoder_at_a_thousand_temperatures() -> None:
     """k = 10, σ² = .025, d = 784: over seeds the mean of 16 points is off by -2 to -3.2 nats with a standard error of
     about 0.6 (T = 5,000: -0.2), so -5 leaves three standard errors, and a wrong weight or step is off by far more."""

@@ -141,6 +141,7 @@ def test_one_image_has_no_interval_of_its_distance(digits: Any, replay: Replay) 
     assert "interval" not in found["fid"] and "nan" not in as_text(*full(found))
 
 
+@pytest.mark.further(but=["narrow, 2 features"])
 @pytest.mark.parametrize("setting", ["shifted, 8 features", "narrow, 2 features"])
 def test_intervals_hold_the_mean_of_redrawn_samples(setting: str) -> None:
     """Of 60 trials with a chance of 93 % at least 48 hold, but in one of 1,000 cases; the seeds are fixed."""
@@ -152,6 +153,7 @@ def test_intervals_hold_the_mean_of_redrawn_samples(setting: str) -> None:
         assert one["half_width"] < 1.5 * one["needed"] + 0.01, name
 
 
+@pytest.mark.further
 def test_the_interval_of_kid_holds_its_mean_and_is_sharp() -> None:
     found = interval_coverage.simulate("shifted, 8 features", repeats=60, points=250, metrics=("fid", "kid"))
     for name, one in found.items():

@@ -259,6 +259,7 @@ def test_vmap_and_lowering_agree_with_each_member_alone(name: str, role: int, bo
                     assert torch.allclose(buffers[key][i], value, rtol=0, atol=1e-10), key
 
 
+@pytest.mark.further("residual-sections2-plan2")
 @pytest.mark.parametrize(
     ("net", "sections", "plan"),
     [

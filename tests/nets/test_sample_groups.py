@@ -116,6 +116,7 @@ def test_the_discriminator_of_a_class_keeps_the_deviation(spectral: bool) -> Non
     assert torch.allclose((own.eval()(x) - bias) * factor, theirs, rtol=1e-9)
 
 
+@pytest.mark.further(but=["{'packing': 2}"])
 @pytest.mark.parametrize("group", [{"packing": 2}, {"minibatch_std": 4}], ids=str)
 def test_k_steps_and_k_resumed_steps_equal_2k_steps(
     tmp_path: Path, group: dict[str, int], monkeypatch: pytest.MonkeyPatch

@@ -70,6 +70,7 @@ def _sampled(run: Path) -> np.ndarray:
     return ganherd.load(run, trust_code=True).sample(50).x
 
 
+@pytest.mark.further(but=["float64"])
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("precision", ["float32", "float64"])
 def test_engines_agree_and_a_resumed_run_is_the_same(nets: dict[str, Any], precision: str, tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def happened(run: Path, event: str) -> list[dict[str, Any]]:
     scope="module",
     params=[
         ("forked", 2),
-        pytest.param(("mpi", 3), marks=pytest.mark.mpi),
+        pytest.param(("mpi", 3), marks=[pytest.mark.mpi, pytest.mark.further]),
         pytest.param(("torch", 2), marks=pytest.mark.long),
     ],
     ids=lambda param: f"{param[0]}-{param[1]}",
@@ -133,6 +133,7 @@ def test_one_process_has_no_stale_neighbours(plain_images: Path, tmp_path: Path)
     run_files.assert_same_run(tmp_path / "async", tmp_path / "sync")
 
 
+@pytest.mark.further
 def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(plain_images: Path, tmp_path: Path) -> None:
     """On more ranks, on one, and further than was planned: from the middle of an iteration."""
     settings = apart(plain_images, "15steps", rejoin=4)
@@ -151,6 +152,7 @@ def test_a_stop_waits_for_all_ranks_and_the_run_resumes_on_other_ranks(plain_ima
         assert happened(run.path, "replacement")[-1]["step"] == end // SPAN * SPAN
 
 
+@pytest.mark.further(but=["torchrun"])
 @pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
 def test_a_run_survives_a_killed_rank(launcher: str, plain_images: Path, tmp_path: Path) -> None:
     """All go back to a step at which they were together; no line is there twice, and none is missing."""

@@ -55,7 +55,7 @@ def swaps(run: Path) -> list[dict[str, Any]]:
 
 @pytest.fixture(
     scope="module",
-    params=[("forked", 2), pytest.param(("mpi", 3), marks=pytest.mark.mpi)],
+    params=[("forked", 2), pytest.param(("mpi", 3), marks=[pytest.mark.mpi, pytest.mark.further])],
     ids=lambda param: f"{param[0]}-{param[1]}",
 )
 def runs(

@@ -212,6 +212,7 @@ def run_of(folder: Path, **settings: Any) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.further(but=["fused"])
 @pytest.mark.parametrize("engine", ["fused", "loop"])
 def test_a_resume_within_a_swap_interval_is_exact(tmp_path: Path, engine: str) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"

@@ -138,6 +138,17 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.further(
+    "3x3",
+    "3x3, no selection",
+    "population of 2",
+    "population of 2, no selection",
+    "population of 2, fresh opponents",
+    "population of 2, partners",
+    "(2,3), losses at creation",
+    "(1+3), fresh opponents",
+    "population of 2, ageing",
+)
 @pytest.mark.parametrize("case", CASES)
 def test_fused_cells_equal_cells_trained_one_by_one(tmp_path: Path, case: str) -> None:
     recipe = settings(tmp_path, **CASES[case])
@@ -245,6 +256,7 @@ def running(folder: Path, **cellular: Any) -> dict[str, Any]:
 KEPT = {"mixing": {"samples": 20, "generations": 3, "keep": "best"}}
 
 
+@pytest.mark.further(but=["2x2-more0", "losses by batch-more1", "fresh opponents-more5"])
 @pytest.mark.parametrize(
     ("case", "more"),
     [

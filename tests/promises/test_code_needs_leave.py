@@ -130,6 +130,7 @@ def test_a_digest_in_a_run_folder_is_no_trust(cli: Cli, hostile_grid: Path, scri
     assert "is TorchScript that ganherd does not know" in told and "give --trust-code" in told
 
 
+@pytest.mark.further("network")
 @pytest.mark.parametrize("key", ["score", "network"])
 def test_mixtures_of_a_run_import_nothing(cli: Cli, hostile_grid: Path, victim: Path, key: str) -> None:
     change(hostile_grid, f"strategy.cellular.mixing.{key}", "evil:Net")

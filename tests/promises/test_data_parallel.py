@@ -10,6 +10,7 @@ import pytest
 import run_files
 import tiny_runs
 import torch
+from further_tests import EACH_VALUE
 from torch import Tensor
 
 import ganherd
@@ -68,6 +69,7 @@ class WholeBatchGan(SeparateGan):
         return torch.cat(batches)
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("loss", ["non-saturating", "wasserstein-gp", "hinge"])
 @pytest.mark.parametrize("net", ["mlp", "residual"])
 def test_it_equals_one_gan_with_the_whole_batch(tmp_path: Path, net: str, loss: str) -> None:
@@ -114,6 +116,7 @@ def recipe(data: Path, **herd: Any) -> dict[str, Any]:
     return narrow.recipe(data, settings, change, {"herd": herd or {"members": 5}})
 
 
+@pytest.mark.further(but=["forked-2"])
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(("engine", "ranks"), [("forked", 2), pytest.param("mpi", 3, marks=pytest.mark.mpi)])
 def test_the_same_gan_on_any_number_of_ranks(engine: str, ranks: int, plain_images: Path, tmp_path: Path) -> None:

@@ -72,6 +72,7 @@ def test_every_tensor_and_event_is_the_same_after_sigkill(
     assert {"alarm", "repair"} <= {line["event"] for line in RunFolder(killed / herd).events()}
 
 
+@pytest.mark.further
 def test_every_event_is_the_same_on_one_process_and_on_three_ranks(plain_images: Path, tmp_path: Path) -> None:
     recipes = {herd: recipe(plain_images, herd, train={"precision": "float64", "budget": "17steps"}) for herd in HERDS}
     code, said = launch(

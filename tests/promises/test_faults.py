@@ -97,6 +97,7 @@ KILLS: list[
 ]
 
 
+@pytest.mark.further(but=["ulfm"])
 @pytest.mark.parametrize("launcher", [pytest.param("ulfm", marks=pytest.mark.mpi), "torchrun"])
 def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, plain_images: Path, tmp_path: Path) -> None:
     """The first one, which keeps lock and records, and another; the events tell who was lost and what became of its members,
@@ -225,6 +226,7 @@ def test_torchrun_resumes_its_run_without_a_given_path(plain_images: Path, tmp_p
 # -- disks --------------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.further
 def test_a_checkpoint_that_one_rank_lacks_is_used_by_none(plain_images: Path, tmp_path: Path) -> None:
     """One rank's disk may only be read: all end at that checkpoint, and go on from the one before. Then its part of the newest
     one is gone, and a later one was never finished: again all go on from the one before."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from further_tests import EACH_VALUE
 
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Engine, Plan
@@ -208,6 +209,7 @@ def differences(assembly: PreparedHerd, steps: int, plan: Plan) -> dict[str, flo
 FUSED = Plan("fused", 3, 1, "cpu")
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("net", NETS)
 def test_fused_equals_separate_for_every_net_and_loss(tmp_path, net, loss):
@@ -218,6 +220,7 @@ def test_fused_equals_separate_for_every_net_and_loss(tmp_path, net, loss):
     assert max(found.values()) < 1e-9, found
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("loss", ["non-saturating", "wasserstein-gp"])
 @pytest.mark.parametrize("net", NETS)
 def test_every_net_can_be_fused_in_bf16(tmp_path, net, loss):
@@ -298,6 +301,7 @@ def test_fused_equals_separate_with_l2(tmp_path, sections):
     assert not torch.allclose(alike.herd.state["g.params"][2], without.herd.state["g.params"][2])
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize(
     "sections",
     [
@@ -320,6 +324,7 @@ def test_fused_equals_separate_for_a_discriminator_that_predicts_classes(tmp_pat
     assert max(found.values()) < 1e-9, found
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("group", [{"packing": 2}, {"minibatch_std": 4}, {"packing": 2, "minibatch_std": 2}], ids=str)
 @pytest.mark.parametrize(
     ("net", "loss"),

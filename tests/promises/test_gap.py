@@ -15,6 +15,7 @@ import recipes
 import run_files
 import tiny_runs
 import torch
+from further_tests import EACH_VALUE
 
 import ganherd
 from ganherd.herd.engine.engines import Plan, make_engine
@@ -108,6 +109,7 @@ def difference(assembly: PreparedHerd, alone: list[SeparateGan]) -> float:
 
 
 # wcgan: dropout in the discriminator draws from the stream of the slot that it is in
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize(("net", "smoothing"), [("toy", "0"), ("toy", "2steps"), ("wcgan", "1steps")])
 @pytest.mark.parametrize("travels", ["weights", "all"])
 @pytest.mark.parametrize("what", ["discriminators", "generators"])
@@ -247,6 +249,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 PACED = {"pace": [1.0, 0.9, 0.5, 0.45, 1.0]}
 
 
+@pytest.mark.further(but=["{'swap': 'generators', 'warmup': '3steps'}"])
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("gap", [{"travels": "all"}, {"swap": "generators", "warmup": "3steps"}, PACED], ids=str)
 def test_a_run_that_is_stopped_anywhere_resumes_exactly(

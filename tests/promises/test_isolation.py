@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from further_tests import EACH_VALUE
 from recipes import tiny_data, tiny_recipe
 
 from ganherd.herd.engine.engines import Engine, Plan
@@ -112,6 +113,7 @@ def healthy(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Trainer]:
     return get
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("engine", ["fused", "loop"])
 @pytest.mark.parametrize(
     ("poison", "called"),
@@ -148,6 +150,7 @@ def test_a_non_finite_member_is_named_and_repaired_and_no_other_changes(
     assert not torch.equal(state["g.params"][SICK], healthy(SMALL, engine).herd.state["g.params"][SICK])
 
 
+@pytest.mark.further("g.params")
 @pytest.mark.parametrize("part", ["g.params", "d.params", "d.buffers.layers.6.running_var"])
 def test_nan_does_not_leak_through_fused_convolutions_or_batch_norm(
     tmp_path: Path, healthy: Callable[..., Trainer], part: str

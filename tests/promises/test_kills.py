@@ -25,6 +25,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny_runs.skip_products(monkeypatch)
 
 
+@pytest.mark.further
 def test_a_process_that_dies_before_any_of_its_file_operations_is_resumed_exactly(tmp_path: Path) -> None:
     """At every open, rename, remove, … of a whole run: in begin, in each checkpoint, its pruning, records and the mixture."""
     settings = recipes.noise_recipe(tmp_path, "4steps", net="tiny", checkpoint_every=2, keep=1)
@@ -51,6 +52,7 @@ def test_a_process_that_dies_before_any_of_its_file_operations_is_resumed_exactl
     assert deaths > 30
 
 
+@pytest.mark.further
 def test_a_process_that_dies_again_and_again_while_it_resumes_ends_exactly(tmp_path: Path) -> None:
     settings = recipes.noise_recipe(tmp_path, "5steps", net="tiny", checkpoint_every=2, keep=1)
     tiny_runs.train(tmp_path / "whole", settings)
@@ -112,6 +114,7 @@ def kill_at_random_moments(folder: Path, hits: int, seed: int, **settings: Any) 
     run_files.assert_same_run(run, folder / "whole")
 
 
+@pytest.mark.further(but=["small-fused"])
 @pytest.mark.parametrize(("net", "engine"), [("small", "fused"), ("wcgan", "loop")])
 def test_resume_is_exact_after_sigkill_at_random_moments(tmp_path: Path, net: str, engine: str) -> None:
     kill_at_random_moments(tmp_path, 4, seed=1, budget="40steps", net=net, engine=engine)
@@ -124,6 +127,7 @@ def test_resume_is_exact_after_sigkill_at_many_random_moments(tmp_path: Path, ne
     kill_at_random_moments(tmp_path, 15, seed=seed, budget="150steps", net=net, engine=engine)
 
 
+@pytest.mark.further
 def test_resume_is_exact_after_the_command_is_interrupted_and_killed(tmp_path: Path) -> None:
     """`python -m ganherd` as a person or a scheduler runs it: SIGTERM, SIGKILL, SIGINT, other threads in the environment."""
     file, run = recipes.write_recipe(tmp_path, budget="200steps", record_every=5), tmp_path / "a run"

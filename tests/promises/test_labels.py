@@ -94,6 +94,7 @@ def test_a_conditional_net_generates_the_requested_class(tmp_path: Path) -> None
     assert abs(counts - [0.5, 0.25, 0.25]).max() < 0.05
 
 
+@pytest.mark.further
 def test_an_auxiliary_classifier_teaches_the_generator_its_classes(tmp_path: Path) -> None:
     """From recipe to scores: labels and the discriminator's predictions agree more often than by chance."""
     nets = {

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from further_tests import EACH_VALUE
 from recipes import tiny_recipe
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -66,6 +67,7 @@ def weights(state: dict[str, Tensor], members: slice) -> list[Tensor]:
     return [state[name][members] for name in names]
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("engine", ["fused", "loop"])
 @pytest.mark.parametrize("name", DISCRIMINATORS)
 def test_members_with_different_dropout_equal_herds_of_each(data: Path, tmp_path: Path, name: str, engine: str) -> None:
@@ -81,6 +83,7 @@ def test_members_with_different_dropout_equal_herds_of_each(data: Path, tmp_path
             assert any((a - b).abs().max() > 1e-6 for a, b in pairs)
 
 
+@pytest.mark.further
 def test_trials_of_a_users_net_equal_the_same_settings_alone(data: Path, tmp_path: Path) -> None:
     recipe = recipe_of(data, {"name": f"{__name__}:Halved"})
     trials = [{"nets.discriminator.dropout": rate} for rate in (0.2, 0.6)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from further_tests import EACH_VALUE
 
 from ganherd.herd.checks.hidden_state.outside_state import OutsideState
 from ganherd.util.errors import UserError
@@ -80,6 +81,7 @@ def test_a_variable_outside_of_the_net_is_refused_with_its_name_and_line(tmp_pat
     assert code in (Path(nets.__file__).parent / found[2]).read_text().splitlines()[int(found[3]) - 1]
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("net", HARMLESS, ids=lambda net: net.__name__)
 @pytest.mark.parametrize("engine", ["loop", "fused"])
 def test_a_net_with_harmless_variables_trains_as_in_plain_pytorch(tmp_path: Path, net: type, engine: str) -> None:

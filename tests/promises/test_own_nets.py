@@ -291,6 +291,7 @@ def alone(net: type, tensors: dict[str, torch.Tensor]) -> Any:
     return torch.no_grad()(module.eval())
 
 
+@pytest.mark.further(but=["fused"])
 @pytest.mark.parametrize("engine", ["loop", "fused"])
 def test_resume_and_mixture_keep_frozen_parameters_and_changed_buffers(tmp_path: Path, engine: str) -> None:
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).integers(0, 256, (20, 1, 3, 3), dtype=np.uint8))

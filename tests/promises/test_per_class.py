@@ -106,6 +106,7 @@ def test_members_of_a_class_see_its_rows_in_their_own_order(tmp_path: Path) -> N
     assert difference(assembly, alone) < 1e-9
 
 
+@pytest.mark.further(but=["all"])
 @pytest.mark.parametrize("travels", ["weights", "all"])
 def test_swaps_within_classes_and_shared_layers_between_them_equal_separate_gans(tmp_path: Path, travels: str) -> None:
     share = {"generator": ["layers.0"], "discriminator": ["layers.3"]}
@@ -129,6 +130,7 @@ def test_swaps_within_classes_and_shared_layers_between_them_equal_separate_gans
     assert difference(assembly, alone) < 1e-9
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("selection", [True, False])
 def test_the_torus_of_each_class_equals_one_that_is_trained_cell_by_cell(tmp_path: Path, selection: bool) -> None:
     settings = test_cellular.settings(tmp_path, grid=[2, 2], selection=selection, fitness={"samples": 16})
@@ -184,6 +186,7 @@ def assert_equal_runs(run: Path, other: Path) -> None:
     assert np.allclose(*weights, atol=1e-9)
 
 
+@pytest.mark.further(but=["forked-2"])
 @pytest.mark.parametrize(
     ("engine", "ranks"),
     [
@@ -209,6 +212,7 @@ def test_ranks_have_whole_classes_as_far_as_their_number_allows(alone: Path, tmp
     assert ranks is not None and [list(own) for own in ranks.members] == [list(range(6)), list(range(6, 12))]
 
 
+@pytest.mark.further
 def test_a_run_stopped_on_two_ranks_resumes_on_three(alone: Path, tmp_path: Path) -> None:
     cases = ["gap and share", "torus and share", "best of a torus"]
     code, said = launch("forked", 2, [["stop", recipe(alone, case), str(tmp_path / case)] for case in cases])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from further_tests import EACH_VALUE
 from installed_plugins import importable
 from torch import Tensor
 
@@ -30,6 +31,7 @@ def example(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("plan", [FUSED, Plan("loop", 1, 1, "cpu"), Plan("fused", 2, 1, "cpu")], ids=str)
 @pytest.mark.parametrize(
     "train", [{"n_critic": 2}, {"skip_d": 1, "order": "g-d"}, {"augment": ["colour"], "flip": True}], ids=str

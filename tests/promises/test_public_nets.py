@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from further_tests import EACH_VALUE
 
 from ganherd.herd.engine.engines import Engine, Plan, make_engine, place_state
 from ganherd.herd.engine.explain import explain
@@ -41,6 +42,7 @@ def herd_of(tmp_path: Path, name: str, loss: str, **engine: Any) -> PreparedHerd
     return assemble(recipe_file.load(settings), trust_code=True)
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("name", PUBLIC_NETS)
 def test_engines_train_public_nets_as_plain_pytorch_does(tmp_path: Path, name: str, loss: str) -> None:

@@ -192,6 +192,7 @@ def assert_same_herd(
 # -- ranks do not matter ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.further(but=["mpi-3"])
 @pytest.mark.parametrize(
     ("engine", "ranks"),
     [
@@ -231,6 +232,7 @@ def test_a_cell_on_each_of_sixteen_ranks_and_a_spare(plain_images: Path, tmp_pat
         assert beat.exchanges == 5 and beat.received * 15 == beat.gathered * 4
 
 
+@pytest.mark.further
 def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
     plain_images: Path, alone: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def ask_to_stop(monkeypatch: pytest.MonkeyPatch, step: int, number: int = signal
 
 
 # 10 steps end between a record and a checkpoint, 14 on a checkpoint
+@pytest.mark.further(but=["small-loop-10steps", "small-fused-14steps", "small-fused-10steps"])
 @pytest.mark.parametrize(
     ("net", "engine", "half"), [*((*each, "10steps") for each in EACH), ("small", "fused", "14steps")]
 )
@@ -117,6 +118,7 @@ def test_a_stop_after_any_step_is_exact(
     run_files.assert_same_run(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.further(but=["small"])
 @pytest.mark.parametrize("net", ["small", "wcgan"])
 def test_a_stop_after_every_single_step_is_exact(tmp_path: Path, net: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Partial sums, and the state of every part of the step, are carried thirteen times."""

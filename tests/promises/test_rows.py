@@ -29,6 +29,7 @@ SETTINGS = [
 ]
 
 
+@pytest.mark.further
 def test_a_table_trains_alike_on_ranks_and_after_a_stop(tmp_path: Path) -> None:
     whole = recipe_file.load("wine-wcgan", SETTINGS).model_dump(mode="json")
     tiny_runs.train(tmp_path / "one", whole)

@@ -105,6 +105,7 @@ def test_a_stop_during_an_exchange_changes_nothing(strategy: str, two_ranks: Pat
     run_files.assert_same_run(stopped, undisturbed, sprites=False)
 
 
+@pytest.mark.further(but=["iteration"])
 @pytest.mark.parametrize("mixing", ["off", "iteration"])
 def test_a_rank_of_a_torus_gets_its_border_and_nothing_else(mixing: str, tmp_path: Path) -> None:
     """4×4 cells on four ranks: at each of five iterations the slices of eight cells, however the herd is trained; and, where

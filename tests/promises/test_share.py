@@ -67,6 +67,7 @@ def mean_of(values: Sequence[Tensor]) -> None:
         value.copy_(mean)
 
 
+@pytest.mark.further("residual")
 @pytest.mark.parametrize("net", LAYERS)
 def test_sharing_equals_averaging_separate_modules(tmp_path: Path, net: str) -> None:
     assembly = herd(tmp_path, net)
@@ -108,6 +109,7 @@ def test_only_the_named_layers_are_shared_and_storage_stays_the_same(tmp_path: P
     assert list(strategy.open(4)) == []  # nothing between meetings
 
 
+@pytest.mark.further
 @pytest.mark.parametrize("plan", [LOOP, Plan("fused", 2, 1, "cpu")], ids=["loop", "chunks"])
 def test_every_engine_shares_the_same(tmp_path: Path, plan: Plan) -> None:
     one, other = herd(tmp_path), herd(tmp_path)

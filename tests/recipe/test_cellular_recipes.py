@@ -88,6 +88,7 @@ def test_all_that_the_papers_ask_for_are_there() -> None:
     assert grids | ablations | diets | others <= set(CELLULAR)
 
 
+@pytest.mark.further("celeba-cellular-3x3")
 @pytest.mark.parametrize("name", CELLULAR)
 def test_a_cellular_recipe_trains_an_iteration(tmp_path: Path, name: str) -> None:
     recipe = narrow(tmp_path, name)

@@ -188,6 +188,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.mark.further(but=["cifar100-perclass-cifar100-all"])
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(
     ("name", "first"), [("cifar10-perclass", "cifar10-conditional"), ("cifar100-perclass", "cifar100-all")]

@@ -90,6 +90,7 @@ def large_run(path: Path, members: int, records: int, sheets: int) -> Path:
     return path
 
 
+@pytest.mark.further
 def test_a_thousand_members_stay_below_eight_megabytes(tmp_path: Path) -> None:
     path = large_run(tmp_path / "large", 1000, 200, 40)
     content = embedded(path)

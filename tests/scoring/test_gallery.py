@@ -60,6 +60,7 @@ def test_one_score_by_name_draws_nothing(run: Path, tmp_path: Path) -> None:
     assert not (copy / "pictures").exists()
 
 
+@pytest.mark.further
 def test_a_later_mixture_has_its_own(run: Path) -> None:
     made, data = ganherd.load(run), load_data(RunFolder.open(run).recipe.data)
     gallery.make(run, made, data, again=True)

@@ -141,6 +141,7 @@ def test_of_one_mixture_alone_it_is_left_out(runs: dict[str, Path]) -> None:
     assert "ganherd score --metrics gam2 RUN RUN" in found["skipped"]["gam2"]
 
 
+@pytest.mark.further
 def test_a_run_of_several_seeds_is_judged_by_their_numbers(tmp_path: Path) -> None:
     """Those of the recipe, not the places of the replicas."""
     for name, seed, seeds in (("one", 1, 1), ("two", 6, 2)):
@@ -220,6 +221,7 @@ def normed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "run"
 
 
+@pytest.mark.further
 def test_trained_judges_with_batch_norm_know_real_from_fake(normed: Path) -> None:
     found = contest([normed], samples=500)
     assert (found.real_errors < 0.5).all() and (np.diag(found.verdict.errors) < 0.9).all()

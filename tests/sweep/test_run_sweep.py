@@ -272,6 +272,7 @@ def test_a_strangers_sweep_imports_nothing(cli, recipe: str, monkeypatch: pytest
     assert not Path("harm").exists()
 
 
+@pytest.mark.further
 def test_optuna_proposes_rounds_from_scores_and_a_stopped_sweep_finds_the_same(
     recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

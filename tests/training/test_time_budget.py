@@ -15,6 +15,7 @@ import run_files
 import tiny_runs
 import yaml
 from fake_clock import FakeClock
+from further_tests import EACH_VALUE
 
 import ganherd
 from ganherd.herd.engine.engines import Engine
@@ -54,6 +55,7 @@ def seconds_of(clock: FakeClock, settings: dict[str, Any], run: str = "run") -> 
     return clock.saved_at - began
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize(
     "clock",
     [

@@ -77,6 +77,7 @@ def test_samples_that_do_not_fit_one_request_are_refused(page: PageServer, monke
     assert "ask for at most 10" in page.get("/api/runs/classes/samples?n=11").sentence
 
 
+@pytest.mark.further
 def test_a_thousand_parallel_requests_are_answered_or_told_to_wait(page: PageServer) -> None:
     paths = ["/api/runs/classes/samples?n=400", "/api/runs", "/api/runs/classes/metrics?figures=loss_g", "/"]
     with ThreadPoolExecutor(100) as pool:

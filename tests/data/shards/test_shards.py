@@ -106,6 +106,7 @@ print(json.dumps([feed.resident, inside, names, data.x.files.bytes_read, int(cou
 """
 
 
+@pytest.mark.further(but=["streamed"])
 @pytest.mark.parametrize("room", [1 << 30, 0], ids=["resident", "streamed"])
 def test_a_process_touches_its_members_shards_and_the_index_only(out: Path, room: int) -> None:
     """Seen from outside: every file that the process opens, and every one that it has mapped."""

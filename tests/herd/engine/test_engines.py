@@ -30,6 +30,7 @@ def make(tmp_path):
     return herd
 
 
+@pytest.mark.further
 def test_a_thousand_members_train_on_a_device_that_holds_sixty_four(make):
     herd = make(1000)
     limit = 64 * memory_per_member(herd) + 1

@@ -12,6 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.further
+
 pytest.importorskip("triton", reason="kernels need Triton")
 
 

@@ -61,6 +61,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.further("transposed, odd, deeper than a tile")
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolution_kernel_equals_plain_pytorch(name):
     n, b, h, w, ci, co, k, stride, pad, transposed, dtype, normed = CONVOLUTIONS[name]

@@ -39,6 +39,7 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.mark.further(but=["stride 1", "few channels out"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_second_gradient_of_convolution_kernel_equals_plain_pytorch(name):
     ci, co, k, stride, pad, transposed = CONVOLUTIONS[name]
@@ -88,6 +89,7 @@ def critic_of(penalty: str) -> nn.Module:
     )  # fmt: skip
 
 
+@pytest.mark.further("r1, residual")
 @pytest.mark.parametrize("penalty", ["gradient", "r1", "r1, residual"])
 def test_gradient_penalty_by_kernels_equals_plain_pytorch(penalty, monkeypatch):
     monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same

@@ -123,6 +123,13 @@ NETS |= {
 }
 
 
+@pytest.mark.further(
+    "the critic without batch norm",
+    "few channels before a batch norm",
+    "plain, spectral",
+    "residual",
+    "a canvas that is painted in steps",
+)
 @pytest.mark.parametrize("name", NETS)
 def test_a_net_run_by_kernels_equals_the_plain_net(name, monkeypatch):
     monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
@@ -174,6 +181,7 @@ def test_a_conditional_generator_normalises_and_activates_in_one_kernel():
     ] * 9  # two norms and a sum in each block
 
 
+@pytest.mark.further
 def test_a_conditional_generator_run_by_kernels_equals_the_plain_one():
     torch.manual_seed(0)
     module = ConditionalGenerator((3, 8, 8), 7, 3, width=5)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from further_tests import EACH_VALUE
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
@@ -36,6 +37,7 @@ LAYERS = {
 ENDS = ["statistics", "activation and dropout", "gradient of a batch norm", "gradient of a dropout"]
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("end", ENDS)
 @pytest.mark.parametrize("name", LAYERS)
 def test_boxes_give_the_results_of_pointers(name: str, end: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,6 +52,7 @@ def alarms_of(kind: str, folder: Path, seed: int, seeds: int, steps: int | None 
     return result
 
 
+@pytest.mark.further(but=["collapsed", "dead critic, BCE"])
 @pytest.mark.parametrize("kind", FAILING)
 def test_a_gan_made_to_fail_raises_its_alarm(tmp_path: Path, kind: str) -> None:
     right = {"dead critic, BCE": "dead_critic", "dead critic, Wasserstein": "dead_critic", "collapsed": "collapse"}
@@ -63,6 +64,7 @@ def test_a_gan_made_to_fail_raises_its_alarm(tmp_path: Path, kind: str) -> None:
         assert set(alarms) - {right.get(kind, kind)} <= ({"collapse"} if kind == "dead critic, BCE" else set())
 
 
+@pytest.mark.further
 def test_a_healthy_gan_raises_none(tmp_path: Path) -> None:
     assert alarms_of(HEALTHY[0], tmp_path, seed=10, seeds=1, steps=300) == [{}] * 10
 
@@ -268,6 +270,7 @@ def test_a_neighbour_of_another_class_is_refused_when_the_recipe_is_read(key: st
 # -- watching is exact, cheap and changes nothing ---------------------------------------------------------------------
 
 
+@pytest.mark.further("wcgan")
 @pytest.mark.parametrize("net", recipes.NETS)
 def test_watching_changes_nobody(tmp_path: Path, net: str) -> None:
     for every in (0, 1):

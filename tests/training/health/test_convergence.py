@@ -14,6 +14,7 @@ import recipes
 import run_files
 import tiny_runs
 import torch
+from further_tests import EACH_VALUE
 
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.engine.subset import SubsetEngine
@@ -78,6 +79,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return count
 
 
+@pytest.mark.further(but=EACH_VALUE)
 @pytest.mark.parametrize("engine", ["fused", "loop"])
 @pytest.mark.parametrize("net", ["small", "wcgan"])
 def test_the_others_are_as_if_nobody_rested(

@@ -49,6 +49,7 @@ def test_a_run_saves_its_first_its_last_and_evenly_spread_steps(tmp_path: Path) 
     assert index is not None and index.members == 3 and index.labels == ["0", "1", "2"] and index.samples == 16
 
 
+@pytest.mark.further
 def test_a_longer_run_has_the_sprites_of_a_run_that_was_never_stopped(tmp_path: Path) -> None:
     settings = recipes.noise_recipe(tmp_path, "40steps", sprites=6)
     tiny_runs.train(tmp_path / "whole", settings)

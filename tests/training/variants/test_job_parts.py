@@ -51,6 +51,7 @@ def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch:
     assert_same_herd(run, tmp_path / "whole", ("metrics.jsonl",))
 
 
+@pytest.mark.further
 def test_points_of_parts_are_joined(tmp_path: Path) -> None:
     settings = recipes.tiny_recipe(
         "ring8",
