@@ -78,6 +78,7 @@ def test_the_example_trains_resumes_exactly_and_is_scored_and_compared(cli: Cli,
     assert answer.code == 0 and "edge strength" in answer.out and "1 is best" in answer.out
 
 
+@pytest.mark.further
 def test_every_rank_imports_the_plugins_itself(cli: Cli, site: Path, installed: None, brief: None) -> None:
     assert cli("train", EXAMPLE / "recipe.yaml", *SETS, "--run", "one", "--quiet").code == 0
     known = environment()

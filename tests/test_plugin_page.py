@@ -20,6 +20,7 @@ def blocks(kind: str) -> list[str]:
     return re.findall(rf"^```{kind}\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.M | re.S)
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("brief_classifier")
 def test_the_page_trains_scores_and_resumes(cli: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch) -> None:
     Path("my_plugins.py").write_text("\n\n".join(blocks("python")))

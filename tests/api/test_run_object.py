@@ -89,6 +89,7 @@ def test_pandas_takes_metrics_and_events_in_one_call(tmp_path: Path) -> None:
     assert events.event.tolist()[0] == "start" and events.event.tolist()[-1] == "finish"
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("brief")
 def test_a_run_with_objects_is_resumed_exactly_in_the_same_process() -> None:
     whole = ganherd.train(**arguments("14steps"), run="whole")

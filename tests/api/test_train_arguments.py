@@ -154,6 +154,7 @@ def test_nets_of_a_function_train_and_are_fingerprinted(nets: tuple[Any, Any]) -
     assert type(run.mixture.module("cat")).__name__ == "Generator"
 
 
+@pytest.mark.further
 def test_nets_in_memory_train_as_nets_of_a_module(tmp_path: Path) -> None:
     (tmp_path / "my_nets_for_train.py").write_text(
         "import math, torch\nfrom torch import nn\n"

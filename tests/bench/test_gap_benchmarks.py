@@ -68,6 +68,7 @@ def test_differences_are_paired_by_seed_with_students_interval(study: dict[str, 
     assert "GAP ×4 − four apart" in text and "4/0/0" in text and "[+0.45, +2.05]" in text
 
 
+@pytest.mark.further
 def test_tiny_study_keeps_earlier_tuning_results(
     study: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,6 +142,7 @@ def test_tuned_recipes_train_on_the_data_of_the_protocol_and_decay_their_rates_t
             assert rates and rates[-1].last == 0 and recipe.train.ema
 
 
+@pytest.mark.further
 def test_the_picture_of_samples_has_a_panel_for_each_seed(
     scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

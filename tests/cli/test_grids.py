@@ -223,6 +223,7 @@ def test_a_network_that_cannot_look_is_told_before_anything_is_trained(
         assert not Path("new").exists()
 
 
+@pytest.mark.further
 def test_a_run_whose_network_has_gone_is_not_left_running(
     cli: Cli, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

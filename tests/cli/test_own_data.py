@@ -84,6 +84,7 @@ def test_inspect_describes_images_of_any_size_and_kind(cli, pictures: Path) -> N
     assert Path("pictures-sheet.png").is_file()
 
 
+@pytest.mark.further
 def test_inspect_says_what_train_would_do_with_a_file(cli) -> None:
     Path("t.csv").write_text("a,b,c,class\n" + "".join(f"{i},{i * i},{i % 7},{'xy'[i % 2]}\n" for i in range(40)))
     assert "`ganherd train t.csv` would train this:\nrecipe   wine-wcgan" in cli("data", "inspect", "t.csv").out

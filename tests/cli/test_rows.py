@@ -108,6 +108,7 @@ def test_the_page_shows_rows_as_points(mixture: Mixture) -> None:
     assert answer["kind"] == "points" and np.array(answer["points"]).shape == (5, 2)
 
 
+@pytest.mark.further
 def test_the_report_shows_columns(cli: Cli, wine_run: Path) -> None:
     assert cli("report", wine_run).code == 0
     assert "malic_acid" in (wine_run / "report.html").read_text()
@@ -196,6 +197,7 @@ def test_a_table_of_your_own_gets_a_recipe(tmp_path: Path) -> None:
     assert any("data.label" in note for note in choice.notes)
 
 
+@pytest.mark.further
 def test_train_takes_a_table(cli: Cli, tmp_path: Path) -> None:
     rows = "".join(f"{i},{i * i},{i % 7},{'ab'[i % 2]}\n" for i in range(40))
     (tmp_path / "t.csv").write_text(f"a,b,c,class\n{rows}")

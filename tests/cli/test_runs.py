@@ -53,6 +53,7 @@ def unfinished(run: Path, to: str) -> Path:
     return copy
 
 
+@pytest.mark.further
 def test_last_and_tags_name_runs_in_every_command(cli, little: Path) -> None:
     other = Path(shutil.copytree(little, "runs/00002-other"))
     os.utime(little / "run.json", (1e9, 1e9))

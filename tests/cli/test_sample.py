@@ -29,6 +29,7 @@ def test_npz_has_what_programs_rely_on(cli, run) -> None:
     assert [p.name for p in Path().iterdir()] == ["out.npz"]  # nothing else is left behind
 
 
+@pytest.mark.further
 def test_points_are_float32_without_labels(cli, tmp_path) -> None:
     from recipes import tiny_recipe
 

@@ -30,6 +30,7 @@ def started(*words: object) -> Iterator[tuple[subprocess.Popen[str], list[str]]]
             server.kill()
 
 
+@pytest.mark.further
 def test_the_server_says_where_it_is_and_how_to_reach_it_and_ends_with_ctrl_c(run: Path) -> None:
     with started(run) as (server, lines):
         match = re.fullmatch(r"page: (http://127\.0\.0\.1:(\d+))/#/", lines[0])
@@ -42,6 +43,7 @@ def test_the_server_says_where_it_is_and_how_to_reach_it_and_ends_with_ctrl_c(ru
         assert server.wait(30) == 0 and server.stderr is not None and server.stderr.read() == ""
 
 
+@pytest.mark.further
 def test_outside_of_this_machine_and_on_request_a_token_guards_the_page(run: Path) -> None:
     for words in ((run, "--host", "0.0.0.0"), (run, "--token")):
         with started(*words) as (_, lines):

@@ -132,6 +132,7 @@ def test_it_answers(answers, words, code, said) -> None:
         assert len(lines) == 1 and lines[0].startswith("ganherd: "), err
 
 
+@pytest.mark.further
 def test_python_m_ganherd_is_ganherd(tmp_path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('torch was imported')\n")
     for words in (["--version"], ["recipes", "ring8"], ["train", "--bugdet", "1"]):

@@ -80,6 +80,7 @@ def test_a_herd_trained_over_two_hosts_is_that_of_one_process(folder: Path) -> N
     assert_same_herd(run, folder / "alone")
 
 
+@pytest.mark.further
 @pytest.mark.mpi
 @pytest.mark.parametrize("lost", ["killed", pytest.param("cut", marks=LONG)])
 def test_mpi_continues_without_a_lost_rank_on_another_host(lost: str, folder: Path) -> None:

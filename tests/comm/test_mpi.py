@@ -19,6 +19,7 @@ LONG = pytest.mark.long
 
 
 # Five ranks also try 1, 3 and 4 of them by themselves; to start so many takes most of the time.
+@pytest.mark.further("5")
 @pytest.mark.mpi
 @pytest.mark.parametrize("ranks", [pytest.param(1, marks=LONG), 2, pytest.param(3, marks=LONG), 5])
 def test_ranks_answer_as_one_process(ranks: int, tmp_path: Path) -> None:

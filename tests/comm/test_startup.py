@@ -15,6 +15,7 @@ from ganherd.training.ranks.spawn import _free_port
 from ganherd.util.errors import UserError
 
 
+@pytest.mark.further(but=["0"])
 @pytest.mark.mpi
 @pytest.mark.parametrize("victim", [0, 2])
 def test_under_ulfm_a_rank_that_dies_at_the_start_ends_the_job(victim: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ from ganherd.util.errors import UserError
 LONG = pytest.mark.long
 
 
+@pytest.mark.further("forked-5")
 @pytest.mark.parametrize(
     ("start", "ranks"),
     [
@@ -38,6 +39,7 @@ def test_ranks_answer_as_one_process(start: str, ranks: int, tmp_path: Path) -> 
     assert done == [[rank, ranks] for rank in range(ranks)], said
 
 
+@pytest.mark.further
 def test_a_killed_rank_is_noticed_and_the_group_meets_again(tmp_path: Path) -> None:
     code, said = job("torch", 2, "rank_that_dies.py", "killed", tmp_path, options=("--max-restarts", "1"))
     assert code == 0, said
@@ -45,6 +47,7 @@ def test_a_killed_rank_is_noticed_and_the_group_meets_again(tmp_path: Path) -> N
     assert "RankLost: rank 0 waited for another rank, which is gone" in said
 
 
+@pytest.mark.further
 def test_all_ranks_end_if_the_first_is_killed_even_if_they_wait_for_a_live_one(tmp_path: Path) -> None:
     code, said = job("torch", 3, "rank_that_dies.py", "first", tmp_path, options=("--max-restarts", "1"))
     assert code == 0, said
@@ -103,6 +106,7 @@ def _passes(parser: argparse.ArgumentParser, option: str) -> bool:
         return False
 
 
+@pytest.mark.further
 def test_torchrun_trains_a_run_in_the_folder_that_it_is_given(tmp_path: Path) -> None:
     recipe, run = recipes.write_recipe(tmp_path, budget="6steps", net="tiny"), tmp_path / "run"
     scores = ("--set", "run.scores=false")

@@ -23,6 +23,7 @@ def times(folder: str | Path) -> dict[str, int]:
     return {str(p): p.stat().st_mtime_ns for p in Path(folder).glob("*/*/run.json")}
 
 
+@pytest.mark.further
 def test_equal_steps_and_equal_images(cli, two) -> None:
     comparison = compared(cli, *two, "--budget", "4steps", "--seeds", 2)
     folder = Path(comparison["compare"])
@@ -95,6 +96,7 @@ def test_parameters_count_nets_taken_from_the_first_phase(data, tmp_path) -> Non
     assert comparison.parameters == 3 * first.parameters
 
 
+@pytest.mark.further
 def test_repeated_comparison_does_only_what_is_missing(cli, two, monkeypatch) -> None:
     from ganherd.training import session
 
@@ -132,6 +134,7 @@ def test_repeated_comparison_does_only_what_is_missing(cli, two, monkeypatch) ->
     assert "a.train.batch: 8 -> 9; b.train.batch: 8 -> 9" in refused and "choose another -o" in refused
 
 
+@pytest.mark.further
 def test_answer_comes_first_and_details_need_verbose(cli, two) -> None:
     words = ("compare", *two, "--budget", "2steps", "--seeds", 2, "--metrics", "diversity", "-n", 40)
     answer = cli(*words)
@@ -146,6 +149,7 @@ def test_answer_comes_first_and_details_need_verbose(cli, two) -> None:
     assert "paired by seed" in details and "device s" in details
 
 
+@pytest.mark.further
 def test_metrics_that_recipes_name_are_compared(cli, two) -> None:
     more = ("--set", "run.metrics=[memorisation]", "--network", "pixels", "-n", 40)
     answer = cli("compare", *two, "--budget", "2steps", "--seeds", 1, *more, "--json", "-q")
@@ -153,6 +157,7 @@ def test_metrics_that_recipes_name_are_compared(cli, two) -> None:
     assert all({"diversity", "memorisation"} <= set(row["scores"]) for row in entries.values())
 
 
+@pytest.mark.further
 def test_points_are_not_called_images(cli) -> None:
     few = ("--set", "data.points=60", "--metrics", "modes", "-n", 50)
     answer = cli("compare", "r15-gan", "r15-apart4", "--budget", "2steps", "--seeds", 1, *few)

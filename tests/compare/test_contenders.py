@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
 from comparisons import METRICS, compared
 
 from ganherd.compare import contenders
 
 
+@pytest.mark.further
 def test_settings_of_one_recipe_are_compared(cli, two) -> None:
     words = (
         "compare",

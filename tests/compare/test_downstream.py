@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from ganherd.compare import downstream
 
@@ -33,6 +34,7 @@ def test_downstream_table_files_and_json(cli, run, monkeypatch) -> None:
     assert "that the mixture was trained on" in text
 
 
+@pytest.mark.further
 def test_good_images_help_and_bad_ones_do_not(run, monkeypatch) -> None:
     """The yardstick measures: real images replace the generated ones, then noise does."""
     monkeypatch.setattr("ganherd.compare.downstream_classifier.STEPS", (30, 30))

@@ -69,7 +69,7 @@ def test_every_packaged_generator_is_tested() -> None:
     assert {name for name, _, _ in NETS} == {name for name in catalog.GENERATORS if catalog.GENERATORS.is_own(name)}
 
 
-@pytest.mark.further("wcgan-label", "r3gan-label", "stylegan-label")
+@pytest.mark.further("wcgan-label", "conditional", "r3gan", "r3gan-label", "stylegan", "stylegan-label")
 @pytest.mark.parametrize(
     ("name", "settings", "shape"), NETS, ids=[f"{n}{'-label' * ('label' in s)}" for n, s, _ in NETS]
 )

@@ -196,6 +196,7 @@ def test_a_member_is_repaired_from_the_checkpoint_before_a_damaged_one(
     assert (repair["member"], repair["step"], repair["from_step"]) == (1, 18, 7)
 
 
+@pytest.mark.further
 def test_a_repair_after_a_fall_back_is_the_same_repair(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The checkpoint that a member is rolled back to is kept as long as one is that would roll back to it."""
     tick = loop.Trainer.tick

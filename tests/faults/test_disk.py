@@ -178,6 +178,7 @@ def test_a_disk_that_runs_full_while_saving(
     run_files.assert_same_run(run, whole)
 
 
+@pytest.mark.further
 def test_a_disk_that_runs_full_while_recording(disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = recipes.noise_recipe(tmp_path, "40steps", record_every=1, checkpoint_every=0)
     tiny_runs.train(tmp_path / "whole", settings)

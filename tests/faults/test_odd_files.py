@@ -62,6 +62,7 @@ def place_of(folder: Path, name: str) -> Path:
     return newest / "state.json" if name.startswith("CHECKPOINT") else folder / name
 
 
+@pytest.mark.further("run.json")
 @pytest.mark.parametrize("name", PLACES)
 def test_a_pipe_in_a_run_folder_is_refused_by_every_command(cli: Cli, hostile: Path, name: str) -> None:
     path = place_of(hostile, name)

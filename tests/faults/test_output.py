@@ -83,6 +83,7 @@ def test_training_ends_well_if_nobody_reads_its_messages(tmp_path: Path, recipe:
     assert_finished(tmp_path / "run")
 
 
+@pytest.mark.further
 def test_a_result_that_nobody_reads_is_saved_and_ends_as_a_broken_pipe(
     tmp_path: Path, recipe: Path, unread: int
 ) -> None:
@@ -120,6 +121,7 @@ def test_training_continues_when_the_terminal_of_its_display_is_closed(tmp_path:
     assert RunFolder(run).info.state == "finished"
 
 
+@pytest.mark.further
 def test_closing_the_terminal_of_a_training_saves_it_and_exits_75(tmp_path: Path) -> None:
     """The shell's own terminal: the system sends SIGHUP, and nothing can be written any more."""
     recipe, run = recipes.write_recipe(tmp_path, budget="1000000steps", net="tiny"), tmp_path / "run"

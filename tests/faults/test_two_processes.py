@@ -15,6 +15,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError
 
 
+@pytest.mark.further
 def test_the_second_process_is_refused_and_the_lock_dies_with_the_first(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -26,6 +26,7 @@ def test_points_are_recognised(ring: Any) -> None:
     assert (classifier_for(ring).held_out_accuracy or 0) >= 0.99
 
 
+@pytest.mark.further
 def test_the_seed_decides_and_the_global_state_is_left_alone(
     ring: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -80,6 +81,7 @@ def test_it_is_trained_once_for_the_same_content(ring: Any, tmp_path: Path, monk
     assert {p.suffix for p in cache.cache_folder("classifiers").iterdir()} == {".safetensors", ".json"}
 
 
+@pytest.mark.further(".json")
 @pytest.mark.parametrize("suffix", [".safetensors", ".json"])
 def test_a_damaged_cache_is_trained_again(
     ring: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str

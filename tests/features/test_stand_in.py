@@ -68,6 +68,7 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.further
 def test_the_inception_score_of_a_run_from_the_command_line(
     cli: Cli,
     run: Path,

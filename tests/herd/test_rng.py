@@ -40,6 +40,7 @@ def test_few_keys_are_hashed_as_many(bases: list[int], parts: list[int]) -> None
 STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=4)
 
 
+@pytest.mark.further
 @given(STEPS, st.sampled_from([1, 3]), st.sampled_from(["normal", "uniform"]))
 def test_draws_ahead_are_those_of_each_step(stretches: list[tuple[int, int]], members: int, kind: str) -> None:
     ahead, herds = rng.DrawsAhead(), [np.arange(members) + 7, np.arange(members) + 99]

@@ -76,6 +76,7 @@ def test_the_papers_decoder_at_five_thousand_temperatures(seed: int) -> None:
     assert abs(low) < 0.5 and found.gap < 2
 
 
+@pytest.mark.further
 def test_a_small_decoder_is_exact_in_both_precisions() -> None:
     decoder = Linear(6, 2, 0.5, size=1.0)
     x = torch.randn(8, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
@@ -162,6 +163,7 @@ def test_gradient_and_likelihood_are_those_of_the_normal_density() -> None:
     assert torch.allclose(log_p, density.detach()) and torch.allclose(slope, gradient)
 
 
+@pytest.mark.further
 def test_moves_keep_the_posterior_and_the_step_finds_its_acceptance() -> None:
     """Chains at β = 1 of a linear decoder: their mean and covariance become those of the known posterior."""
     decoder = Linear(4, 2, 0.3, size=1.0)
@@ -291,6 +293,7 @@ def mixed(log_ps: list[np.ndarray], weights: Sequence[float]) -> float:
     return float(np.log(np.tensordot(weights, np.exp(np.stack(log_ps)), 1)).mean())
 
 
+@pytest.mark.further
 def test_the_score_of_a_mixture(digits: object, log_ps: list[np.ndarray]) -> None:
     from ganherd.features.material import Annealing, ScoringContext
     from ganherd.metrics.ais.ais_mixture import measure
@@ -305,6 +308,7 @@ def test_the_score_of_a_mixture(digits: object, log_ps: list[np.ndarray]) -> Non
     assert (found["variance"], found["temperatures"], found["chains"]) == (0.05, 60, 4)
 
 
+@pytest.mark.further
 def test_the_score_of_classes_and_neighbourhoods(digits: Any, log_ps: list[np.ndarray]) -> None:
     from ganherd.features.material import Annealing, ScoredNeighbourhood, ScoringContext
     from ganherd.metrics.ais.ais_mixture import measure

@@ -107,6 +107,7 @@ def test_the_share_of_high_quality_has_an_interval_of_its_own() -> None:
     assert 0.9 <= np.mean(held) <= 0.99
 
 
+@pytest.mark.further
 def test_every_usual_score_has_an_interval_and_the_same_one_for_the_same_seed(digits: Any, replay: Replay) -> None:
     one, two = (score(replay(digits), digits, samples=800, seed=5) for _ in range(2))
     assert one == two

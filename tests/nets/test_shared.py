@@ -120,6 +120,7 @@ def test_shared_buffers_are_refused_and_shared_layers_are_not() -> None:
     assert torch.equal(net[1].running_mean, net[0].running_mean)
 
 
+@pytest.mark.further
 def test_the_hint_for_own_nets_can_be_typed(
     nets: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

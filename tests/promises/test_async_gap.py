@@ -112,6 +112,7 @@ def mixture_bytes(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files}
 
 
+@pytest.mark.further
 def test_a_replay_in_one_process_is_the_same_herd_also_after_a_stop(
     runs: Path, plain_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_replay_in_one_process_is_the_same_herd_also_after_a_stop(
     run_files.assert_same_run(tmp_path / "stopped", tmp_path / "one")
 
 
+@pytest.mark.further
 def test_no_staleness_is_the_synchronous_run(runs: Path, plain_images: Path, tmp_path: Path) -> None:
     settings = recipe(plain_images)
     settings["strategy"] = {"name": "gap", "gap": {"every": "2steps"}}

@@ -256,7 +256,7 @@ def running(folder: Path, **cellular: Any) -> dict[str, Any]:
 KEPT = {"mixing": {"samples": 20, "generations": 3, "keep": "best"}}
 
 
-@pytest.mark.further(but=["2x2-more0", "losses by batch-more1", "fresh opponents-more5"])
+@pytest.mark.further(but=["2x2-more0"])
 @pytest.mark.parametrize(
     ("case", "more"),
     [

@@ -137,6 +137,7 @@ def test_mixtures_of_a_run_import_nothing(cli: Cli, hostile_grid: Path, victim: 
     assert "evil:Net is code that is not ganherd's: give --trust-code" in answers(cli, hostile_grid)["resume"].sentence
 
 
+@pytest.mark.further
 def test_neighbourhoods_of_a_run_import_nothing(cli: Cli, hostile_grid: Path, victim: Path) -> None:
     change(hostile_grid, "strategy.cellular.rewire_by", "evil:rule")
     assert "evil:rule is code that is not ganherd's: give --trust-code" in answers(cli, hostile_grid)["resume"].sentence
@@ -313,6 +314,7 @@ def test_torchscript_on_the_command_line_needs_the_flag(
         assert "give --trust-code" in cli(*words, "--network", script, "--quiet").sentence
 
 
+@pytest.mark.further
 def test_trusted_torchscript_is_used_by_a_run_and_its_resume(cli: Cli, data: Path, tmp_path: Path) -> None:
     class Seen(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

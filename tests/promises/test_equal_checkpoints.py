@@ -84,6 +84,7 @@ def test_every_event_is_the_same_on_one_process_and_on_three_ranks(plain_images:
         assert_same_herd(tmp_path / "three" / herd, tmp_path / "one" / herd)
 
 
+@pytest.mark.further
 def test_automatic_health_checks_are_the_same_after_sigkill(plain_images: Path, killed: Path, tmp_path: Path) -> None:
     every = RunFolder(killed / "auto").info.watch.every
     assert run_files.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again

@@ -218,6 +218,7 @@ def test_equal_paces_equal_the_synchronous_gap(tmp_path: Path) -> None:
     assert all(torch.equal(one.herd.state[k], v) for k, v in other.herd.state.items())
 
 
+@pytest.mark.further
 def test_a_non_finite_member_does_not_block_others(tmp_path: Path) -> None:
     assembly = herd(tmp_path, 4, pace=[1.0, 1.0, 1.0, 0.5])
     assembly.herd.state["g.params"][0] = torch.nan

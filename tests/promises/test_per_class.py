@@ -92,6 +92,7 @@ def herd(folder: Path, per_class: int, strategy: dict[str, Any], net: str = "wcg
     return herd_of(folder, net, herd={"per_class": per_class}, **sections)
 
 
+@pytest.mark.further
 def test_members_of_a_class_see_its_rows_in_their_own_order(tmp_path: Path) -> None:
     assembly = herd(tmp_path, 2, {})
     assert assembly.label.tolist() == [0, 0, 1, 1, 2, 2] and assembly.count.tolist() == [9, 9, 4, 4, 7, 7]
@@ -204,6 +205,7 @@ def test_the_same_herd_on_any_number_of_ranks(engine: str, ranks: int, alone: Pa
         assert_equal_runs(tmp_path / case, alone / case)
 
 
+@pytest.mark.further
 def test_ranks_have_whole_classes_as_far_as_their_number_allows(alone: Path, tmp_path: Path) -> None:
     """12 members of three classes on two ranks: six each, so that one class of three is cut."""
     code, said = launch("forked", 2, [["begin", recipe(alone, "torus"), str(tmp_path / "run")]])
@@ -226,6 +228,7 @@ def test_a_run_stopped_on_two_ranks_resumes_on_three(alone: Path, tmp_path: Path
 # -- resume is exact ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.further(but=["torus and share"])
 @pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize("case", ["gap and share", "paced gap and share", "torus and share"])
 def test_a_run_that_is_stopped_anywhere_resumes_exactly(

@@ -257,6 +257,7 @@ def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
         assert written == expected.get(strategy, [2, 2, 1])
 
 
+@pytest.mark.further
 def test_faster_ranks_get_more_members_and_the_herd_is_the_same(
     plain_images: Path, alone: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -311,6 +312,7 @@ def test_started_ranks_stop_with_a_checkpoint_and_resume(plain_images: Path, tmp
     }
 
 
+@pytest.mark.further
 def test_a_stop_signal_to_a_spare_rank_stops_all(plain_images: Path, tmp_path: Path) -> None:
     """It has no members, and waits in one message for the end of the others."""
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
@@ -326,6 +328,7 @@ def test_a_stop_signal_to_a_spare_rank_stops_all(plain_images: Path, tmp_path: P
     assert not (run / "ranks" / "stop").exists() and RunFolder(run).info.state == "interrupted"
 
 
+@pytest.mark.further(but=["0"])
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_killed_rank_is_reported_with_the_command_that_resumes(
     victim: int, plain_images: Path, tmp_path: Path

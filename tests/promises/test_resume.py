@@ -203,6 +203,7 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
 # -- what the run is, and what it is not ------------------------------------------------------------------------------
 
 
+@pytest.mark.further
 def test_engine_and_threads_are_the_recorded_ones(
     tmp_path: Path, settings: Any, undisturbed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -268,6 +269,7 @@ def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ClosingTime, "seconds", 1.0)
 
 
+@pytest.mark.further(but=["10"])
 @pytest.mark.usefixtures("slow_clock")
 @pytest.mark.parametrize("checkpoint_every", [7, 10])  # the end between two checkpoints, and on one
 def test_a_time_budget_ends_at_the_same_step_after_a_kill(
@@ -292,6 +294,7 @@ def test_a_time_budget_ends_at_the_same_step_after_a_kill(
     run_files.assert_same_run(tmp_path / "run", tmp_path / "whole")
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("slow_clock")
 def test_a_time_budget_counts_the_whole_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The budget does not restart at a resume: 8 steps before it and 12 after."""

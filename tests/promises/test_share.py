@@ -208,6 +208,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.mark.further
 @pytest.mark.usefixtures("brief")
 def test_a_run_that_is_stopped_anywhere_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a meeting, before and after one; and killed, so that it resumes from an older checkpoint."""

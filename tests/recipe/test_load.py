@@ -86,6 +86,7 @@ ODD_TEXTS = [
 ]
 
 
+@pytest.mark.further("'[[[[[[[[['")
 @pytest.mark.skipif(not yaml.__with_libyaml__, reason="this PyYAML was built without libyaml")
 @pytest.mark.parametrize("content", [*map(text, PACKAGED), dump(load(DEFAULT)), *ODD_TEXTS], ids=lambda t: repr(t[:9]))
 def test_libyaml_and_the_parser_of_pyyaml_read_a_recipe_alike(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,6 +122,7 @@ def test_a_dump_holds_every_key_of_the_schema_in_its_order() -> None:
     }
 
 
+@pytest.mark.further
 def test_any_yaml_reader_understands_a_dump_alike() -> None:
     for recipe in (Recipe(), *map(load, PACKAGED)):
         assert yaml.safe_load(dump(recipe)) == recipe.model_dump()
@@ -171,6 +173,7 @@ recipes = section(
 )
 
 
+@pytest.mark.further
 @given(recipes)
 def test_every_recipe_comes_back_from_its_dump(tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any]) -> None:
     recipe = load(data)

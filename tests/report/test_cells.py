@@ -113,6 +113,7 @@ def test_scheduled_graph_is_drawn_like_other_topologies() -> None:
     assert "from iteration 3: graph 4" in page and "cell 0 meets 1, 2 and 3" in page
 
 
+@pytest.mark.further
 def test_mixtures_are_sorted_by_the_score_that_chose_them() -> None:
     own = [one.model_copy(update={"value": 0.2 * one.cell}) for one in grid(3).all]
     for by, order, goal in (("coverage", "3210", "higher is better"), ("my_scores:far", "0123", "lower is better")):
@@ -135,6 +136,7 @@ def test_losses_that_are_drawn_are_shown() -> None:
     assert "losses of the generators" in page and ">minimax<" in page and ">hinge<" in page
 
 
+@pytest.mark.further
 def test_losses_that_are_drawn_for_every_batch_are_counted() -> None:
     counts = {"drawn_minimax": [200, 210, 190, 205], "drawn_hinge": [400, 390, 410, 395]}
     ends = [{**event, **counts} if event["event"] == "replacement" else event for event in story().events]

@@ -139,6 +139,7 @@ def test_figures_that_do_not_fit_are_left_out_with_a_reason(runs: dict[str, Path
         figures.draw([runs["few"], runs["few"]], tmp_path)
 
 
+@pytest.mark.further
 def test_runs_left_out_of_a_figure_are_named(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -153,6 +154,7 @@ def test_runs_left_out_of_a_figure_are_named(
     assert told.count(costs) == 2 and told.count(one) == 1
 
 
+@pytest.mark.further
 def test_the_command_names_what_it_wrote(
     runs: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def pictures(run: Path) -> set[str]:
     return {path.name for path in (run / "pictures").iterdir()}
 
 
+@pytest.mark.further
 def test_scoring_makes_them_once(run: Path) -> None:
     told: list[str] = []
     score_run(run, samples=60, progress=told.append)
@@ -75,6 +76,7 @@ def test_a_later_mixture_has_its_own(run: Path) -> None:
     assert not stale.exists() and len(gallery.read(run, made.step)) == 4
 
 
+@pytest.mark.further
 def test_points_have_their_modes(tmp_path: Path) -> None:
     recipe = tiny_recipe("ring8", nets={"latent": 2, "generator": "toy", "discriminator": "toy"})
     recipe["data"] |= {"partition": "all", "points": 64}
@@ -119,6 +121,7 @@ def _pixels(data: Any) -> Any:
     return RealFeatures(data, "pixels")
 
 
+@pytest.mark.further
 def test_a_network_that_is_missing_or_heavy_is_not_waited_for(run: Path, tmp_path: Path, monkeypatch: Any) -> None:
     from ganherd.features.real_features import RealFeatures
 

@@ -189,6 +189,7 @@ def test_runs_that_cannot_be_compared_are_refused(runs: dict[str, Path], tmp_pat
         contest([tmp_path / "nothing"])
 
 
+@pytest.mark.further
 def test_members_of_a_class_each_need_another_run(tmp_path: Path) -> None:
     """They met no discriminator but their own; the sentence does not say that they did."""
     recipe = _recipe("non-saturating", 1, partition="by-class") | {"herd": {}}

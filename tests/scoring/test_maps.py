@@ -111,11 +111,13 @@ def test_title_legend_and_bars_of_few_classes_do_not_overlap(runs: int) -> None:
     assert legend.x1 <= figure.bbox.x1 and title.y1 <= figure.bbox.y1
 
 
+@pytest.mark.further
 def test_a_hundred_classes_fit(tmp_path: Path) -> None:
     figure = maps.draw_histograms({"herd": np.full(100, 0.01)}, [f"class {k}" for k in range(100)])
     assert _svg(figure, tmp_path).count("class 9") == 11
 
 
+@pytest.mark.further
 def test_coverage_shows_what_was_found_and_what_was_lost(tmp_path: Path) -> None:
     ring = toy_modes("ring8")
     groups = {"mixture": np.repeat(ring.means, 20, 0), "member 0": np.repeat(ring.means[:6], 20, 0) + 0.005}

@@ -56,6 +56,7 @@ def test_a_broken_member_gets_no_weight(trained: tuple[Mixture, Dataset]) -> Non
     assert weighed.weights[0] == 0.0 and weighed.weights[1] == pytest.approx(mixture.weights[:2].sum())
 
 
+@pytest.mark.further
 def test_a_run_saves_the_weights_unless_they_are_equal_by_the_recipe(tmp_path: Path) -> None:
     data = recipes.tiny_data(tmp_path / "data.npz")
     weights = {}

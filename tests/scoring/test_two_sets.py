@@ -46,6 +46,7 @@ def held_out(digits_data: Dataset, tmp_path: Path) -> Path:
     return file
 
 
+@pytest.mark.further
 def test_an_npz_against_known_data(held_out: Path, digits_data: Dataset) -> None:
     found = score_sets("digits", str(held_out), ["label_accuracy", "ifid", *CHEAP], per="class")
     n = len(digits_data.x_test)

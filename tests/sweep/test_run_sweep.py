@@ -58,6 +58,7 @@ def weights(mixture: Mixture, replica: int = 0) -> list[torch.Tensor]:
     ]
 
 
+@pytest.mark.further
 def test_each_trial_equals_the_same_settings_trained_alone(recipe: str, tmp_path: Path) -> None:
     """Promise 1, for every setting that trials may differ in, with two seeds."""
     trials: list[dict[str, Any]] = [
@@ -84,6 +85,7 @@ def test_each_trial_equals_the_same_settings_trained_alone(recipe: str, tmp_path
             assert all(torch.allclose(ours, theirs, rtol=0, atol=1e-9) for ours, theirs in pairs)
 
 
+@pytest.mark.further
 def test_the_better_half_goes_on_and_equals_itself_alone(recipe: str, tmp_path: Path) -> None:
     record = sweep(request(recipe, RATES), tmp_path / "out", quiet=True)
     assert record.is_finished and record.steps == [(3, 6), (6, 4)]
@@ -143,6 +145,7 @@ def test_a_trial_that_breaks_does_not_harm_the_others(recipe: str, tmp_path: Pat
     assert good.value is not None and broken.value is None and broken.why
 
 
+@pytest.mark.further
 def test_the_command_answers_in_a_sentence_and_leaves_the_winner(cli, recipe: str) -> None:
     result = cli("sweep", recipe, "--vary", RATES, "--budget", "6steps", "--score", "kid", "-n", "30", "-o", "out")
     assert result.code == 0 and "Best: lr_g " in result.out and "ganherd train little.yaml --set" in result.out

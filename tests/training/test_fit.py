@@ -58,6 +58,7 @@ def test_the_estimate_covers_what_a_run_writes(tmp_path: Path) -> None:
     assert need.kept == 4 and need.most == 6  # 6 are written, 3 are kept
 
 
+@pytest.mark.further("ring8")
 @pytest.mark.parametrize("source", ["images", "ring8"])
 def test_the_estimate_of_sprites_is_that_of_the_planned_sheets(tmp_path: Path, source: str) -> None:
     settings = recipes.noise_recipe(tmp_path)

@@ -138,6 +138,7 @@ def test_a_budget_that_is_too_short_for_two_phases_is_reported_before_the_first(
     assert note < second and "--budget 130s or more" in lines[note]
 
 
+@pytest.mark.further
 def test_a_second_phase_gets_its_share_after_a_finished_first_one(
     monkeypatch: pytest.MonkeyPatch, two_phases: dict[str, Any]
 ) -> None:

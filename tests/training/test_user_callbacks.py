@@ -132,6 +132,7 @@ class Failing(ganherd.Callback):
         return hook == self.hook
 
 
+@pytest.mark.further("on_stop", "on_train_end")
 @pytest.mark.parametrize("hook", ["on_start", "on_step_end", "on_stop", "on_record", "on_checkpoint", "on_train_end"])
 def test_an_error_names_the_callback_and_the_run_is_resumed_exactly(tmp_path: Path, hook: str) -> None:
     settings = recipes.noise_recipe(tmp_path, "14steps")
@@ -201,6 +202,7 @@ class Shrinking(ganherd.Callback):
         trainer.herd.state["g.params"].mul_(self.factor)
 
 
+@pytest.mark.further
 def test_a_callback_that_changes_the_result_is_part_of_the_run(tmp_path: Path) -> None:
     settings = recipes.noise_recipe(tmp_path, "14steps")
     whole = ganherd.train(settings, run="whole", quiet=True, callbacks=[Shrinking()])

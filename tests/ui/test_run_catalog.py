@@ -17,6 +17,7 @@ from ganherd.util import files
 from ganherd.web import run_facts
 
 
+@pytest.mark.further
 def test_runs_that_were_removed_are_forgotten(
     tmp_path: Path, shown_runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

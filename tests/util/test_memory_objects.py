@@ -90,6 +90,7 @@ def test_all_types_of_tensors_have_one() -> None:
     assert len({fingerprint(torch.ones(2, dtype=kind)) for kind in kinds}) == len(kinds)
 
 
+@pytest.mark.further
 def test_processes_agree(tmp_path: Path) -> None:
     """Sets of texts have another order in each process, which must not count."""
     program = tmp_path / "program.py"

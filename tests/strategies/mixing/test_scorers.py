@@ -271,6 +271,7 @@ def test_a_neighbourhood_evolves_the_same_whatever_evolves_with_it() -> None:
     assert torch.allclose(apart.weights, together.weights[some], rtol=0, atol=1e-9)
 
 
+@pytest.mark.further
 def test_a_planted_mixture_is_found() -> None:
     x = generators(5, 500, 3, seed=4)
     pooled = torch.cat([x[1, :300], x[3, :200]])  # the data: three fifths of one, two of another

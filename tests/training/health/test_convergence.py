@@ -14,7 +14,6 @@ import recipes
 import run_files
 import tiny_runs
 import torch
-from further_tests import EACH_VALUE
 
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.engine.subset import SubsetEngine
@@ -79,7 +78,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return count
 
 
-@pytest.mark.further(but=EACH_VALUE)
+@pytest.mark.further(but=["small-fused"])
 @pytest.mark.parametrize("engine", ["fused", "loop"])
 @pytest.mark.parametrize("net", ["small", "wcgan"])
 def test_the_others_are_as_if_nobody_rested(
@@ -112,6 +111,7 @@ def test_the_others_are_as_if_nobody_rested(
     assert loaded.members == 3 and len(loaded.sample(4, label=1)) == 4
 
 
+@pytest.mark.further
 def test_a_resume_is_exact_with_members_at_rest(tmp_path: Path, early: None, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = recipe(tmp_path, stop={"patience": 6, "metric": "differs"})
     tiny_runs.train(tmp_path / "whole", settings)

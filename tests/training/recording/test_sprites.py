@@ -63,6 +63,7 @@ def test_a_longer_run_has_the_sprites_of_a_run_that_was_never_stopped(tmp_path: 
     assert whole == halves
 
 
+@pytest.mark.further
 def test_sprites_change_nothing_else(tmp_path: Path) -> None:
     tiny_runs.train(tmp_path / "with", recipes.noise_recipe(tmp_path, net="wcgan", sprites=200))
     tiny_runs.train(tmp_path / "without", recipes.noise_recipe(tmp_path, net="wcgan", sprites=0))

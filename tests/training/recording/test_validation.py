@@ -103,6 +103,7 @@ def settings(folder: Path, budget: str, **run: Any) -> dict[str, Any]:
     return recipes.noise_recipe(folder, budget, "wcgan", validation=4, **run)
 
 
+@pytest.mark.further
 def test_records_have_them_also_after_a_resume_and_the_training_is_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_run_says_what_it_started_from_and_trains_on(runs: dict[str, Path], tm
     )
 
 
+@pytest.mark.further
 def test_a_resume_needs_those_runs_no_more_and_is_exact(runs: dict[str, Path], tmp_path: Path) -> None:
     for name in ("smalls", "mlps"):
         shutil.copytree(runs[name], tmp_path / name)
@@ -205,6 +206,7 @@ def conditional(data: Path, run: Path) -> Path:
     return run
 
 
+@pytest.mark.further
 def test_by_class_each_member_takes_its_class_out_of_a_conditional_gan(runs: dict[str, Path], tmp_path: Path) -> None:
     source = conditional(runs["data"], tmp_path / "told")
     settings = recipe(runs["data"], None, herd={"start_from": str(source)})

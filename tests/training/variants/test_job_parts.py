@@ -29,6 +29,7 @@ def brief(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.set_num_threads(1)
 
 
+@pytest.mark.further
 def test_parts_are_joined_to_what_one_process_makes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In any order, with one part interrupted on the way, and the whole run resumed."""
     settings = {**recipes.noise_recipe(tmp_path), "optim": {"lr_g": [0.01, 0.02, 0.03]}}

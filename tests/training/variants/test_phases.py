@@ -214,6 +214,7 @@ def test_a_first_recipe_that_is_not_there_is_named(recipe: dict[str, Any]) -> No
     assert not Path("run").exists()
 
 
+@pytest.mark.further
 def test_own_nets_of_the_first_phase_are_found_next_to_its_recipe(
     recipe: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
