@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from recipes import LABELS, tiny_data, tiny_recipe
+from run_files import arrays
 
 import ganherd
 from ganherd.mixture import image_folder, label_weights, sampling
@@ -42,11 +43,6 @@ def images_in(folder: Path) -> dict[str, np.ndarray]:
     return {
         one.name: np.stack([np.asarray(Image.open(path)) for path in sorted(one.iterdir())]) for one in folder.iterdir()
     }
-
-
-def arrays(path: str) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
 
 
 def test_a_folder_holds_what_an_npz_holds(cli, run) -> None:

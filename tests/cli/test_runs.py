@@ -108,7 +108,7 @@ def test_an_unfinished_run_is_sampled_from_its_newest_checkpoint(cli, little: Pa
     assert f"note: {stopped} is not finished" in answer.err and "step 30" in answer.err
     assert {path: path.stat().st_mtime_ns for path in stopped.rglob("*")} == before  # nothing is written
     assert cli("sample", little, "-n", 9, "-o", "finished.npz").code == 0
-    ours, theirs = np.load("stopped.npz"), np.load("finished.npz")
+    ours, theirs = run_files.arrays("stopped.npz"), run_files.arrays("finished.npz")
     assert all((ours[name] == theirs[name]).all() for name in ("x", "y", "member"))
     (run_files.last_checkpoint(stopped) / "state.json").write_text("{}")
     assert "step 28" in cli("sample", stopped, "-n", 9, "-o", "x.npz").err  # the one before it
@@ -331,7 +331,7 @@ def test_status_says_why_a_run_ended_early_until_it_is_resumed(cli, little: Path
 
 def test_a_run_that_grew_is_called_after_its_data_or_the_run_it_grew_from(cli, little: Path) -> None:
     (data,) = Path().glob("*.npz")
-    arrays = dict(np.load(data))
+    arrays = run_files.arrays(data)
     names = {"labels": np.array([*arrays["labels"], "new"])} if "labels" in arrays else {}
     y = np.where(np.arange(len(arrays["y"])) < 10, arrays["y"].max() + 1, arrays["y"])
     np.savez("more.npz", **{**arrays, "y": y, **names})

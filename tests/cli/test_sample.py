@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 from recipes import LABELS
-
-
-def arrays(path: str | Path) -> dict[str, np.ndarray]:
-    with np.load(path, allow_pickle=False) as file:
-        return dict(file)
+from run_files import arrays
 
 
 def test_npz_has_what_programs_rely_on(cli, run) -> None:
@@ -78,7 +74,7 @@ def test_a_label_by_its_name_or_number(cli, run) -> None:
 def test_one_member_by_its_number(cli, run) -> None:
     """A member of a per-class herd generates its label only."""
     assert cli("sample", run, "--member", 1, "-n", 5, "-o", "out.npz").code == 0
-    made = np.load("out.npz")
+    made = arrays("out.npz")
     assert set(made["member"].tolist()) == {1} and set(made["y"].tolist()) == {1}
     assert cli("sample", run, "--member", 99, "-o", "out.npz").sentence.endswith("counted from 0.")
     assert "leave --label" in cli("sample", run, "--member", 1, "--label", "2", "-o", "out.npz").sentence

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from run_files import arrays
 from run_fixtures import Answer
 from torch import Tensor, nn
 
@@ -111,7 +112,7 @@ def by_hand(run: Path, net: Small, head: Path) -> float:
     x = torch.from_numpy(ganherd.load(run).sample(60, seed=4).x).float()
     with torch.no_grad():
         features = net.features((tensorflow_resize(x.expand(-1, 3, -1, -1)) - 128) / 128)
-    p = (features @ torch.from_numpy(np.load(head)["weight"]).float()).double().softmax(1).numpy()
+    p = (features @ torch.from_numpy(arrays(head)["weight"]).float()).double().softmax(1).numpy()
     scores = []
     for rows in np.split(shuffle(60, "inception score", 4), 10):
         part = p[rows]

@@ -100,7 +100,8 @@ def test_bars_are_as_high_as_the_shares_and_marks_lie_where_expected(tmp_path: P
 
 
 @pytest.mark.parametrize("runs", [1, 2, 5])
-@pytest.mark.filterwarnings("error")
+# Files that other tests left open may be closed here.
+@pytest.mark.filterwarnings("error", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_title_legend_and_bars_of_few_classes_do_not_overlap(runs: int) -> None:
     shares = {f"0000{i}-pictures (TVD 0.03{i})": np.full(3, 1 / 3) for i in range(runs)}
     figure = maps.draw_histograms(shares, ("bird", "cat", "dog"), np.full(3, 1 / 3), "pictures: classes seen")

@@ -7,6 +7,8 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ganherd.runs.records import CLOCK_FIELDS, FILE_FIELDS, PROCESS_EVENTS
 
 
@@ -15,6 +17,12 @@ def unpack(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as packed:
         packed.extraction_filter = getattr(tarfile, "data_filter", lambda member, path: member)  # none before 3.11.4
         packed.extractall(folder)
+
+
+def arrays(path: str | Path) -> dict[str, Any]:
+    """Return the arrays of an .npz file, and close it."""
+    with np.load(path, allow_pickle=False) as file:
+        return dict(file)
 
 
 def tensors(checkpoint: Path) -> dict[str, Any]:
