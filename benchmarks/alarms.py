@@ -1,6 +1,8 @@
 """Count the alarms for GANs that are made to fail and for healthy ones, and measure what monitoring costs. Writes JSON.
 
-python benchmarks/alarms.py                        seeds 10 to 19, which neither limits nor rules were tuned on
+python benchmarks/alarms.py                        seeds 20 to 29, which neither limits nor rules were tuned on
+python benchmarks/alarms.py --seed 10              seeds 10 to 19: after them a dead critic needs eight looks instead of five, since
+                                                   one of 100 healthy GANs had a generator that was ahead for so long
 python benchmarks/alarms.py --seed 0               seeds 0 to 9: after them the rule of collapse was changed, since it had
                                                    missed one in ten (it took a spread just above half for a recovery)
 python benchmarks/alarms.py --seed 100 --seeds 5   those that the limits were tuned on
@@ -75,10 +77,10 @@ def cost(folder: Path) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seed", type=int, default=10)
+    parser.add_argument("--seed", type=int, default=20)
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--only", choices=list(KINDS), action="append")
-    parser.add_argument("-o", type=Path, help="where the JSON goes, as benchmarks/results/alarms.json")
+    parser.add_argument("-o", type=Path, help="where the JSON goes, e.g. benchmarks/results/alarms.json")
     args = parser.parse_args()
     rows = []
     for kind in args.only or KINDS:

@@ -106,14 +106,14 @@ KINDS = {
         "dead_critic",
         "digits-nonsat",
         _with(_ONE, {"optim": {"lr_d": 0.0}}),
-        500,
+        700,
     ),
     "dead critic, Wasserstein": Kind(
         "a critic whose rectifiers never open",
         "dead_critic",
         "digits-wcgan",
         _with(_ONE, {"nets": {"discriminator": {"name": "failing_gans:DeadCritic"}}, "train": {"n_critic": 1}}),
-        500,
+        700,
     ),
     "memorising": Kind(
         f"{IMAGES} images of one digit, four times the learning rates",

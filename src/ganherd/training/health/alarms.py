@@ -52,8 +52,9 @@ class Limits:
     tells: float = 0.52  # dead critic: at or below it,
     differs: float = 0.75  # … while neighbours tell at least this well
     copies: float = 0.4  # memorising: at or above it
-    # Bad looks in a row that raise each of `ALARMS`; the same number of good ones ends it.
-    patience: tuple[int, ...] = (1, 1, 3, 4, 5, 3)
+    # Bad looks in a row that raise each of `ALARMS`; the same number of good ones ends it. A good generator may be ahead of a
+    # discriminator that learns for several looks, so that a dead one takes longest.
+    patience: tuple[int, ...] = (1, 1, 3, 4, 8, 3)
 
 
 LIMITS = Limits()
