@@ -133,3 +133,40 @@ def test_consistency_is_refused_for_data_that_are_no_images(key: str) -> None:
     recipe = recipe_file.load("wine-wcgan", [f"loss.{key}=1"])
     with pytest.raises(UserError, match="compares augmented images, and wine has "):
         cut(recipe)
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "sentence"),
+    [
+        ({"loss": {"name": "hinge"}}, "loss.r1_weight", "multiplies loss.r1_weight, which is 0: set loss.r1_weight"),
+        ({"optim": {"lr_g": 0.0}}, "optim.lr_g", "multiplies optim.lr_g, which is 0"),
+        (
+            {"train": {"augment_probability": 0.5}},
+            "train.augment_probability",
+            "nothing is augmented: set train.augment",
+        ),
+        ({"loss": {"name": "hinge"}}, "loss.gp_weight", "which loss.name hinge does not use"),
+    ],
+    ids=["weight of 0", "rate of 0", "no augmentation", "no penalty"],
+)
+def test_a_schedule_that_changes_nothing_is_refused(
+    changes: dict[str, dict[str, Any]], key: str, sentence: str, tmp_path: Path
+) -> None:
+    recipe = noise_recipe(tmp_path, "12steps")
+    for section, values in changes.items():
+        recipe[section] = {**recipe.get(section, {}), **values}
+    recipe["train"] = {**recipe["train"], "schedules": [{"keys": [key], "last": 0.5}]}
+    with pytest.raises(UserError, match=sentence):
+        ganherd.train(recipe, run=tmp_path / "run", quiet=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_schedule_of_one_member_or_of_a_beta_of_0_is_accepted(tmp_path: Path) -> None:
+    recipe = noise_recipe(tmp_path, "2steps")
+    schedules = [{"keys": ["loss.r1_weight", "optim.beta1"], "last": 0.5}]
+    recipe |= {"optim": {"beta1": 0.0}, "train": {**recipe["train"], "schedules": schedules}}
+    whole = ganherd.train(recipe | {"loss": {"r1_weight": 1.0}}, run=tmp_path / "one", quiet=True)
+    members = whole.mixture.members
+    recipe["loss"] = {"r1_weight": [1.0] + [0.0] * (members - 1)}
+    run = ganherd.train(recipe, run=tmp_path / "other", quiet=True)
+    assert run.folder.info.state == "finished"
