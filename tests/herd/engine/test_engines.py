@@ -12,7 +12,7 @@ import torch
 from recipes import tiny_data, tiny_recipe
 
 from ganherd.herd.engine import autotune, engine_trials
-from ganherd.herd.engine.block_engine import BlockEngine
+from ganherd.herd.engine.blocks.block_engine import BlockEngine
 from ganherd.herd.engine.engine_trials import measure_rate, memory_per_member
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.recipe import recipe_file
@@ -122,7 +122,7 @@ def test_training_needs_neither_pytorchs_compiler_nor_sympy(tmp_path):
     program = f"""
 import sys
 import torch
-from ganherd.herd.engine.block_engine import BlockEngine
+from ganherd.herd.engine.blocks.block_engine import BlockEngine
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble

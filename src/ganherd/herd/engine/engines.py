@@ -253,7 +253,7 @@ def make_engine(herd: StackedHerd, plan: Plan) -> Engine:
     `fused` if the data is not on the device, or if members skip steps.
     """
     if not herd.is_resident:
-        from ganherd.herd.engine.block_engine import BlockEngine
+        from ganherd.herd.engine.blocks.block_engine import BlockEngine
 
         return BlockEngine(herd, plan)
     spec = ENGINES[plan.name]
