@@ -32,7 +32,7 @@ PHASES = {
     ("scoring/", ""): "scores",
     ("report/", ""): "report",
     ("herd/engine/autotune.py", "cannot_be_fused"): "trying whether the nets can be fused",
-    ("herd/engine/engines.py", "members_that_fit"): "measuring memory",
+    ("herd/engine/engine_trials.py", "memory_per_member"): "measuring memory",
     ("training/setup/assemble.py", ""): "data and initial weights",
     ("training/setup/member_data.py", ""): "data and initial weights",
     ("data/", ""): "data and initial weights",
@@ -59,7 +59,7 @@ def phase_of(stack: list[FrameType]) -> tuple[str, str]:
     """Return phase and activity of a stack, outermost frame first."""
     phase = "other"
     for frame in stack:
-        if frame.f_code.co_name == "measure_rate" and frame.f_code.co_filename.endswith("herd/engine/engines.py"):
+        if frame.f_code.co_name == "measure_rate" and frame.f_code.co_filename.endswith("herd/engine/engine_trials.py"):
             phase = f"measuring engine {frame.f_locals['plan'].name}"
             break
         if match := next((name for rule, name in PHASES.items() if _matches(frame, rule)), None):

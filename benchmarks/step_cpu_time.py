@@ -18,7 +18,8 @@ from pathlib import Path
 import torch
 
 from ganherd.bench.cases import as_file, images, known, recipe_of
-from ganherd.herd.engine.engines import Plan, trial_engine
+from ganherd.herd.engine.engine_trials import trial_engine
+from ganherd.herd.engine.engines import Plan
 from ganherd.training.setup.assemble import assemble
 from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 from provenance import provenance

@@ -21,7 +21,8 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import StackedHerd, trial_engine
+from ganherd.herd.engine.engine_trials import trial_engine
+from ganherd.herd.engine.engines import StackedHerd
 from ganherd.recipe import recipe_file
 from ganherd.recipe.sections.train_config import EngineConfig
 from ganherd.training.setup.assemble import assemble

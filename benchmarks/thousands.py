@@ -30,7 +30,7 @@ import torch
 from ganherd.bench import cases
 from ganherd.bench.engine_rates import peaks, synchronize
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.block_engine import BlockEngine
+from ganherd.herd.engine.blocks.block_engine import BlockEngine
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import Engine, Plan, StackedHerd, make_engine, place_state
 from ganherd.herd.feed import Feed

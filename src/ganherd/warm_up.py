@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import CompileReport, has_kernels, trial_engine
+from ganherd.herd.engine.engine_trials import trial_engine, tune_kernels
+from ganherd.herd.engine.engines import CompileReport, has_kernels
 from ganherd.recipe.schema import Recipe
 from ganherd.training.setup import preflight
 from ganherd.training.setup.assemble import assemble
@@ -51,9 +52,7 @@ def warm(recipe: Recipe, log: Callable[[str], None], report: CompileReport) -> W
     herd, measured = prepared.herd, 0
     plan = autotune.choose(herd, recipe.engine, log, count)
     if has_kernels(herd) and not plan.one_by_one:
-        from ganherd.herd.engine.kernel_tuning import tune
-
-        measured = tune(herd, plan, count)
+        measured = tune_kernels(herd, plan, count)
     with torch_threads(plan.threads):
         trial_engine(herd, plan).prepare(count)
     engine = plan.describe(herd.num_members)

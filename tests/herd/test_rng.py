@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from ganherd.herd import rng
-from ganherd.herd.rng import MemberRandomness, Streams, device_keys, draw, key, keys
+from ganherd.herd import draws_ahead, rng
+from ganherd.herd.draws_ahead import DrawsAhead
+from ganherd.herd.member_randomness import MemberRandomness
+from ganherd.herd.rng import Streams, device_keys, draw, key, keys
 from ganherd.herd.state import build_seeded
 from ganherd.util.errors import UserError
 from ganherd.util.host import in_threads
@@ -43,7 +45,7 @@ STEPS = st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, m
 @pytest.mark.further
 @given(STEPS, st.sampled_from([1, 3]), st.sampled_from(["normal", "uniform"]))
 def test_draws_ahead_are_those_of_each_step(stretches: list[tuple[int, int]], members: int, kind: str) -> None:
-    ahead, herds = rng.DrawsAhead(), [np.arange(members) + 7, np.arange(members) + 99]
+    ahead, herds = DrawsAhead(), [np.arange(members) + 7, np.arange(members) + 99]
     for first, length in stretches:
         for step in range(first, first + length):
             for base in herds:  # blocks take turns
@@ -54,10 +56,10 @@ def test_draws_ahead_are_those_of_each_step(stretches: list[tuple[int, int]], me
 
 
 def test_draws_ahead_are_few_if_there_is_much_to_draw(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rng, "_NUMBERS_AHEAD", 100)
+    monkeypatch.setattr(draws_ahead, "_NUMBERS_AHEAD", 100)
     drawn = []
     monkeypatch.setattr(rng, "draw", lambda keys, shape, *rest: drawn.append(len(keys)) or draw(keys, shape, *rest))
-    ahead = rng.DrawsAhead()
+    ahead = DrawsAhead()
     for step in range(12):
         Streams(np.arange(2), step, ahead).draw((rng.NOISE,), (10,), "normal", torch.float32)
     assert sum(drawn) >= 2 * 12 and max(drawn) * 10 <= 100

@@ -19,8 +19,7 @@ from torch import nn
 import ganherd
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Engine, Plan
-from ganherd.mixture import mixture as mixtures
-from ganherd.mixture import mixture_files, recalibration
+from ganherd.mixture import member_sampler, mixture_files, recalibration
 from ganherd.mixture.mixture import Mixture
 from ganherd.recipe import recipe_file
 from ganherd.training.finish import make_mixture
@@ -156,7 +155,7 @@ def test_larger_calls_make_the_same_images_for_every_n(run, label, monkeypatch) 
     """As on a GPU, where many images are made at once: of the same noise as on a CPU."""
     made = ganherd.load(run)
     before = made.sample(300, label, seed=3)
-    monkeypatch.setitem(mixtures._CALL, "cpu", 256)
+    monkeypatch.setitem(member_sampler._CALL, "cpu", 256)
     longer, shorter = made.sample(300, label, seed=3), made.sample(70, label, seed=3)
     assert np.array_equal(shorter.x, longer.x[:70])
     assert np.array_equal(longer.member, before.member)

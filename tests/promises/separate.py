@@ -15,7 +15,8 @@ from torch.nn.functional import cross_entropy, logsigmoid
 
 from ganherd.augment import augment, numbers
 from ganherd.herd import rng
-from ganherd.herd.rng import MemberRandomness, Streams
+from ganherd.herd.member_randomness import MemberRandomness
+from ganherd.herd.rng import Streams
 from ganherd.herd.state import build_seeded, takes_label
 from ganherd.training.setup.assemble import PreparedHerd, makers
 

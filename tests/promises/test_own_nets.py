@@ -21,6 +21,7 @@ from ganherd.herd.engine.engines import Engine, Plan, make_engine, place_state
 from ganherd.herd.engine.explain import explain
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import buffers_of
+from ganherd.mixture.member_sampler import MemberSampler
 from ganherd.recipe import recipe_file
 from ganherd.training.finish import make_mixture
 from ganherd.training.recording.preview import Preview
@@ -268,7 +269,7 @@ def test_a_mixture_samples_as_each_member_alone_in_evaluation_mode(tmp_path: Pat
     for mixture in (made, ganherd.load(tmp_path, trust_code=True)):
         for member in (1, 0, 1):
             tensors = mixture.generator(member)[1]
-            z, _ = mixture._noise(member, rng.key(0, rng.SAMPLE, 0, member, 0), np.arange(1))
+            z, _ = MemberSampler(mixture, member, -1).noise(0, np.arange(1), np.arange(64))
             wanted = alone(net, tensors)(z) * mixture.scale + mixture.offset
             (images,) = mixture.images(member, -1, np.arange(64))
             assert np.abs(images - wanted.clamp(0, 255).numpy()).max() < 0.51

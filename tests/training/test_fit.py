@@ -17,7 +17,7 @@ import torch
 
 from ganherd.features import cache
 from ganherd.herd import stream_feed
-from ganherd.herd.engine import autotune, engines
+from ganherd.herd.engine import autotune, engine_trials, engines
 from ganherd.recipe import recipe_file
 from ganherd.recipe.sections.train_config import EngineConfig
 from ganherd.runs.folder import RunFolder
@@ -192,7 +192,7 @@ def test_a_member_that_does_not_fit_is_refused_before_anything_is_written(
         def __call__(self, *_: Any, **__: Any) -> None:
             raise OUT[what]
 
-    monkeypatch.setattr(engines, "Step", Full)
+    monkeypatch.setattr(engine_trials, "Step", Full)
     assert tiny_runs.command("train", recipes.write_recipe(tmp_path), "--run", tmp_path / "run", "-q") == 2
     (output,) = capsys.readouterr().err.splitlines()
     assert "one member does not fit into the memory of cpu" in output and "Lower train.batch" in output
@@ -210,7 +210,7 @@ def test_a_member_of_a_net_that_cannot_be_fused_is_refused_before_anything_is_wr
         def __call__(self, *_: Any, **__: Any) -> None:
             raise self._error
 
-    monkeypatch.setattr(engines, "Step", OneByOne)
+    monkeypatch.setattr(engine_trials, "Step", OneByOne)
     recipe = recipes.write_recipe(tmp_path)
     sets = ["--set", f"engine.chunk={chunk}"] if chunk else []
     assert tiny_runs.command("train", recipe, "--run", tmp_path / "run", "-q", "--set", "engine.name=auto", *sets) == 2

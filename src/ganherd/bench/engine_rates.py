@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 
 from ganherd.herd.engine import autotune
-from ganherd.herd.engine.engines import Plan, measure_rate
+from ganherd.herd.engine.engine_trials import measure_rate
+from ganherd.herd.engine.engines import Plan
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 

@@ -57,7 +57,8 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
     from ganherd.bench.engine_rates import synchronize
     from ganherd.herd.engine import autotune
     from ganherd.herd.engine.device import set_precision
-    from ganherd.herd.engine.engines import measure_rate, place_state
+    from ganherd.herd.engine.engine_trials import measure_rate
+    from ganherd.herd.engine.engines import place_state
     from ganherd.herd.state import finite_members
     from ganherd.recipe import recipe_file
     from ganherd.recipe.strategy.gap_config import GapConfig

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ganherd.herd.checks.hidden_state.comparable import differing_names, equal
 from ganherd.herd.checks.hidden_state.python_state import copy_attributes, copy_numbers
 from ganherd.herd.checks.module_copies import copy_module
+from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import call_with_tensors, canonical_names
-from ganherd.herd.rng import MemberRandomness
 
 Tensors = dict[str, Tensor]
 

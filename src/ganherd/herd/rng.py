@@ -13,20 +13,18 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from itertools import count
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
-from ganherd.herd.checks.module_copies import calling_line, calling_net
-from ganherd.util.errors import UserError
+if TYPE_CHECKING:
+    from ganherd.herd.draws_ahead import DrawsAhead
 
 # Purposes of draws. The numbers are part of every run's identity: never reuse or renumber one.
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
@@ -49,7 +47,6 @@ _MASK = (1 << 64) - 1
 _UINT64 = [np.uint64(value) for value in (GOLDEN, *MIX_FACTORS)]
 _SHIFTS = [np.uint64(bits) for bits in MIX_SHIFTS]
 _FEW = 12  # keys; so few are hashed faster as numbers than as an array
-_STEPS_AHEAD, _NUMBERS_AHEAD = 32, 1 << 20  # most steps of a draw ahead, and most numbers of all of them
 _WORDS = 624  # 32-bit words in the state of a Mersenne Twister
 _COUNTERS = np.arange(1, _WORDS // 2 + 1, dtype=np.uint64) * _UINT64[0]
 
@@ -214,162 +211,6 @@ def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.d
         low = (bits & 0xFFFFFF).to(torch.float32) * 2.0**-24
         high = torch.sqrt(-2.0 * torch.log1p(-high)) * torch.cos((2.0 * math.pi) * low)
     return high.to(dtype).view(member_keys.shape[0], *shape)
-
-
-class _Draw(torch.autograd.Function):
-    """Draw inside a module. Under `vmap` it receives the keys of all members and draws for all of them at once."""
-
-    @staticmethod
-    def forward(member_key: Tensor, call: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
-        return _Draw._rows(member_key.reshape(1), call, shape, kind, dtype)[0]
-
-    @staticmethod
-    def _rows(member_keys: Tensor, call: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
-        if member_keys.is_cuda:
-            return draw(device_keys(member_keys, call), shape, kind, dtype)
-        return draw(keys(member_keys.numpy(), call), shape, kind, dtype)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.mark_non_differentiable(output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[None, ...]:
-        return (None,) * 5
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], member_key: Tensor, *rest: Any) -> tuple[Tensor, int]:
-        return _Draw._rows(member_key.movedim(in_dims[0], 0), *rest), 0
-
-
-class MemberRandomness(TorchFunctionMode):
-    """Let dropout, `randn`, `rand`, … inside a plain module draw from the member's own stream while this mode is active."""
-
-    def __init__(self, member_key: Tensor, calls: Iterator[int] | None = None) -> None:
-        """Take the member's key, a scalar tensor; under `vmap` it is batched over the members.
-
-        Args:
-            calls: Numbers the draws of one call of a module, in the order in which they happen; None: 1, 2, …
-        """
-        super().__init__()
-        self._key, self._calls = member_key, count(1) if calls is None else calls
-
-    def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-        """Draw numbers of this shape with the key of the next draw."""
-        arguments = (self._key, next(self._calls), tuple(shape), kind, dtype)
-        if not torch._C._are_functorch_transforms_active():
-            return _Draw.forward(
-                *arguments
-            )  # nothing is differentiated: `apply` would only read the signature once more
-        drawn: Tensor = _Draw.apply(*arguments)  # type: ignore[no-untyped-call]
-        return drawn
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "")
-        if name not in DRAWS or getattr(func, "__module__", "") == "torch.nn.init":
-            return func(*args, **kwargs)
-        if kwargs.get("generator") is not None:
-            raise UserError(
-                f"{calling_net()} draws random numbers from its own generator, with {name}{calling_line()}, but each "
-                "member has its own stream. Draw fixed numbers in the constructor and register them as a buffer, or leave "
-                "generator out to draw from the member's stream."
-            )
-        if name in DROPOUTS:
-            return self._dropout(name, *args, **kwargs)
-        if name in _LIKE:
-            like = args[0] if args else kwargs["input"]
-            given = {option: value for option, value in kwargs.items() if value is not None}
-            return self._new(like.shape, _LIKE[name], {"dtype": like.dtype} | given)
-        if name in _NEW:
-            sizes = kwargs.get("size") or (args[0] if args and isinstance(args[0], Sequence) else args)
-            return self._new(tuple(sizes), _NEW[name], kwargs)
-        if name in _IN_PLACE:
-            return self._in_place(name, *args, **kwargs)
-        raise UserError(
-            f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot draw from each member's own "
-            "stream; use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
-        )
-
-    def _new(self, shape: Sequence[int], kind: str, options: dict[str, Any]) -> Tensor:
-        """Draw a new tensor, with the options that `torch.randn` and the like accept."""
-        out, dtype = options.get("out"), options.get("dtype")
-        drawn = self._draw(shape, kind, dtype or (torch.get_default_dtype() if out is None else out.dtype))
-        if out is not None:
-            drawn = (out if out.shape == drawn.shape else out.resize_(drawn.shape)).copy_(drawn)
-        if not options.get("requires_grad"):
-            return drawn
-        if torch._C._functorch.is_batchedtensor(drawn):
-            raise RuntimeError(
-                "its forward pass creates a leaf that requires gradients, which has no meaning under vmap"
-            )
-        return drawn.requires_grad_()
-
-    def _dropout(
-        self, name: str, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **more: bool
-    ) -> Tensor:
-        """Apply one of the dropout functions; those with a dimension in their name drop whole channels."""
-        x = input
-        if not more.get("train", training) or p == 0.0:  # torch.dropout names the argument `train`
-            return x
-        shape = x.shape if name == "dropout" else x.shape[:2] + (1,) * (x.dim() - 2)
-        mask = (self._draw(shape, "uniform", torch.float32) >= p).to(x.dtype)
-        scale = mask / (1.0 - p) if p < 1.0 else mask
-        return x.mul_(scale) if inplace else x * scale
-
-    def _in_place(self, name: str, x: Tensor, *args: float, **kwargs: Any) -> Tensor:
-        """Fill a tensor like `normal_` (mean, std) or `uniform_` (from, to)."""
-        first, second = (("mean", "std"), ("from", "to"))[name == "uniform_"]
-        a = args[0] if args else kwargs.get(first, 0.0)
-        b = args[1] if len(args) > 1 else kwargs.get(second, 1.0)
-        drawn = self._draw(x.shape, _IN_PLACE[name], x.dtype)
-        return x.copy_(drawn * b + a if name == "normal_" else drawn * (b - a) + a)
-
-
-DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
-_LIKE = {"randn_like": "normal", "rand_like": "uniform"}
-_NEW = {"randn": "normal", "rand": "uniform"}
-_IN_PLACE = {"normal_": "normal", "uniform_": "uniform"}
-_REFUSED = {
-    "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",
-    "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
-}  # fmt: skip
-# Names of functions and methods that draw random numbers.
-DRAWS = DROPOUTS | _LIKE.keys() | _NEW.keys() | _IN_PLACE.keys() | _REFUSED
-
-
-class DrawsAhead:
-    """Draw for several steps at once, on a CPU, where small draws spend most of their time on their start.
-
-    The numbers are those that `Streams` draws step by step. The first step draws for itself, and each draw that continues the one
-    before it is for twice as many steps, up to a limit.
-    """
-
-    def __init__(self) -> None:
-        # By members and purpose: the next step, the number of steps of the last draw, and what is left of it
-        self._drawn: dict[Hashable, tuple[int, int, list[Tensor]]] = {}
-
-    def draw(
-        self, base: np.ndarray, step: int, purpose: Purpose, shape: Sequence[int], kind: str, dtype: torch.dtype
-    ) -> Tensor:
-        """Draw numbers [N, *shape] of members with these base keys [N] for one purpose at a step."""
-        what = (base.tobytes(), purpose, *shape, kind, dtype, version())
-        expected, steps, left = self._drawn.get(what, (step, 0, []))
-        if step != expected:
-            steps, left = 0, []
-        if not left:
-            share = _NUMBERS_AHEAD // max(1, len(self._drawn) * len(base) * math.prod(shape))
-            steps = max(1, min(2 * steps, _STEPS_AHEAD, share))
-            each = np.arange(step, step + steps).repeat(len(base))
-            drawn = draw(keys(keys(np.tile(base, steps), each), *purpose), shape, kind, dtype)
-            left = list(drawn.unflatten(0, (steps, len(base))).unbind())[::-1]
-        numbers = left.pop()  # given once, because nets may change their inputs
-        self._drawn[what] = step + 1, steps, left
-        return numbers
-
-    def clear(self) -> None:
-        """Forget what is left."""
-        self._drawn.clear()
 
 
 class Streams:

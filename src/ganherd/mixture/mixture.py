@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -17,24 +16,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ganherd.data.units import Units, projected, to_data
+from ganherd.data.units import Units, projected
 from ganherd.herd import rng
 from ganherd.herd.state import takes_label
 from ganherd.mixture import mixture_files
 from ganherd.mixture.generators import Generators, breeds_of, check_declared, tensors_of, with_weights
+from ganherd.mixture.member_sampler import MemberSampler
 from ganherd.mixture.mixture_files import BestMember, Neighbourhoods
-from ganherd.mixture.mixture_noise import draw_indices, draw_prior, path_between, portable_keys
+from ganherd.mixture.mixture_noise import draw_indices, draw_routes
 from ganherd.mixture.samples import Samples
 from ganherd.recipe import trust
 from ganherd.recipe.net_config import BreedConfig
 from ganherd.runs.folder import RunFolder, code_of, mixture_of
-from ganherd.util.errors import NotFinite, UserError, counted, few, whole_number
+from ganherd.util.errors import UserError, counted, few, whole_number
 from ganherd.util.registry import GENERATORS
 from ganherd.util.user_code import importable_from
 from ganherd.viz import pictures
 
-_BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
-_CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
 # Fields of a mixture that mixture.json has under the same name: as they are, as lists, and as lists of numbers.
 _PLAIN = ("latent", "seeds", "step", "winner", "neighbourhoods")
 _TUPLES = ("labels", "shape", "prior", "offset", "scale", "columns", "plane")
@@ -287,13 +285,7 @@ class Mixture:
         if self.stream_version == rng.PORTABLE and seed + n > 2**63:
             raise UserError(f"the seed {seed} is too large for portable samples: choose one below 2**63.")
         label = self.label_number(label)
-        with rng.using(self.stream_version):
-            if self.stream_version == rng.PORTABLE:
-                u = rng.draw(portable_keys(seed, np.arange(n), rng.ROUTE), (2,), "uniform", torch.float64).numpy()
-            else:
-                blocks = -(-n // _BLOCK)
-                keys = rng.keys(np.full(blocks, rng.key(seed, rng.ROUTE)), np.arange(blocks))
-                u = rng.draw(keys, (_BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
+        u = draw_routes(n, seed, self.stream_version)
         member = draw_indices(self.member_weights(label, replica), u[:, 0])
         if not self.takes_label:
             return member, self.label_of[member]
@@ -309,25 +301,7 @@ class Mixture:
             rows: The number of each sample among all samples of this seed; in portable streams its noise depends on it, in
                 others on its position among the samples of the same member and label.
         """
-        count = len(rows)
-        batch = _CALL.get(self.device.type, _BLOCK)
-        base = rng.key(seed, rng.SAMPLE, replica, member, label + 1)
-        blocks = batch // _BLOCK
-        calls = [
-            (
-                np.arange(first // _BLOCK, first // _BLOCK + blocks),
-                self._portable_keys(seed, rows[first : first + batch]),
-            )
-            for first in range(0, count, batch)
-        ]
-        noise = self._noise(member, base, *calls[0])
-        for number, next_call in enumerate([*calls[1:], None]):
-            z, key = noise
-            x, finite = self._call(member, label, replica, z * truncation if truncation != 1.0 else z, key)
-            if next_call is not None:
-                noise = self._noise(member, base, *next_call)  # while a GPU generates the current batch
-            _refuse_infinite(member, finite)
-            yield x.cpu().numpy()[: count - number * batch]
+        return MemberSampler(self, member, label, replica).images(rows, seed, truncation)
 
     def walk(
         self,
@@ -347,59 +321,8 @@ class Mixture:
             truncation: Factor by which the noise is scaled.
         """
         member, y = (int(first[0]) for first in self.routes(1, label, seeds[0], replica))
-        ends = [
-            self._noise(
-                member,
-                rng.key(seed, rng.SAMPLE, replica, member, y + 1),
-                np.arange(1),
-                self._portable_keys(seed, np.arange(1)),
-            )
-            for seed in dict.fromkeys(seeds)
-        ]
-        (first, key), (last, _) = ends[0], ends[-1]
-        is_normal = self.prior_of(member) == "normal"
-        path = path_between(first[0], last[0], frames, is_normal) * truncation  # [frames, Z]
-        batches = []
-        for start in range(0, frames, _BLOCK):
-            z = path[start : start + _BLOCK]
-            full = torch.cat([z, z[-1:].expand(_BLOCK - len(z), -1)])  # always full, as for all samples
-            x, finite = self._call(member, y, replica, full, key)
-            _refuse_infinite(member, finite)
-            batches.append(x.cpu().numpy()[: len(z)])
-        return self.as_samples(np.concatenate(batches), np.full(frames, y), np.full(frames, member))
-
-    def _portable_keys(self, seed: int, rows: np.ndarray) -> np.ndarray | None:
-        """Return the key of each sample's noise in portable streams; None for other streams."""
-        return portable_keys(seed, rows, rng.SAMPLE) if self.stream_version == rng.PORTABLE else None
-
-    def _noise(
-        self, member: int, base: int, blocks: np.ndarray, portable: np.ndarray | None = None
-    ) -> tuple[Tensor, np.ndarray]:
-        """Return noise [blocks × 64, Z], and the key for random numbers inside the generator.
-
-        Args:
-            base: The key of the member's samples, whose blocks have a stream each.
-            portable: The keys of the samples, at most as many as fit the blocks, which replace the streams of the blocks.
-        """
-        keys, shape = rng.keys(np.full(len(blocks), base), blocks), (_BLOCK, self.latent)
-        inside = keys[:1]
-        if portable is not None:
-            missing = len(blocks) * _BLOCK - len(portable)
-            keys, shape = np.pad(portable, (0, missing), mode="edge"), (1, self.latent)  # batches are always full
-        with rng.using(self.stream_version):
-            z = draw_prior(keys, shape, self.prior_of(member), self.generator(member)[0].dtype)
-        return z.reshape(-1, self.latent), inside
-
-    def _call(self, member: int, label: int, replica: int, z: Tensor, key: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return samples on the device, and whether all are finite. On a GPU this only queues the work."""
-        breed, state = self.generator(member, replica)
-        device = self.device
-        with torch.no_grad(), _repeatable(device), rng.using(self.stream_version):
-            labels = (torch.full((len(z),), label, device=device),) if takes_label(breed.module) else ()
-            inputs = (z.to(device), *labels)
-            x = breed.evaluated(state, inputs, torch.from_numpy(rng.keys(key, rng.INSIDE))[0].to(device))
-            x = to_data(x.float(), self)
-            return x.round().clamp(0, 255).to(torch.uint8) if self.is_image else x, torch.isfinite(x).all()
+        x = MemberSampler(self, member, y, replica).walk(frames, seeds, truncation)
+        return self.as_samples(x, np.full(frames, y), np.full(frames, member))
 
     # -- files ----------------------------------------------------------------------------------------------------
 
@@ -448,24 +371,3 @@ def vouch_for(run: Path, facts: mixture_files.MixtureFacts) -> None:
         GENERATORS.vouch(net.name)
     if (folder := RunFolder(run)).recipe_path.is_file() and folder.info_path.is_file():
         trust.vouch(folder.recipe)
-
-
-def _refuse_infinite(member: int, finite: Tensor) -> None:
-    """Raise `NotFinite` if not all samples of a member are finite."""
-    if not finite:
-        raise NotFinite(f"member {member} of the mixture generates numbers that are not finite: train it again.")
-
-
-@contextmanager
-def _repeatable(device: torch.device) -> Iterator[None]:
-    """Make a GPU deterministic and use full float32 precision, so that samples equal those of a CPU up to rounding."""
-    if device.type != "cuda":
-        yield
-        return
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    before = cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32
-    cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = False, True, False, False
-    try:
-        yield
-    finally:
-        cudnn.benchmark, cudnn.deterministic, cudnn.allow_tf32, matmul.allow_tf32 = before

@@ -1,4 +1,4 @@
-"""The noise of a mixture: priors, portable keys, and paths from one noise to another."""
+"""The random numbers of a mixture: its priors, portable keys, routes to members, and paths from one noise to another."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
+
+BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
 
 
 def path_between(first: Tensor, last: Tensor, frames: int, is_normal: bool) -> Tensor:
@@ -30,6 +32,19 @@ def draw_prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch
 def portable_keys(seed: int, rows: np.ndarray, purpose: int) -> np.ndarray:
     """Return the key of each sample in portable streams: sample i of a seed is the sample of the seed + i."""
     return rng.keys(np.zeros(len(rows), np.int64), seed + rows, purpose)
+
+
+def draw_routes(n: int, seed: int, stream_version: int) -> np.ndarray:
+    """Return uniform numbers, float64 [n, 2], that decide the member and the label of each sample.
+
+    The numbers of sample i depend on (seed, i) only.
+    """
+    with rng.using(stream_version):
+        if stream_version == rng.PORTABLE:
+            return rng.draw(portable_keys(seed, np.arange(n), rng.ROUTE), (2,), "uniform", torch.float64).numpy()
+        blocks = -(-n // BLOCK)
+        keys = rng.keys(np.full(blocks, rng.key(seed, rng.ROUTE)), np.arange(blocks))
+        return rng.draw(keys, (BLOCK, 2), "uniform", torch.float64).reshape(-1, 2)[:n].numpy()
 
 
 def draw_indices(weights: np.ndarray, u: np.ndarray) -> np.ndarray:

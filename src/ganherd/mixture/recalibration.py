@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from ganherd.herd import rng
 from ganherd.herd.evaluation import member_module
+from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import call_with_tensors
-from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import takes_label
 from ganherd.mixture.mixture_noise import draw_prior
 

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
-from ganherd.herd.engine.engines import CompileReport, Plan, measure_rate, no_report
+from ganherd.herd.engine.engine_trials import measure_rate
+from ganherd.herd.engine.engines import CompileReport, Plan, no_report
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs import checkpoint
 from ganherd.training.closing_time import ClosingTime, estimate_closing

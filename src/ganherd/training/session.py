@@ -14,7 +14,8 @@ from ganherd.comm.communicator import Communicator
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd import rng
 from ganherd.herd.engine.device import set_precision
-from ganherd.herd.engine.engines import CompileReport, compiling_meanwhile, has_kernels
+from ganherd.herd.engine.engine_trials import compiling_meanwhile
+from ganherd.herd.engine.engines import CompileReport, has_kernels
 from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.checkpoint import Checkpoint

@@ -12,11 +12,11 @@ import pytest
 import torch
 from recipes import tiny_data, tiny_recipe
 
-from ganherd.herd.engine import host_copies
-from ganherd.herd.engine.block_engine import BlockEngine
-from ganherd.herd.engine.block_transfer import BlockTransfer
+from ganherd.herd.engine.blocks import host_copies
+from ganherd.herd.engine.blocks.block_engine import BlockEngine
+from ganherd.herd.engine.blocks.block_transfer import BlockTransfer
+from ganherd.herd.engine.blocks.host_copies import HostCopies
 from ganherd.herd.engine.engines import Engine, Plan, StackedHerd
-from ganherd.herd.engine.host_copies import HostCopies
 from ganherd.herd.state import State
 from ganherd.herd.step.opponents import FrozenOpponents, opponent_tensors
 from ganherd.recipe import recipe_file

@@ -9,8 +9,8 @@ import pytest
 import torch
 from recipes import tiny_data, tiny_recipe
 
-from ganherd.herd.engine import host_copies
-from ganherd.herd.engine.block_engine import BlockEngine
+from ganherd.herd.engine.blocks import host_copies
+from ganherd.herd.engine.blocks.block_engine import BlockEngine
 from ganherd.herd.engine.engines import Plan, make_engine, place_state
 from ganherd.herd.state import State
 from ganherd.recipe import recipe_file

@@ -11,9 +11,10 @@ import pytest
 import torch
 from recipes import tiny_data, tiny_recipe
 
-from ganherd.herd.engine import autotune, engines
-from ganherd.herd.engine.block_engine import BlockEngine
-from ganherd.herd.engine.engines import Engine, Plan, measure_rate, memory_per_member
+from ganherd.herd.engine import autotune, engine_trials
+from ganherd.herd.engine.blocks.block_engine import BlockEngine
+from ganherd.herd.engine.engine_trials import measure_rate, memory_per_member
+from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble
 
@@ -90,7 +91,7 @@ def test_remaining_plans_are_not_measured_if_a_step_is_very_slow(make, tmp_path,
 def test_plans_that_are_clearly_slower_are_not_measured_as_long(make, monkeypatch, beat, periods):
     herd, counted = make(3), []
     seconds_of = lambda engine, start, stop, sums: counted.append(stop - start) or 0.1 * (stop - start)  # noqa: E731
-    monkeypatch.setattr(engines, "_seconds_of", seconds_of)
+    monkeypatch.setattr(engine_trials, "_seconds_of", seconds_of)
     assert measure_rate(herd, Plan("loop", 3, 1, "cpu"), 1.0, beat) == pytest.approx(30.0)
     assert sum(counted[1:]) in (periods, periods + 1)  # without the first one, which warms up
 
@@ -121,7 +122,7 @@ def test_training_needs_neither_pytorchs_compiler_nor_sympy(tmp_path):
     program = f"""
 import sys
 import torch
-from ganherd.herd.engine.block_engine import BlockEngine
+from ganherd.herd.engine.blocks.block_engine import BlockEngine
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from ganherd.herd.lowering import functions, lower, vmap
 from ganherd.herd.lowering.lower import VMAP
-from ganherd.herd.rng import MemberRandomness
+from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.state import Blueprint
 
 MEMBERS = BATCH = 4  # equal, so that axes that are mixed up go unnoticed by shapes alone

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 
 from ganherd.herd.checks.trial import first_that_runs
 from ganherd.herd.global_generators import seeded_generators
-from ganherd.herd.rng import MemberRandomness
+from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.state import takes_label
 
 

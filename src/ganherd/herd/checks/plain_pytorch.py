@@ -15,7 +15,8 @@ from torch.optim.adam import adam  # without torch.optim.Adam, whose first use i
 
 from ganherd.herd import rng
 from ganherd.herd.feed import Feed
-from ganherd.herd.rng import MemberRandomness, Streams
+from ganherd.herd.member_randomness import MemberRandomness
+from ganherd.herd.rng import Streams
 from ganherd.herd.state import Seat, takes_label
 from ganherd.herd.step.rules import StepRules
 from ganherd.losses.adversarial import class_loss, gradient_penalty, r1_penalty

@@ -26,8 +26,8 @@ from ganherd.herd.checks.hidden_state.python_state import copy_attributes, copy_
 from ganherd.herd.checks.module_copies import find_second_reference, line_of, short_message
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.global_generators import outside_torch
+from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import refuse_unsupported_tensors
-from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import ModuleTraits, build_seeded
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.memory import is_out_of_memory

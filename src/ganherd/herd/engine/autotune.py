@@ -18,17 +18,14 @@ import torch
 from torch import nn
 
 from ganherd.herd.checks.module_copies import short_message
-from ganherd.herd.engine.engines import (
-    CompileReport,
-    Plan,
-    StackedHerd,
+from ganherd.herd.engine.engine_trials import (
     measure_rate,
     memory_per_member,
-    no_report,
     one_member_per_breed,
     train_copy,
     trial_engine,
 )
+from ganherd.herd.engine.engines import CompileReport, Plan, StackedHerd, no_report
 from ganherd.herd.state import bytes_per_member, members_of
 from ganherd.recipe.schema import parse_bytes
 from ganherd.recipe.sections.train_config import EngineConfig as Settings

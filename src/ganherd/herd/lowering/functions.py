@@ -12,7 +12,7 @@ from ganherd.herd.lowering.function_rules import find_rule, tensor_first
 from ganherd.herd.lowering.shape_rules import Call, basic_indices
 from ganherd.herd.lowering.trace import CREATES
 from ganherd.herd.lowering.vmap import Draws, vmap_call
-from ganherd.herd.rng import DRAWS
+from ganherd.herd.member_randomness import DRAWS
 
 # Functions of these modules return numbers if they are given numbers; functions of others may create tensors.
 _NUMBER_MODULES = ("_operator", "builtins", "math")

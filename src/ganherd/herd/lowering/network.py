@@ -16,8 +16,8 @@ from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.lowering.lower import LoweredModule, lower, may_draw
 from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.lowering.vmap import Keys, Tensors, VmapRandomness
+from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
-from ganherd.herd.rng import MemberRandomness
 from ganherd.herd.state import Blueprint, State
 from ganherd.herd.step.weights import MemberModule, MemberWeights, Weights
 from ganherd.util.errors import UserError

@@ -18,8 +18,8 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
 
 from ganherd.herd.checks.module_copies import copy_module, is_library_file, line_of, why_not_traced
+from ganherd.herd.member_randomness import DRAWS, DROPOUTS
 from ganherd.herd.parameter_names import canonical_names
-from ganherd.herd.rng import DRAWS, DROPOUTS
 from ganherd.nets.common.scaled import Scaled
 from ganherd.nets.common.spectral import Spectral
 from ganherd.nets.common.varied_dropout import VariedDropout

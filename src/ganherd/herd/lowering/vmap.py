@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 from ganherd.herd.lowering import ops
+from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import call_with_tensors
-from ganherd.herd.rng import MemberRandomness
 
 Tensors = dict[str, Tensor]
 Keys = Callable[[], Tensor]  # computes the keys [N] of all members

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from ganherd.augment import augment, numbers
 from ganherd.herd import rng
+from ganherd.herd.draws_ahead import DrawsAhead
 from ganherd.herd.engine.side_streams import SideStreams
 from ganherd.herd.lowering.kernels.gradient_stream import GradientStream
 from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
-from ganherd.herd.rng import DrawsAhead, Streams
+from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_

@@ -7,7 +7,7 @@ import torch
 from ganherd.comm.placement import weights
 from ganherd.comm.ranks import Ranks, cores_per_rank
 from ganherd.herd.engine.device import set_precision
-from ganherd.herd.engine.engines import measure_rate
+from ganherd.herd.engine.engine_trials import measure_rate
 from ganherd.runs.models import RanksRecord
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.setup.engine_plan import choose_plan, plan_of_rank

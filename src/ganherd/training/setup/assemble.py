@@ -24,7 +24,7 @@ from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.feed import BatchPlan
-from ganherd.herd.rng import MemberRandomness
+from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.stream_feed import make_feed

@@ -9,7 +9,7 @@ from typing import Any
 
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.device import missing_gpu
-from ganherd.herd.engine.engines import measure_rate, memory_per_member
+from ganherd.herd.engine.engine_trials import measure_rate, memory_per_member
 from ganherd.herd.state import bytes_per_member
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.training.budget import Budget, Timing, plan_budget

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import measure_rate
+from ganherd.herd.engine.engine_trials import measure_rate
 from ganherd.herd.state import State, members_of, take_
 from ganherd.recipe import trust
 from ganherd.recipe.schema import parse_budget

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from ganherd.herd.breeds import Breed
-from ganherd.herd.engine.block_transfer import BlockTransfer
+from ganherd.herd.engine.blocks.block_transfer import BlockTransfer
 from ganherd.herd.engine.engines import (
     CompileReport,
     Engine,

@@ -8,7 +8,7 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from ganherd.herd.engine.host_copies import HostCopies
+from ganherd.herd.engine.blocks.host_copies import HostCopies
 from ganherd.herd.state import State, members_of
 
 
