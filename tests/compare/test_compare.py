@@ -14,7 +14,9 @@ from recipes import tiny_recipe
 
 import ganherd
 from ganherd.compare import compare_recipes, comparison_page, contenders, entry, score_plots
+from ganherd.compare.comparison_tasks import planned_tasks
 from ganherd.recipe import recipe_file
+from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import Interrupted
 
 
@@ -144,9 +146,40 @@ def test_answer_comes_first_and_details_need_verbose(cli, two) -> None:
     for part in ("a against b on small.npz, 2 seeds each", "At equal steps: 2 for each", "At equal images seen", "(primary)",
                  "comparisons/a-vs-b/compare.html"):  # fmt: skip
         assert part in answer.out.replace("\n", " ")
-    assert "a: 2steps, 2 seeds" in answer.err and "paired by seed" not in answer.out and "device s" not in answer.out
+    assert "2 recipes, 2steps each, 2 seeds" in answer.err
+    assert "paired by seed" not in answer.out and "device s" not in answer.out
     details = cli(*words, "--verbose").out.replace("\n", " ")
     assert "paired by seed" in details and "device s" in details
+
+
+def test_progress_is_few_lines_on_stderr(cli, two, monkeypatch) -> None:
+    monkeypatch.setattr(comparison_page, "write", lambda facts, folder: {})
+    words = ("compare", *two, "--budget", "4steps", "--seeds", 1, "--metrics", "diversity,kid", "-n", 40, "--json")
+    answer = cli(*words)
+    assert json.loads(answer.out)["state"] == "finished"
+    lines = answer.err.splitlines()
+    tasks = [line.partition(":")[0] for line in lines if line.startswith(("training", "scoring"))]
+    trainings = [f"training {n} of 3{done}" for n in (1, 2, 3) for done in ("", " done")]
+    assert tasks == [*trainings, *(f"scoring {n} of 3" for n in (1, 2, 3))]
+    assert "training 3 of 3: b (equal images)" in lines
+    notes = [line for line in lines if not line.startswith(("training", "scoring"))]
+    assert len(notes) == len(set(notes)) <= 5
+    assert cli(*words, "-o", "quiet", "--quiet").err == ""
+
+
+def test_tasks_of_a_comparison_are_planned_by_the_images_they_see(cli, two, tmp_path) -> None:
+    entries = {name: entry.look_at(recipe_file.load(f"{name}.yaml", ["train.budget=4steps"])) for name in "ab"}
+
+    def run_of(basis: str, name: str) -> RunFolder:
+        return RunFolder(tmp_path / basis / name)
+
+    trainings = [task for task in planned_tasks(entries, run_of) if task.kind == "training"]
+    assert [(task.name, task.work) for task in trainings] == [("a", 96), ("b", 192), ("b (equal images)", 96)]
+    assert [task.path for task in trainings] == [tmp_path / path for path in ("budget/a", "budget/b", "images/b")]
+    entries = {name: entry.look_at(recipe_file.load(f"{name}.yaml", ["train.budget=90s"])) for name in "ab"}
+    timed = planned_tasks(entries, run_of)
+    assert [task.seconds for task in timed if task.kind == "training"] == [90, 90, 90]
+    assert [task.is_limit for task in timed] == [False, False, True, False, False, False]
 
 
 @pytest.mark.further

@@ -161,6 +161,18 @@ def test_the_command_answers_in_a_sentence_and_leaves_the_winner(cli, recipe: st
     assert json.loads(again.out)["answer"] in result.out.replace("\n", " ")
 
 
+def test_progress_is_few_lines_on_stderr(cli, recipe: str) -> None:
+    words = ("sweep", recipe, "--vary", RATES, "--budget", "6steps", "--score", "kid", "-n", "30")
+    lines = cli(*words, "-o", "out").err.splitlines()
+    tasks = [line.partition(":")[0] for line in lines if line.startswith(("training", "scoring"))]
+    first, second = (
+        [f"training {n} of 2", f"training {n} of 2 done", f"scoring {n} of 2"] for n in (1, 2)
+    )  # two rungs
+    assert tasks == [*first, *second] and "training 2 of 2: 4 trials" in lines
+    assert any(line.startswith("step 6: best lr_g") for line in lines) and len(lines) <= 12
+    assert cli(*words, "-o", "quiet", "--quiet").err == ""
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -15,6 +15,7 @@ from ganherd.runs.results.verdict_record import VERDICT
 from ganherd.training.finish import Finisher, Product
 from ganherd.util.errors import UserError
 from ganherd.util.files import atomic_write
+from ganherd.util.meter import Detail
 from ganherd.viz import pictures
 from ganherd.viz.sheets import draw_samples
 
@@ -37,7 +38,7 @@ class MemberWeightFinisher(Finisher):
         product.mixture = weighed.mixture
         product.mixture.save(product.folder.mixture)
         change = f"{weighed.before:.4g} with equal weights, {weighed.after:.4g} with these"
-        product.log(f"Members of each class weighted by {by} (mean over classes: {change}).")
+        product.log(Detail(f"Members of each class weighted by {by} (mean over classes: {change})."))
 
 
 class PictureFinisher(Finisher):

@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from ganherd.compare.answer import answer
 from ganherd.compare.comparison_record import Comparison, ComparisonRow, ComparisonTraining
@@ -27,12 +27,14 @@ from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.score_entry import Scores
 from ganherd.util import files
-from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.errors import Interrupted, UserError, counted
 from ganherd.util.files import JsonObject, atomic_write
+
+if TYPE_CHECKING:
+    from ganherd.training.recording.series_progress import SeriesProgress
 
 RESULT = "compare.json"
 BUDGET, IMAGES = "budget", "images"  # the two bases, and the folders of their runs
-Log = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -100,25 +102,28 @@ def _common_budget(compared: Sequence[Contender], overrides: Sequence[str]) -> s
     return next(iter(budgets.values()))
 
 
-def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, log: Log | None = None) -> Comparison:
+def compare(request: ComparisonRequest, folder: Path, quiet: bool = False) -> Comparison:
     """Train and score what is still missing in the folder; return the content of compare.json."""
+    from ganherd.compare.comparison_tasks import planned_tasks, shorter_trainings
+    from ganherd.training.recording.series_progress import SeriesProgress
     from ganherd.training.variants import phases
 
-    state = _State(folder, request, quiet, log or (lambda text: None))
+    series = SeriesProgress(quiet)
+    state = _State(folder, request, series)
     entries = _look(request)
     state.begin()
-    with RunFolder(folder).lock():
+    with RunFolder(folder).lock(), series:
         first = next(iter(entries.values()))
         state.write(data={"name": first.data, "rows": first.rows, "sha256": first.digest})
+        if state.facts["state"] != "finished":
+            state.log(f"{len(entries)} recipes, {request.budget} each, {counted(request.seeds, 'seeds')}, in {folder}")
+        series.plan(planned_tasks(entries, state.run))
         for name, entry in entries.items():
             _train(state, BUDGET, name, entry.recipe, whole_time=request.is_time)
         trained = {name: _trained_steps(state.run(BUDGET, name), entry) for name, entry in entries.items()}
-        least = min(entry.seen(trained[name]) for name, entry in entries.items())
-        for name, entry in entries.items():
-            wanted = entry.shorter(least, trained[name])
-            if wanted == trained[name]:
-                continue
-            recipe = entry.recipe
+        series.plan(planned_tasks(entries, state.run, trained))
+        for name, wanted in shorter_trainings(entries, trained).items():
+            entry, recipe = entries[name], entries[name].recipe
             if entry.first is not None:
                 where = state.run(IMAGES, name).first.path
                 recipe = phases.after(recipe, where)
@@ -133,9 +138,9 @@ def compare(request: ComparisonRequest, folder: Path, quiet: bool = False, log: 
 class _State:
     """The folder of a comparison and the content of its compare.json, which is written after every change."""
 
-    def __init__(self, folder: Path, request: ComparisonRequest, quiet: bool, log: Log) -> None:
+    def __init__(self, folder: Path, request: ComparisonRequest, series: SeriesProgress) -> None:
         self.folder, self.path, self.request = folder, folder / RESULT, request
-        self.quiet, self.log = quiet, log
+        self.series, self.log = series, series.say
         self.facts: Comparison = {
             "state": "running",
             "training": request.training(),
@@ -205,11 +210,10 @@ def _train(state: _State, basis: str, name: str, recipe: Recipe, whole_time: boo
     try:
         if run.info_path.is_file():
             state.log(f"{name}: resumes in {run.path}")
-            session.resume(run.path, quiet=state.quiet, trust_code=True, finishers=api.FINISHERS)
+            session.resume(run.path, trust_code=True, finishers=api.FINISHERS, series=state.series)
         else:
-            state.log(f"{name}: {recipe.train.budget}, {recipe.herd.seeds} seeds, in {run.path}")
             shutil.rmtree(run.path, ignore_errors=True)  # left by a run that was killed before it wrote run.json
-            session.train(recipe, run.path, name, state.quiet, counts_all=whole_time, finishers=api.FINISHERS)
+            session.train(recipe, run.path, name, counts_all=whole_time, finishers=api.FINISHERS, series=state.series)
     except Interrupted:
         raise Interrupted(f"stopped while {name} trained, and nothing is lost: the same command resumes it.") from None
     finally:
@@ -247,7 +251,7 @@ def _score(state: _State, entries: dict[str, Entry]) -> None:
     for basis in (BUDGET, IMAGES):
         runs = {name: state.run(basis, name) for name in entries}
         runs = {name: run if run.info_path.is_file() else state.run(BUDGET, name) for name, run in runs.items()}
-        scores = _scores(state, names, runs, basis)
+        scores = _scores(state, names, runs)
         rows = {name: {**_row(state, entries[name], run), "scores": scores[name]} for name, run in runs.items()}
         bases[basis] = {"entries": rows, **basis_differences(scores, names)}
     state.write(bases=bases, primary=primary_of(names), state="finished")
@@ -260,7 +264,7 @@ def basis_differences(scores: Mapping[str, Scores], names: Sequence[str], over_s
     return {"differences": differences.to_first(), "best": differences.best()}
 
 
-def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: str) -> dict[str, Scores]:
+def _scores(state: _State, names: list[str], runs: dict[str, RunFolder]) -> dict[str, Scores]:
     """Return the scores of each run, and those of contests between the runs if such metrics are requested."""
     from ganherd.scoring import score_run, score_runs
 
@@ -272,8 +276,9 @@ def _scores(state: _State, names: list[str], runs: dict[str, RunFolder], basis: 
     for name, run in runs.items():
         key = _key(run)
         if alone and key not in cached:
-            state.log(f"scores of {name} ({basis})")
-            cached[key] = plain_json(score_run(run.path, alone, request.samples, network=request.network, **settings))
+            with state.series.scoring(run.path):
+                own = score_run(run.path, alone, request.samples, network=request.network, **settings)
+            cached[key] = plain_json(own)
             state.write()
         scores[name] = dict(cached.get(key, {}))
     if contests:

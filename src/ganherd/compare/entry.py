@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ganherd.herd.step.pace import Pace
-from ganherd.recipe.schema import Recipe
+from ganherd.recipe.schema import Recipe, parse_budget
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,7 @@ class Entry:
     digest: str  # of the data
     data: str  # its name
     rows: str  # what is in it: images or points
+    steps_per_epoch: float
     first: Entry | None = None  # of the recipe that is trained before it
 
     def images(self, steps: int) -> int:
@@ -42,6 +43,23 @@ class Entry:
     def steps(self, images: int, most: int) -> int:
         """Return the most steps, up to `most`, that see no more than this many images; at least one."""
         return max(1, bisect_right(range(most + 1), images, key=self.images) - 1)
+
+    def planned(self) -> TrainedSteps | None:
+        """Return the steps of the recipe's budget; None if that is a time."""
+        from ganherd.training.variants import phases
+
+        if parse_budget(self.recipe.train.budget)[0] == "seconds":
+            return None
+        if self.first is None:
+            return TrainedSteps(self._steps_of(self.recipe.train.budget))
+        budget, first = phases.after(self.recipe).train.budget, self.first.recipe.train.budget
+        return TrainedSteps(self._steps_of(budget), self.first._steps_of(first))
+
+    def _steps_of(self, budget: str) -> int:
+        """Return the steps of a budget that is not a time."""
+        from ganherd.training.budget import Timing, plan_budget
+
+        return plan_budget(budget, self.steps_per_epoch, lambda: Timing(0.0)).steps
 
     def seen(self, trained: TrainedSteps) -> int:
         """Return the images of all phases."""
@@ -78,6 +96,7 @@ def look_at(recipe: Recipe) -> Entry:
         digest=assembly.dataset.digest,
         data=assembly.dataset.name,
         rows=assembly.dataset.kind,
+        steps_per_epoch=assembly.steps_per_epoch,
         first=first,
     )
 

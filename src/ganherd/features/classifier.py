@@ -21,7 +21,7 @@ from ganherd.runs.score_entry import ScoreEntry
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.host import torch_threads
-from ganherd.util.meter import timed
+from ganherd.util.meter import Detail, timed
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -109,7 +109,7 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
     facts = _read(path, net, key)
     if facts is None:
         if progress:
-            progress(f"training the classifier on {len(trained_on.index):,} real samples")
+            progress(Detail(f"training the classifier on {len(trained_on.index):,} real samples"))
         with torch_threads(1):  # so that scores do not depend on the cores of the machine
             _fit(net, dataset, trained_on.index, seed, progress)
             facts = _accuracy(net, dataset, held_out)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ganherd.features.networks import Network
 from ganherd.util.errors import UserError
-from ganherd.util.meter import Progress, TimeLeft
+from ganherd.util.meter import Detail, Progress, TimeLeft
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def extract(
     module = network.module.to(device)
     tell = TimeLeft(progress, f"features of {what}", len(x))
     if progress and len(x):
-        progress(f"features of {len(x):,} {what} ({network.name})")
+        progress(Detail(f"features of {len(x):,} {what} ({network.name})"))
     parts: list[tuple[Tensor, Tensor | None]] = []
     with torch.inference_mode(), tf32(fast):
         for start in range(0, len(x), network.batch):

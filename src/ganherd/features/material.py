@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ganherd.util.errors import NotFinite, UserError
-from ganherd.util.meter import Progress, TimeLeft
+from ganherd.util.meter import Detail, Progress, TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -210,7 +210,7 @@ class ScoringContext:
     def report(self, line: str) -> None:
         """Report a line of progress."""
         if self.progress:
-            self.progress(line)
+            self.progress(Detail(line))
 
     def _draw(self, n: int, label: int | None, quiet: bool = False) -> DrawnSamples:
         """Return n samples, with a label if one is requested; a UserError names members that generate NaN."""

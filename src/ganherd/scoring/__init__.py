@@ -17,7 +17,7 @@ from ganherd.scoring.result import SKIPPED, Score, measured
 from ganherd.scoring.score_table import brief, full, side_by_side
 from ganherd.scoring.several_runs import ScoredRun, score_runs
 from ganherd.scoring.two_sets import score_sets
-from ganherd.util.meter import Progress
+from ganherd.util.meter import Detail, Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -171,7 +171,7 @@ def score_contexts(each: Sequence[ScoringContext], names: Sequence[str]) -> Scor
     scores = []
     for number, context in enumerate(each):
         if context.progress and len(each) > 1:
-            context.progress(f"seed {number + 1} of {len(each)}")
+            context.progress(Detail(f"seed {number + 1} of {len(each)}"))
         scores.append(_measured(context, names))
         context.forget_features()  # verdicts need the samples only, and features of many replicas take much memory
     if len(scores) == 1:

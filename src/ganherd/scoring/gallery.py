@@ -19,7 +19,7 @@ from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, atomic_write
-from ganherd.util.meter import Progress
+from ganherd.util.meter import Detail, Progress
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -86,7 +86,7 @@ def make(
                 (folder / f"{name}{ending}").unlink(missing_ok=True)  # a picture of an earlier mixture
 
         atomic_write(folder / ABOUT, json.dumps({"of": key, "captions": captions}, indent=1) + "\n")
-        tell(f"pictures: {folder}")
+        tell(Detail(f"pictures: {folder}"))
     return written
 
 
@@ -129,7 +129,7 @@ def _drawn(
         ways = [lambda: _coverage(mixture, dataset, seed, tell)]
     else:
         n = min(MAPPED, len(dataset.x))
-        tell(f"pictures: drawing {n:,} samples")
+        tell(Detail(f"pictures: drawing {n:,} samples"))
         drawn = mixture.sample(n, seed=seed)
         ways = [lambda: _maps(drawn, dataset, reference, seed, tell)]
         if dataset.is_image:
@@ -154,7 +154,7 @@ def _maps(
     fake, real = reference.of(drawn, "samples for the map"), reference.real
     rows = np.sort(shuffle(len(real), "rows of a map", seed)[: len(fake)])
     some = real.rows(rows)
-    tell(f"pictures: t-SNE of {len(some):,} real and {len(fake):,} generated, some seconds")
+    tell(Detail(f"pictures: t-SNE of {len(some):,} real and {len(fake):,} generated, some seconds"))
     groups = {"data": some.x.cpu().numpy(), "generated": fake.x.cpu().numpy()}
     points = maps.embed(groups, seed, most=MAPPED)
     what = f"{len(some):,} of the data and {len(fake):,} samples, features of {network.name}, seed {seed}"
@@ -197,7 +197,7 @@ def _coverage(mixture: Mixture, dataset: Dataset, seed: int, tell: Progress) -> 
     modes = modes_of(dataset)
     if modes.means.shape[1] != 2:
         return
-    tell(f"pictures: coverage of {len(modes.means)} modes")
+    tell(Detail(f"pictures: coverage of {len(modes.means)} modes"))
     groups = {"mixture": mixture.sample(POINTS, seed=seed).x}
     members = mixture.members if mixture.members > 1 else 0
     for m in range(min(members, PANELS - 1)):
@@ -214,7 +214,7 @@ def _neighbours(drawn: DrawnSamples, dataset: Dataset, seed: int, tell: Progress
 
     if len(dataset.x) < 2:
         return
-    tell(f"pictures: nearest of {len(dataset.x):,} training images")
+    tell(Detail(f"pictures: nearest of {len(dataset.x):,} training images"))
     neighbours = nearest(drawn.x, dataset.x, progress=tell)
     caption = (
         f"Of {len(drawn.x):,} samples (seed {seed}) those that look most like copies of one training image, by pixels; "

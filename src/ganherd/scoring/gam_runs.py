@@ -21,7 +21,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.runs.score_entry import ScoreEntry
 from ganherd.scoring.gam_judges import Judges, load_judges
 from ganherd.util.errors import UserError
-from ganherd.util.meter import Progress, TimeLeft
+from ganherd.util.meter import Detail, Progress, TimeLeft
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -150,13 +150,13 @@ def contest(
             why = "generate one class each, and there is no other judge of that class"
         raise UserError(f"the generators of {names[0]} {why}: name another run to judge them.")
     fakes = []  # the samples of each generator, drawn once
-    tell(f"drawing {samples:,} samples of each of {len(seats):,} generators")
+    tell(Detail(f"drawing {samples:,} samples of each of {len(seats):,} generators"))
     clock = TimeLeft(progress, "generators", len(seats))
     for number, (run, replica, member) in enumerate(seats):
         clock.at(number)
         fakes.append(herds[run].alone(member).sample(samples, seed=seed, replica=replica))
     errors, real_errors, thresholds = np.full((len(seats), len(seats)), np.nan), np.zeros(len(seats)), []
-    tell(f"{len(seats):,} judges look at them")
+    tell(Detail(f"{len(seats):,} judges look at them"))
     clock = TimeLeft(progress, "judges", len(seats))
     for j, (run, replica, member) in enumerate(seats):
         clock.at(j)

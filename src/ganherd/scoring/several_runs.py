@@ -17,7 +17,7 @@ from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import brief, full, side_by_side
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject, atomic_write
-from ganherd.util.meter import Progress
+from ganherd.util.meter import Detail, Progress
 from ganherd.util.terminal.screen import Block, as_text
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def score_runs(
     scores: dict[str, Scores] = {str(run): {} for run in runs}
     for number, run in enumerate(runs):
         if progress and len(runs) > 1 and others != []:
-            progress(f"{run} ({number + 1} of {len(runs)})")
+            progress(Detail(f"{run} ({number + 1} of {len(runs)})"))
         if others != []:
             # The number is that of the contest, not that of the images of AIS
             own = None if contests and others == ["ais"] else samples

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,13 +22,14 @@ from ganherd.sweep.halving import cost, rungs, stopped, survivors
 from ganherd.sweep.sweep_plan import SweepRequest as SweepRequest
 from ganherd.sweep.sweep_plan import cost_of, in_words_of_the_sweep, plan
 from ganherd.sweep.sweep_record import RungResult, SweepGroup, SweepRecord, TrialScore
+from ganherd.sweep.sweep_tasks import tasks_of_rounds, tasks_of_rungs
+from ganherd.training.recording.series_progress import SeriesProgress
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.meter import Detail
 from ganherd.util.text import duration, one_line
 
 if TYPE_CHECKING:
     from ganherd.sweep.trial_scores import TrialScorer
-
-Log = Callable[[str], None]
 
 
 @dataclass
@@ -39,9 +40,11 @@ class _Sweep:
     record: SweepRecord
     recipes: list[Recipe]  # of each group
     folder: Path
-    quiet: bool
-    log: Log
+    series: SeriesProgress
     began: float = field(default_factory=time.monotonic)
+
+    def log(self, text: str) -> None:
+        self.series.say(text)
 
     def write(self) -> None:
         now = time.monotonic()
@@ -50,7 +53,7 @@ class _Sweep:
         self.record.write(self.folder)
 
 
-def sweep(request: SweepRequest, folder: Path, quiet: bool = False, log: Log | None = None) -> SweepRecord:
+def sweep(request: SweepRequest, folder: Path, quiet: bool = False) -> SweepRecord:
     """Train and rank what is still missing in the folder; return the content of sweep.json."""
     from ganherd.training.setup.member_data import cut
 
@@ -61,11 +64,11 @@ def sweep(request: SweepRequest, folder: Path, quiet: bool = False, log: Log | N
         if not folder.exists():  # mistakes that only the data shows, before anything is written
             for recipe in recipes:
                 cut(recipe)
-        return _locked(request, record, recipes, folder, quiet, log)
+        return _locked(request, record, recipes, folder, quiet)
 
 
 def _locked(
-    request: SweepRequest, record: SweepRecord, recipes: list[Recipe], folder: Path, quiet: bool, log: Log | None
+    request: SweepRequest, record: SweepRecord, recipes: list[Recipe], folder: Path, quiet: bool
 ) -> SweepRecord:
     """Train and rank what is still missing, while no other process may write to the folder."""
     try:
@@ -81,12 +84,13 @@ def _locked(
             raise UserError(
                 f"{folder} holds a sweep with other settings ({one_line('; '.join(changed), 300)}): choose another -o."
             )
-        state = _Sweep(request, old or record, recipes, folder, quiet, log or (lambda text: None))
+        state = _Sweep(request, old or record, recipes, folder, SeriesProgress(quiet))
         try:
             state.write()
         except OSError as error:
             raise UserError(f"the sweep cannot be written to {folder}: {error.strerror}.") from error
-        return _run(state)
+        with state.series:
+            return _run(state)
 
 
 def _is_empty(folder: Path) -> bool:
@@ -94,7 +98,7 @@ def _is_empty(folder: Path) -> bool:
     return folder.is_dir() and all(path.name == ".lock" for path in folder.iterdir())
 
 
-def resume(folder: Path, quiet: bool = False, log: Log | None = None, trust_code: bool = False) -> SweepRecord:
+def resume(folder: Path, quiet: bool = False, trust_code: bool = False) -> SweepRecord:
     """Continue the sweep of a folder, or return it if it is finished."""
     record = sweep_record.read(folder)
     if record is None:
@@ -117,7 +121,7 @@ def resume(folder: Path, quiet: bool = False, log: Log | None = None, trust_code
         record.rounds,
         is_own=False,
     )
-    return sweep(request, folder, quiet, log)
+    return sweep(request, folder, quiet)
 
 
 def _run(state: _Sweep) -> SweepRecord:
@@ -152,12 +156,13 @@ def _run_rounds(state: _Sweep, scorer: TrialScorer) -> None:
     record, (step, _) = state.record, state.record.steps[0]
     while (done := sum(len(scores) for scores in record.round_scores)) < len(record.trials):
         scores: list[TrialScore] = []
+        state.series.plan(tasks_of_rounds(record, state.folder))
         for group, recipe in zip(record.groups, state.recipes, strict=True):
             if group.trials[0] >= done:
                 _train_to(state, group, recipe, step, [])
-                state.log(f"round {len(record.round_scores) + 1}: scoring {_count(len(group.trials), 'trial')}")
                 positions = [(trial, position) for position, trial in enumerate(group.trials)]
-                scores += scorer.score_trials(state.folder / group.run, positions, record.seeds)
+                with state.series.scoring(state.folder / group.run):
+                    scores += scorer.score_trials(state.folder / group.run, positions, record.seeds)
         record.round_scores.append(sorted(scores, key=lambda score: score.trial))
         planned, state.recipes = plan(state.request, record.round_scores)
         record.trials, record.names, record.groups = planned.trials, planned.names, planned.groups
@@ -170,14 +175,15 @@ def _run_rounds(state: _Sweep, scorer: TrialScorer) -> None:
 def _run_rung(state: _Sweep, scorer: TrialScorer, step: int) -> None:
     """Train the trials that are left up to a step, score them, and record which of them continue."""
     record = state.record
-    left = record.rungs[-1].left if record.rungs else list(range(len(record.trials)))
+    left = record.left
+    state.series.plan(tasks_of_rungs(record, state.folder))
     scores = []
     for group, recipe in zip(record.groups, state.recipes, strict=True):
         own = [(trial, position) for position, trial in enumerate(group.trials) if trial in left]
         if own:
             _train_to(state, group, recipe, step, stopped(group.trials, left))
-            state.log(f"scoring {_count(len(own), 'trial')} at step {step:,}")
-            scores += scorer.score_trials(state.folder / group.run, own, record.seeds)
+            with state.series.scoring(state.folder / group.run):
+                scores += scorer.score_trials(state.folder / group.run, own, record.seeds)
     costs = {score.trial: cost_of(score.value, record.score) for score in scores}
     number = len(record.rungs)
     count = record.steps[number + 1][1] if number + 1 < len(record.steps) else len(costs)
@@ -195,7 +201,7 @@ def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopp
     run, budget = RunFolder(state.folder / group.run), f"train.budget={step}steps"
     try:
         if not run.info_path.is_file():
-            session.train(recipe_file.load(recipe, [budget]), run.path, group.run, state.quiet)
+            session.train(recipe_file.load(recipe, [budget]), run.path, group.run, series=state.series)
             return
         if run.info.state == "finished" and (run.info.step or 0) >= step:
             return
@@ -205,7 +211,7 @@ def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopp
             if trial in stopped_trials
             for seed in range(recipe.herd.seeds)
         ]
-        session.resume(run.path, [budget], state.quiet, True, stopping=replicas)
+        session.resume(run.path, [budget], trust_code=True, stopping=replicas, series=state.series)
     except Interrupted:
         state.write()
         raise Interrupted("the sweep was stopped, and nothing is lost: the same command resumes it.") from None
@@ -220,7 +226,7 @@ def _planned_steps(state: _Sweep, scorer: TrialScorer) -> int:
     if unit == "steps":
         return int(amount)
     biggest = max(range(len(record.groups)), key=lambda group: len(record.groups[group].trials))
-    state.log("measuring the speed of the herd")
+    state.log(Detail("measuring the speed of the herd"))
     facts = dry_run.describe(state.recipes[biggest])
     if unit == "epochs":
         return int(facts["steps"])

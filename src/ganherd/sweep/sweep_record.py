@@ -92,6 +92,11 @@ class SweepRecord(_Record):
     def is_finished(self) -> bool:
         return bool(self.steps) and len(self.rungs) == len(self.steps)
 
+    @property
+    def left(self) -> list[int]:
+        """The trials that the last rung has left; all if there was none yet."""
+        return self.rungs[-1].left if self.rungs else list(range(len(self.trials)))
+
     def write(self, folder: Path) -> None:
         """Write sweep.json."""
         folder.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +15,7 @@ from ganherd.scoring import score
 from ganherd.scoring.result import SKIPPED
 from ganherd.sweep.sweep_record import TrialScore
 from ganherd.util.errors import UserError
+from ganherd.util.meter import Detail
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -26,9 +27,9 @@ class TrialScorer:
 
     def __init__(self, dataset: Dataset, metric: str, samples: int, log: Callable[[str], None]) -> None:
         self._dataset, self._metric, self._samples = dataset, metric, samples
-        self._reference = RealFeatures(dataset, progress=log)
+        self._log, self._reference = log, RealFeatures(dataset, progress=log)
 
-    def score_trials(self, run: Path, trials: Iterable[tuple[int, int]], seeds: int) -> list[TrialScore]:
+    def score_trials(self, run: Path, trials: Sequence[tuple[int, int]], seeds: int) -> list[TrialScore]:
         """Return the scores of some trials of a run.
 
         Args:
@@ -37,10 +38,11 @@ class TrialScorer:
             seeds: The replicas of each trial.
         """
         mixture = mixtures.load(run, trust_code=True)  # the recipe of the sweep is the user's own
-        return [
-            self.score_mixture(number, mixture, range(position * seeds, (position + 1) * seeds))
-            for number, position in trials
-        ]
+        scores = []
+        for done, (number, position) in enumerate(trials, 1):
+            self._log(Detail(f"trial {done} of {len(trials)}"))
+            scores.append(self.score_mixture(number, mixture, range(position * seeds, (position + 1) * seeds)))
+        return scores
 
     def score_mixture(self, number: int, mixture: Mixture, replicas: Sequence[int]) -> TrialScore:
         """Return the score of a trial, which has these replicas of a mixture."""

@@ -28,6 +28,7 @@ from ganherd.runs.score_entry import Scores
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import peak_memory
+from ganherd.util.meter import Detail
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -85,7 +86,7 @@ class TimeReport(Finisher):
         used = self._whole - self._trainer.deadline + self._trainer.seconds
         then = "; scores follow" if product.recipe.run.scores else ""
         steps = f"{self._trainer.step:,} step{'s' * (self._trainer.step != 1)}"
-        product.log(f"Mixture saved after {used:.1f} s of the {self._whole:g} s budget, with {steps}{then}.")
+        product.log(Detail(f"Mixture saved after {used:.1f} s of the {self._whole:g} s budget, with {steps}{then}."))
 
 
 def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> TrainedRun:

@@ -30,6 +30,7 @@ from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
 from ganherd.training.ranks.recovery import Recovery
 from ganherd.training.recording.progress import Progress
+from ganherd.training.recording.series_progress import SeriesProgress
 from ganherd.training.recording.tile_record import TileRecord
 from ganherd.training.recording.trackers import trackers_of
 from ganherd.training.setup import preflight, start_times
@@ -46,7 +47,7 @@ from ganherd.training.variants import phases
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted
 from ganherd.util.memory import refused_if_too_large
-from ganherd.util.meter import ProgressBar
+from ganherd.util.meter import Detail, ProgressBar
 from ganherd.util.paths import RUNS
 from ganherd.util.terminal.standard_streams import safe_streams
 from ganherd.util.text import duration
@@ -65,6 +66,14 @@ class SessionOptions:
     before: float = 0.0  # seconds of the command's budget that belong to its first phase, before `began`
     second_phase: SecondPhase | None = None  # what follows in the same command, within its time budget
     stopping: tuple[int, ...] = ()  # replicas that are not trained any more from here on
+    series: SeriesProgress | None = None  # shows the progress, if the run is one of several
+
+    @property
+    def log(self) -> Callable[[str], None]:
+        """The function that prints lines for the user."""
+        if self.series is not None:
+            return self.series.say
+        return (lambda text: None) if self.quiet else printed.say
 
 
 class Session:
@@ -82,7 +91,7 @@ class Session:
     def __init__(self, source: RunSource, options: SessionOptions, recovery: Recovery | None = None) -> None:
         self.source, self.options, self.recovery = source, options, recovery
         self.job: Communicator = recovery.job if recovery else Local()
-        self.log: Callable[[str], None] = (lambda text: None) if options.quiet or self.job.rank > 0 else printed.say
+        self.log: Callable[[str], None] = (lambda text: None) if self.job.rank > 0 else options.log
         self.stop = StopRequest()
         self._created = time.monotonic()
         self._held = ExitStack()  # locks and settings of the session
@@ -91,6 +100,8 @@ class Session:
     def run(self) -> TrainedRun:
         """Prepare, open, train and finish. A rank without members waits until the others have ended."""
         with self._held:
+            if self.options.series is not None:
+                self._held.enter_context(self.options.series.training(self.source.path))
             if not self.prepare():
                 assert self.recovery is not None
                 return self.recovery.stand_by(self.ranks)
@@ -142,7 +153,9 @@ class Session:
         names = [herd.name_of(member) for member in range(herd.size)]
         torus = herd.recipe.torus
         board = None if torus is None else (*torus, herd.recipe.strategy.settings.group_size)
-        self.progress = Progress(names, self.options.quiet or not ranks.is_first, board)
+        series = self.options.series
+        quiet = self.options.quiet or not ranks.is_first
+        self.progress = Progress(names, quiet, board) if series is None else series.progress_of(names)
         closing.callback(self.progress.close)
         users = [UserCallback(each, self.log) for each in (*trackers_of(herd.recipe), *self.options.callbacks)]
         for callback in users:
@@ -164,7 +177,7 @@ class Session:
         trainer.stop_replicas(self.options.stopping)
         if self.recovery:
             self.recovery.attach(self, closing)
-        self.progress.say(self._headline(trainer.step))
+        self.progress.say(Detail(self._headline(trainer.step)))
         if self.recovery:
             self.recovery.report(trainer, self.state_from)
         with self.compile_bar() as report:
@@ -188,7 +201,9 @@ class Session:
         assert trainer is not None
         self.progress.close()
         is_part = self.folder.info.part is not None
-        self.progress.say(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
+        self.progress.say(
+            Detail(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
+        )
         self.stop.at_once()
         whole = self.options.before + parse_budget(self.source.wanted.train.budget)[1]
         finishers = self.options.finishers
@@ -211,6 +226,9 @@ class Session:
             bars: list[ProgressBar] = []
 
             def report(done: int, total: int) -> None:
+                if self.options.series is not None:
+                    self.log(Detail(f"kernels compiled: {done:,} of {total:,}"))
+                    return
                 if not bars:
                     about = "kernels compiled, once for these nets and this GPU"
                     bars.append(
@@ -257,6 +275,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
     origin: Mapping[str, Any] | None = None,
+    series: SeriesProgress | None = None,
 ) -> TrainedRun:
     """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
 
@@ -269,8 +288,9 @@ def train(
         callbacks: The user's callbacks, which are called after ganherd's own; for one process.
         began: When the command was started, on the clock of `time.monotonic`: a time budget counts from then. Default: now.
         origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
+        series: Shows the progress, if this is one of several runs.
     """
-    options = _options(quiet, trust_code, finishers, callbacks, began)
+    options = replace(_options(quiet, trust_code, finishers, callbacks, began), series=series)
     if phases.pending(recipe) is not None:
         if part is not None or (job is not None and job.latest.world_size > 1):
             phases.refuse(recipe)
@@ -298,6 +318,7 @@ def resume(
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
     stopping: Sequence[int] = (),
+    series: SeriesProgress | None = None,
 ) -> TrainedRun:
     """Continue a run exactly from its last checkpoint.
 
@@ -308,8 +329,10 @@ def resume(
         callbacks: The user's callbacks, which are called after ganherd's own; for one process.
         began: When the command was started, on the clock of `time.monotonic`; a new time budget counts from then. Default: now.
         stopping: Replicas that are not trained any more from here on: the worst trials of a sweep.
+        series: Shows the progress, if this is one of several runs.
     """
-    options = replace(_options(quiet, trust_code, finishers, callbacks, began), stopping=tuple(stopping))
+    options = _options(quiet, trust_code, finishers, callbacks, began)
+    options = replace(options, stopping=tuple(stopping), series=series)
     if job is None:
         return _resumed(RecordedRun(Path(path), overrides), options)
     recovery = Recovery(job.latest)
@@ -349,13 +372,13 @@ def _train_two_phases(whole: NewRun, options: SessionOptions) -> TrainedRun:
     """
     recipe, name, counts_all = whole.recipe, whole.name, whole.counts_all
     where = Path(whole.path) if whole.path is not None else next_path(RUNS, name)
-    log: Callable[[str], None] = (lambda text: None) if options.quiet else printed.say
+    log = options.log
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
     preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
     preflight.check_new_recipe(then)
     foreseen = phases.foreseen(phases.after(recipe), first)
-    log(f"first phase: {first.train.budget}, in {folder.path}")
+    log(Detail(f"first phase: {first.train.budget}, in {folder.path}"))
     unit, amount = parse_budget(first.train.budget)
     second = options
     try:
@@ -379,5 +402,5 @@ def _train_two_phases(whole: NewRun, options: SessionOptions) -> TrainedRun:
         raise Interrupted(
             f"Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
         ) from None
-    log(f"second phase: {then.train.budget}, in {where}")
+    log(Detail(f"second phase: {then.train.budget}, in {where}"))
     return Session(NewRun(then, where, name, counts_all, origin=whole.origin), second).run()

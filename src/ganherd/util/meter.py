@@ -16,6 +16,13 @@ SECONDS_BETWEEN_LINES = 5.0
 _MARKS, _SPACING = 400, 0.05  # the rate is that of the last 400 marks, which are at least 0.05 s apart
 
 
+class Detail(str):
+    """A line about one of the things that a single training or score does.
+
+    If many are done one after another, such lines are shown for a moment instead of being printed.
+    """
+
+
 class RateMeter:
     """Measure the rate of work, estimate the time left, and decide when the next line of a log is due.
 
@@ -78,7 +85,7 @@ class TimeLeft:
         self._meter.at(done)
         if self._meter.rate and self._meter.line_is_due(self._seconds):
             left = duration(self._meter.seconds_left(self._total))
-            self._progress(f"{self._what}: {done:,} of {self._total:,}, {left} left")
+            self._progress(Detail(f"{self._what}: {done:,} of {self._total:,}, {left} left"))
 
 
 def timed(items: Sequence[T], progress: Progress | None, what: str) -> Iterator[T]:

@@ -82,7 +82,6 @@ def compare(
     If interrupted, the same command continues.
     """
     named = [str(named_run(Path(one))) if downstream or one.startswith("@") else one for one in named]
-    log = log_unless(quiet)
     if downstream:
         given = {
             "--budget": budget,
@@ -103,7 +102,7 @@ def compare(
         from ganherd.compare import downstream_text
 
         wanted = classifiers.DownstreamRequest(sorted(set(counts)), seeds, generated or classifiers.GENERATED)
-        result = classifiers.measure([Path(run) for run in named], wanted, output, trust_code, log)
+        result = classifiers.measure([Path(run) for run in named], wanted, output, trust_code, log_unless(quiet))
         print_result(as_json, {"downstream": result}, downstream_text.text(result))
         return
     refuse((per_class, "--per-class needs --downstream."), (generated, "--generated needs --downstream."))
@@ -120,14 +119,14 @@ def compare(
                 for option, value in given.items()
             )
         )
-        facts, folder = finished_runs.compare_runs(named, output, *scoring, log)
+        facts, folder = finished_runs.compare_runs(named, output, *scoring, quiet)
     else:
         from ganherd.compare import compare_recipes, contenders
 
         those = contenders.contenders(named, vary or ())
         request = compare_recipes.ComparisonRequest.of(those, budget, seeds, sets or (), *scoring)
         folder = output or Path("comparisons") / contenders.folder_name(those)
-        facts = compare_recipes.compare(request, folder, quiet, log)
+        facts = compare_recipes.compare(request, folder, quiet)
     from ganherd.compare import comparison_page, comparison_text
 
     files = comparison_page.write(facts, folder)

@@ -15,7 +15,6 @@ from ganherd.cli.options import (
     Trust,
     Verbose,
     check_unit,
-    log_unless,
     named_files,
     print_screen,
     refuse,
@@ -105,10 +104,9 @@ def sweep(
     )
     from ganherd.sweep import ranking, run_sweep, sweep_files
 
-    log = log_unless(quiet or as_json)
     if resume is not None:
         folder = resume
-        record = run_sweep.resume(folder, quiet or as_json, log, trust_code)
+        record = run_sweep.resume(folder, quiet or as_json, trust_code)
     else:
         assert recipe is not None
         request = run_sweep.SweepRequest(
@@ -117,7 +115,7 @@ def sweep(
         )  # fmt: skip
         keys = ",".join(dimension.key for dimension in request.dimensions)
         folder = output or Path("sweeps") / shortened(f"{Path(recipe).name.removesuffix('.yaml')},{keys}")
-        record = run_sweep.sweep(request, folder, quiet or as_json, log)
+        record = run_sweep.sweep(request, folder, quiet or as_json)
     written = sweep_files.write(record, folder)
     blocks = ranking.screen(record, verbose)
     print_screen(as_json, {"sweep": str(folder), "answer": ranking.answer(record), **record.model_dump()}, *blocks)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +41,7 @@ def compare_runs(
     samples: int | None = None,
     network: str | None = None,
     trust_code: bool = False,
-    log: Callable[[str], None] | None = None,
+    quiet: bool = False,
 ) -> tuple[Comparison, Path]:
     """Score the runs alike and compare them; return the content of compare.json and its folder.
 
@@ -50,6 +50,7 @@ def compare_runs(
     """
     from ganherd.data.dataset import load
     from ganherd.scoring import score_run
+    from ganherd.training.recording.series_progress import SeriesProgress, SeriesTask
 
     if len(paths) < 2 or len({Path(path).resolve() for path in paths}) < len(paths):
         raise UserError("a comparison needs at least two different runs: name them one after the other.")
@@ -70,11 +71,12 @@ def compare_runs(
     network = network or _common_network(list(runs.values()), data[first])
     rows: dict[str, ComparisonRow] = {}
     scores: dict[str, Scores] = {}
-    for name, run in runs.items():
-        if log:
-            log(f"scores of {name}")
-        scores[name] = score_run(run.path, names, samples, 0, trust_code, log, network=network, store=False)
-        rows[name] = {**_row(run), "scores": scores[name]}
+    with SeriesProgress(quiet) as series:
+        series.plan(SeriesTask("scoring", name, run.path) for name, run in runs.items())
+        for name, run in runs.items():
+            with series.scoring(run.path):
+                own = score_run(run.path, names, samples, 0, trust_code, series.say, network=network, store=False)
+            scores[name], rows[name] = own, {**_row(run), "scores": own}
     facts = _comparison(runs, rows, scores, names)
     facts["scoring"] = {"metrics": names, "samples": samples, "network": network}
     facts["data"] = {"name": data[first].name, "rows": data[first].kind, "sha256": data[first].digest}

@@ -32,6 +32,7 @@ from ganherd.recipe.sections.train_config import EngineConfig as Settings
 from ganherd.util.errors import UserError
 from ganherd.util.files import write_cache
 from ganherd.util.memory import advice, available_memory, is_out_of_memory, reason
+from ganherd.util.meter import Detail
 from ganherd.util.paths import cache_home
 from ganherd.util.registry import ENGINES
 
@@ -83,12 +84,12 @@ def _fastest(herd: StackedHerd, plans: list[Plan], log: Callable[[str], None]) -
     for plan in plans:
         if cached == [plan.name, plan.chunk, plan.threads]:
             return plan
-    log(f"measuring {len(plans)} ways to run this herd on this machine, once…")
+    log(Detail(f"measuring {len(plans)} ways to run this herd on this machine, once…"))
     rates = _measure(herd, plans)
     best = _best(rates)
     for plan in plans:
         rate = f"{rates[plan]:,.3g} member-steps/s" if plan in rates else "not measured, because a step is slow here"
-        log(f"  {plan.describe(herd.num_members)}: {rate}{'  <- chosen' if plan is best else ''}")
+        log(Detail(f"  {plan.describe(herd.num_members)}: {rate}{'  <- chosen' if plan is best else ''}"))
     if len(rates) == len(plans):
         write_cache(cache, {**_read(cache), identity: [best.name, best.chunk, best.threads]})
     return best

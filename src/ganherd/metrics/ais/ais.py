@@ -22,6 +22,7 @@ from ganherd.herd.evaluation import member_module
 from ganherd.herd.state import takes_label
 from ganherd.metrics.ais.hmc import Chains, Decoder, Hmc, Likelihood
 from ganherd.util.errors import UserError
+from ganherd.util.meter import Detail
 
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
@@ -282,7 +283,7 @@ def _anneal(
             last = time.monotonic()
             left = (last - began) / (t + 1) * (settings.temperatures - t - 1)
             way = "down" if backward else "up"
-            progress(f"annealing {way}, temperature {t + 1:,} of {settings.temperatures:,}, {left:.0f} s left")
+            progress(Detail(f"annealing {way}, temperature {t + 1:,} of {settings.temperatures:,}, {left:.0f} s left"))
     if not bool(torch.isfinite(weights).all()):
         raise UserError("annealing ended with weights that are not finite: give a larger variance.")
     return weights, chains

@@ -14,6 +14,7 @@ from ganherd.runs.records import LOOK_SCORES
 from ganherd.training.callbacks import Callback
 from ganherd.training.health.alarms import ALARMS, judge
 from ganherd.training.health.repair import repair
+from ganherd.util.meter import Detail
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -81,7 +82,7 @@ class Health(Callback):
             name = trainer.prepared.name_of(one.member)
             before, now = round(one.before, 5), round(one.now, 5)
             trainer.event("converged", member=one.member, name=name, before=before, now=now)
-            trainer.progress.say(f"{name} has converged at step {trainer.step:,} and is not trained further.")
+            trainer.progress.say(Detail(f"{name} has converged at step {trainer.step:,} and is not trained further."))
         if converged and (trained := convergence.trained_members):
             trainer.train_only(trained)
 

@@ -16,7 +16,7 @@ from rich.text import Text
 from ganherd.training.health.look_labels import LOOK_LABELS, explained
 from ganherd.util import text as printed
 from ganherd.util.errors import counted, few
-from ganherd.util.meter import RateMeter
+from ganherd.util.meter import Detail, RateMeter
 from ganherd.util.paths import from_here
 from ganherd.util.text import duration, words
 
@@ -95,7 +95,7 @@ class Progress:
     def picture(self, path: Path) -> None:
         """Note the newest picture of samples. The first one is announced; later ones are named by the display only."""
         if self._picture is None:
-            self.say(f"first picture: {from_here(path)}")
+            self.say(Detail(f"first picture: {from_here(path)}"))
         self._picture = path
 
     def alarm(self, member: int, what: str) -> None:
@@ -137,11 +137,16 @@ class Progress:
         is_last = self._deadline is None and step >= self._steps
         if not (rate := self.rate):
             return "100%" if is_last else "starting…"
-        speed = f"{100 * self._share(step):.0f}%  {rate * self._members:,.0f} member-steps/s"
-        if is_last:
-            return speed
+        speed = f"{100 * self._share(step):.0f}%  {self._speed(rate)}"
+        return speed if is_last else f"{speed}  {duration(self._seconds_left(step, rate))} left"
+
+    def _speed(self, rate: float) -> str:
+        return f"{rate * self._members:,.0f} member-steps/s"
+
+    def _seconds_left(self, step: int, rate: float) -> float:
+        """Estimate the seconds of training that follow a step."""
         left = (self._steps - step) / rate if self._deadline is None else self._deadline - self._seconds
-        return f"{speed}  {duration(max(0.0, left))} left"
+        return max(0.0, left)
 
     def _share(self, step: int) -> float:
         """Return how much is done: of the steps, or of the time."""

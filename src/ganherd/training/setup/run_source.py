@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 class RunSource(ABC):
     """The steps of a session that differ between a new run and a resumed one."""
 
+    path: str | Path | None = None  # the folder of the run; None: the next one below `runs`
     folder: RunFolder | None = None  # of a run that exists
     begins = True  # whether the run starts with its first step; False: a checkpoint has the state
     part: range | None = None  # the only members that are trained in this run; None: all
@@ -157,7 +158,8 @@ class RecordedRun(RunSource):
 
     def __init__(self, path: Path, overrides: Sequence[str] = ()) -> None:
         """Describe a run to resume. `overrides`: settings of the recipe to change; only some may differ (`refuse_changes`)."""
-        self.path, self.overrides = path, overrides
+        self.path: Path = path
+        self.overrides = overrides
         self.folder: RunFolder = RunFolder(path)
 
     def accept(self, session: Session) -> Recipe:
