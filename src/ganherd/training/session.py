@@ -376,7 +376,6 @@ def _train_two_phases(whole: NewRun, options: SessionOptions) -> TrainedRun:
     folder = RunFolder(where).first
     first, then = phases.before(recipe), phases.after(recipe, folder.path)
     preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
-    preflight.check_new_recipe(then)
     foreseen = phases.foreseen(phases.after(recipe), first)
     log(Detail(f"first phase: {first.train.budget}, in {folder.path}"))
     unit, amount = parse_budget(first.train.budget)

@@ -12,7 +12,6 @@ from ganherd.losses.adversarial import Game
 from ganherd.recipe.member_values import SCHEDULED
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
-from ganherd.util.registry import LOSSES
 
 _LONG_AGO = -(2**40)
 
@@ -116,29 +115,23 @@ def schedules_of(recipe: Recipe, spans: Mapping[str, int]) -> tuple[SettingSched
     )
 
 
-def refuse_idle_schedules(recipe: Recipe) -> None:
-    """Raise if a schedule moves a setting that acts on no member, so that it would change nothing."""
-    moved = dict.fromkeys(key for one in recipe.train.schedules for key in one.keys)
-    for key in moved:
+def idle_schedules(recipe: Recipe, rules: StepRules) -> list[str]:
+    """Return a note for each setting that a schedule moves without any effect. Comparisons may set a weight to 0 on purpose."""
+    notes = []
+    for key in dict.fromkeys(key for one in recipe.train.schedules for key in one.keys):
         section, name = key.split(".")
         values = [getattr(getattr(trial, section), name) for trial in recipe.each_trial]
-        if not any(any(value) if isinstance(value, list) else value for value in values) and "beta" not in name:
-            raise UserError(
-                f"train.schedules multiplies {key}, which is 0: set {key} above 0, or leave the schedule out."
+        acts = "beta" in name or any(any(value) if isinstance(value, list) else value for value in values)
+        if key == "train.augment_probability" and not rules.augment:
+            notes.append(f"train.schedules moves {key} without effect, because nothing is augmented: set train.augment")
+        elif key == "loss.gp_weight" and not rules.game.penalty:
+            losses = rules.game.d_name or ", ".join(dict.fromkeys(rules.game.names))
+            notes.append(
+                f"train.schedules moves {key} without effect, because the loss {losses} has no gradient penalty"
             )
-    if "train.augment_probability" in moved and not recipe.train.augment:
-        raise UserError("train.schedules moves train.augment_probability, but nothing is augmented: set train.augment.")
-    names = dict.fromkeys(name for trial in recipe.each_trial for name in trial.loss.names)
-    losses = [*names, *recipe.strategy.settings.mutation_rules.losses]
-    if "loss.gp_weight" in moved and not any(_has_penalty(recipe, name) for name in losses):
-        raise UserError(
-            f"train.schedules moves loss.gp_weight, which loss.name {', '.join(names)} does not use: set loss.name to "
-            "wasserstein-gp, or leave the schedule out."
-        )
-
-
-def _has_penalty(recipe: Recipe, loss: str) -> bool:
-    return LOSSES[loss].build(recipe.loss.settings_by_name.get(loss)).penalty is not None
+        elif not acts and (name != "augment_probability" or rules.augment_target is None):
+            notes.append(f"train.schedules multiplies {key}, which is 0, without effect: set {key} above 0")
+    return notes
 
 
 def schedule_spans(recipe: Recipe) -> dict[str, str]:

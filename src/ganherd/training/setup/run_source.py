@@ -106,7 +106,6 @@ class NewRun(RunSource):
         if any(plugins_of(self.recipe)):  # their settings may have been read before there was leave to import them
             self.recipe = self.wanted = recipe_file.load(self.recipe, is_own=False)
         preflight.check_request(self.recipe, self.path)
-        preflight.check_new_recipe(self.recipe)
         identity.refuse_objects(self.recipe, session.options.callbacks, session.job.world_size)
         return self.recipe
 
