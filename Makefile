@@ -20,8 +20,8 @@ QUICK += $(addprefix --ignore=tests/,training/health/test_alarms.py training/hea
 	training/recording/test_validation.py strategies/gap/test_gap_hybrids.py strategies/cellular/test_cellular.py \
 	strategies/gap/test_gap_runs.py recipe/test_absolute_paths.py recipe/test_cellular_recipes.py recipe/test_perclass.py \
 	nets/test_shared.py runs/test_older_runs.py)
+OTHER_TARGETS := long or docs or browser or notebook
 # Write bytecode even if the environment disables it; otherwise every process of the suite compiles all modules.
-ELSEWHERE := long or docs or browser or notebook
 PYTEST := OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt
 NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
@@ -41,10 +41,10 @@ test: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(PYTEST) -n auto --dist loadfile --further without -m "not ($(ELSEWHERE))" $(ARGS)
+	$(PYTEST) -n auto --dist loadfile --further without -m "not ($(OTHER_TARGETS))" $(ARGS)
 
 test-all: $(VENV)/.installed-all
-	$(PYTEST) -n auto --dist loadfile --further only -m "not ($(ELSEWHERE))" tests $(ARGS)
+	$(PYTEST) -n auto --dist loadfile --further only -m "not ($(OTHER_TARGETS))" tests $(ARGS)
 	$(PYTEST) -m "docs or browser or notebook" tests $(ARGS)
 
 docs: $(VENV)/.installed-all
@@ -52,7 +52,7 @@ docs: $(VENV)/.installed-all
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 test-quick: $(VENV)/.installed-test
-	$(PYTEST) -n auto --dist loadfile --further without -m "not (mpi or $(ELSEWHERE))" $(QUICK) $(ARGS)
+	$(PYTEST) -n auto --dist loadfile --further without -m "not (mpi or $(OTHER_TARGETS))" $(QUICK) $(ARGS)
 
 test-long: $(VENV)/.installed-test
 	$(PYTEST) -m long $(ARGS)

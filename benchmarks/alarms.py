@@ -2,7 +2,7 @@
 
 python benchmarks/alarms.py                        seeds 20 to 29, which neither limits nor rules were tuned on
 python benchmarks/alarms.py --seed 10              seeds 10 to 19: after them a dead critic needs eight looks instead of five, since
-                                                   one of 100 healthy GANs had a generator that was ahead for so long
+                                                   one of 100 healthy GANs had a generator that stayed ahead for five
 python benchmarks/alarms.py --seed 0               seeds 0 to 9: after them the rule of collapse was changed, since it had
                                                    missed one in ten (it took a spread just above half for a recovery)
 python benchmarks/alarms.py --seed 100 --seeds 5   those that the limits were tuned on

@@ -30,28 +30,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     wanted = config.getoption("--further")
     if wanted == "with":
         return
-    further = _further(items)
+    is_whole = config.args_source == pytest.Config.ArgsSource.TESTPATHS and not config.option.keyword
+    further = _further(items, is_whole)
     left_out = [item for item in items if (item in further) == (wanted == "without")]
     config.hook.pytest_deselected(items=left_out)
     items[:] = [item for item in items if (item in further) != (wanted == "without")]
 
 
-def _further(items: Sequence[pytest.Item]) -> set[pytest.Item]:
+def _further(items: Sequence[pytest.Item], is_whole: bool) -> set[pytest.Item]:
+    """Return the further cases. `is_whole`: all tests were collected, so that every case that is named must be there."""
     tests: dict[str, list[tuple[pytest.Item, pytest.Mark]]] = {}
     for item in items:
         if mark := item.get_closest_marker("further"):
             tests.setdefault(item.nodeid.partition("[")[0], []).append((item, mark))
     further: set[pytest.Item] = set()
     for name, marked in tests.items():
-        cases, (named, but) = (
-            {_id(item): item for item, _ in marked},
-            (marked[0][1].args, marked[0][1].kwargs.get("but", ())),
-        )
+        cases = {_id(item): item for item, _ in marked}
+        named, but = marked[0][1].args, marked[0][1].kwargs.get("but", ())
         if but == EACH_VALUE:
             but = [list(cases)[number] for number in each_value([_values(case) for case in cases.values()])]
         unknown = {*named, *but} - cases.keys()
-        assert not unknown, f"{name} has no case {', '.join(sorted(unknown))}"
-        further.update(cases[case] for case in named or cases.keys() - set(but))
+        assert not (is_whole and unknown), f"{name} has no case {', '.join(sorted(unknown))}"
+        further.update(cases[case] for case in (named or cases.keys() - set(but)) if case in cases)
     return further
 
 

@@ -280,6 +280,7 @@ def _scores(state: _State, names: list[str], runs: dict[str, RunFolder]) -> dict
                 own = score_run(run.path, alone, request.samples, network=request.network, **settings)
             cached[key] = plain_json(own)
             state.write()
+        state.series.skip("scoring", run.path)
         scores[name] = dict(cached.get(key, {}))
     if contests:
         held = score_runs([run.path for run in runs.values()], contests, request.samples, **settings)

@@ -28,8 +28,9 @@ def planned_tasks(
 
     Args:
         run_of: Returns the run of a basis and a recipe.
-        trained: The steps of the recipes that have trained with the budget; None: these trainings are still to come. Then,
-            with a time budget, nobody knows which recipes train once more and for how long: all but one, for at most as long.
+        trained: The steps of the recipes that have trained with the budget; None: these trainings are still to come. With a
+            time budget it is not known then which recipes train once more. The plan assumes all but one, each for at most the
+            budget.
     """
     trainings: list[SeriesTask] = []
     scorings: list[SeriesTask] = []
@@ -75,8 +76,11 @@ def _phases(
         budgets = [timed] if entry.first is None else [entry.first.recipe, phases.after(timed)]
         for task, recipe in zip(tasks, budgets, strict=True):
             task.seconds = parse_budget(recipe.train.budget)[1]
-    for task, folder in zip(tasks, [run] if entry.first is None else [run.first, run], strict=True):
-        task.done = folder.info_path.is_file() and folder.info.state == "finished"
+    folders = [(run, entry)] if entry.first is None else [(run.first, entry.first), (run, entry)]
+    for task, (folder, own) in zip(tasks, folders, strict=True):
+        if folder.info_path.is_file():
+            task.done = folder.info.state == "finished"
+            task.work = max(1, task.work - own.images(folder.info.step or 0))  # a run that was stopped is resumed
     return tasks
 
 

@@ -204,6 +204,7 @@ def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopp
             session.train(recipe_file.load(recipe, [budget]), run.path, group.run, series=state.series)
             return
         if run.info.state == "finished" and (run.info.step or 0) >= step:
+            state.series.skip("training", run.path)
             return
         replicas = [
             position * recipe.herd.seeds + seed

@@ -17,10 +17,7 @@ _MARKS, _SPACING = 400, 0.05  # the rate is that of the last 400 marks, which ar
 
 
 class Detail(str):
-    """A line about one of the things that a single training or score does.
-
-    If many are done one after another, such lines are shown for a moment instead of being printed.
-    """
+    """A progress line about one run. A series of runs shows it in its own line of progress instead of printing it."""
 
 
 class RateMeter:

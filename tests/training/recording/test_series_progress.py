@@ -110,15 +110,19 @@ def test_a_log_gets_few_lines(clock: Clock, capsys: pytest.CaptureFixture[str]) 
         for path in ("wcgan", "nonsat"):
             with series.training(path):
                 series.say(Detail("measuring 2 ways to run this herd"))
-                series.say("note: the same for all runs")
+                series.say("note: the same for both")
+                series.say("note: the same for both")
                 steps(series, clock, 100, seconds=1.0)
     err = capsys.readouterr().err
     lines = err.splitlines()
     assert lines[0] == "training 1 of 2: wcgan" and "training 2 of 2: nonsat" in lines
-    assert err.count("note: the same for all runs") == 1 and "measuring" not in err and "\x1b" not in err
+    assert [line for line in lines if "note" in line] == [
+        f"{run}: note: the same for both" for run in ("wcgan", "nonsat")
+    ]
+    assert "measuring" not in err and "\x1b" not in err
     assert "training 1 of 2 done: wcgan, step 100 in 1 min 40 s, no alarms; 50 s left + scores" in lines
     between = [line for line in lines if "member-steps/s" in line]  # one a minute: each training takes 100 seconds
-    assert len(between) == 2 and "step 60/100" in between[0] and len(lines) == 7
+    assert len(between) == 2 and "step 60/100" in between[0] and len(lines) == 8
 
 
 def test_quiet_prints_nothing(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
@@ -173,3 +177,28 @@ def test_a_terminal_shows_one_line_that_is_gone_in_the_end(clock: Clock, monkeyp
     assert "training 1 of 2: wcgan  step 100/100  20 member-steps/s" in text
     assert "training 1 of 2 done: wcgan, step 100 in 10 s, no alarms\n" in text and "note: a line that stays\n" in text
     assert "\x1b[2K" in text.rpartition("stays")[2]  # the line is erased
+
+
+def test_what_exists_is_skipped_and_takes_no_time(clock: Clock) -> None:
+    series = SeriesProgress(quiet=True)
+    series.plan([SeriesTask("scoring", name, Path(name), seconds=50.0) for name in ("a", "b", "c")])
+    series.skip("scoring", Path("a"))
+    with series.scoring("b"):
+        assert series.line(80).startswith("scoring 2 of 3: b") and series.time_left() == "1 min 40 s left"
+
+
+def test_lines_outside_of_tasks_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    with SeriesProgress() as series:
+        series.say(Detail("measuring the speed of the herd"))
+    assert capsys.readouterr().err == "measuring the speed of the herd\n"
+
+
+def test_after_its_last_step_a_training_shows_what_it_does(clock: Clock) -> None:
+    series = SeriesProgress(quiet=True)
+    series.plan(two_trainings())
+    with series.training("wcgan"):
+        steps(series, clock, 60)
+        progress = series.progress_of(["a"])
+        progress.close()
+        series.say(Detail("making the mixture"))
+        assert "making the mixture" in series.line(100)

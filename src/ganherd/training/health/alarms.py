@@ -52,8 +52,8 @@ class Limits:
     tells: float = 0.52  # dead critic: at or below it,
     differs: float = 0.75  # … while neighbours tell at least this well
     copies: float = 0.4  # memorising: at or above it
-    # Bad looks in a row that raise each of `ALARMS`; the same number of good ones ends it. A good generator may be ahead of a
-    # discriminator that learns for several looks, so that a dead one takes longest.
+    # Bad looks in a row that raise each of `ALARMS`; the same number of good ones ends it. A good generator can stay ahead of a
+    # learning discriminator for several looks, so the alarm for a dead one waits longest.
     patience: tuple[int, ...] = (1, 1, 3, 4, 8, 3)
 
 

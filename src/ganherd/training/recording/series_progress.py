@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,10 +25,10 @@ from ganherd.util.text import duration, one_line
 
 _BAR = 20  # columns of the bar, if there is room for one
 _SHORTEST_NAME = 16  # a name is not cut to fewer characters before the rate is left out
-_SHORTEST_DETAIL = 8  # less of a text says nothing
+_SHORTEST_DETAIL = 8  # shorter texts are left out
 _SCORES = " + scores"  # follows a time left that does not contain the scores, because none was measured yet
 _SECONDS_BETWEEN_LINES = 60.0  # in a log, while one task is done; more if the series takes hours
-_LINES = 20  # that a log gets in this way, at most about
+_LINES = 20  # a log gets at most about this many such lines
 
 
 @dataclass
@@ -39,7 +39,7 @@ class SeriesTask:
     name: str
     path: Path | None = None  # of the run; None: not known yet
     work: float = 1.0  # its amount of work, in a unit that all tasks of this kind share
-    seconds: float | None = None  # that it takes; None: they follow from its work
+    seconds: float | None = None  # duration; None: estimated from `work`
     is_limit: bool = False  # whether it takes at most these seconds
     group: str = ""  # tasks of one group take equally long for the same work; empty: its name
     done: bool = False
@@ -53,7 +53,7 @@ class SeriesTask:
 class SeriesProgress:
     """Show which training of how many runs, its step, the rate and the time left of the series.
 
-    On a terminal this is one line, which is gone in the end. A log gets a line when a task starts, when a training ends, and a
+    On a terminal this is one line, which is removed at the end. A log gets a line when a task starts, when a training ends, and a
     few while a task takes long. Other lines for the user are printed once, however many runs they come from.
     """
 
@@ -67,7 +67,7 @@ class SeriesProgress:
         self._task: SeriesTask | None = None  # the one that is being done
         self._progress: _TrainingOfSeries | None = None  # of the training that is running
         self._status = ""  # what the task does now
-        self._said: set[str] = set()
+        self._printed: set[Hashable] = set()
         self._measured: dict[tuple[str, str], tuple[float, float]] = {}  # (work, seconds) by key of the task
         self._meter = RateMeter()  # decides when the next line of a log is due
         self._began = self._task_began = time.monotonic()
@@ -104,10 +104,19 @@ class SeriesProgress:
                     end = f"{self._number(task)} done: {task.name}, {self._progress.summary(took)}"
                     task.done = True
                     left = "" if self._is_live else self.time_left()
-                    self.say(f"{end}; {left}" if left else end)
+                    self._print(f"{end}; {left}" if left else end, end)
             finally:
                 with self._lock:
                     self._progress = None
+
+    def skip(self, kind: Literal["training", "scoring"], path: Path) -> None:
+        """Count the next task of this kind and folder as done, because its result exists."""
+        with self._lock:
+            if task := self._next(kind, path):
+                task.done = True
+
+    def _next(self, kind: str, path: Path | None) -> SeriesTask | None:
+        return next((one for one in self._tasks if (one.kind, one.path, one.done) == (kind, path, False)), None)
 
     @contextmanager
     def scoring(self, path: str | Path | None) -> Iterator[None]:
@@ -117,20 +126,21 @@ class SeriesProgress:
 
     def progress_of(self, names: list[str]) -> Progress:
         """Return the progress of the training that is running, for members with these names."""
-        self._progress = _TrainingOfSeries(names, self, "" if self._task is None else self._task.name)
+        self._progress = _TrainingOfSeries(names, self)
         return self._progress
 
     @contextmanager
     def _doing(self, kind: Literal["training", "scoring"], path: str | Path | None) -> Iterator[SeriesTask]:
         where = None if path is None else Path(path)
-        task = next((one for one in self._tasks if (one.kind, one.path, one.done) == (kind, where, False)), None)
         with self._lock:
+            task = self._next(kind, where)
             if task is None:
                 task = SeriesTask(kind, "" if where is None else where.name, where)
                 self._tasks.append(task)
             self._task, self._status, self._task_began = task, "", time.monotonic()
         if not self._is_live:
-            self.say(f"{self._number(task)}: {task.name}")
+            start = f"{self._number(task)}: {task.name}"
+            self._print(start, start)
             self._meter.line_is_due(at_once=True)
         try:
             yield task
@@ -144,18 +154,25 @@ class SeriesProgress:
     # -- lines ----------------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Print a line, once. A `Detail` is shown for a moment instead."""
-        if self._quiet:
-            return
-        if isinstance(text, Detail):
+        """Print a line once, for a training with its name. A `Detail` of a task is only part of the line of progress."""
+        task = self._task
+        if isinstance(text, Detail) and (task is not None or self._is_live):
             self._status = text.strip()
             self.print_if_due()
-        elif text not in self._said:
-            self._said.add(text)
-            if self._live is not None:
-                self._live.console.print(printed.printable(text), highlight=False, markup=False)
-            else:
-                printed.say(text)
+        elif task is not None and task.kind == "training":
+            self._print(f"{task.name}: {text}", (task.group or task.name, text))
+        else:
+            self._print(text, text)
+
+    def _print(self, line: str, key: Hashable) -> None:
+        """Print a line, unless one with the same key was printed before."""
+        if self._quiet or key in self._printed:
+            return
+        self._printed.add(key)
+        if self._live is not None:
+            self._live.console.print(printed.printable(line), highlight=False, markup=False)
+        else:
+            printed.say(line)
 
     def print_if_due(self) -> None:
         """Print the progress into a log, if the last line is long ago."""
@@ -171,7 +188,7 @@ class SeriesProgress:
         if task is None:
             return one_line(self._status, width)
         place, detail = "", self._status
-        if running is not None and (rate := running.rate):
+        if running is not None and not running.has_ended and (rate := running.rate):
             place, detail = running.place_and_speed(rate)
         head, left = f"{self._number(task)}: ", self.time_left()
         if not place:  # any text, which may be cut
@@ -267,9 +284,9 @@ class SeriesProgress:
 class _TrainingOfSeries(Progress):
     """The progress of one training, which the line of its series shows."""
 
-    def __init__(self, names: list[str], series: SeriesProgress, name: str) -> None:
+    def __init__(self, names: list[str], series: SeriesProgress) -> None:
         super().__init__(names, quiet=True)
-        self._series, self._name = series, name
+        self._series, self.has_ended = series, False
         self._reported: set[str] = set()  # the kinds of alarms
         self._first: int | None = None  # step of this process
 
@@ -282,8 +299,12 @@ class _TrainingOfSeries(Progress):
         super().record(line)
         self._series.print_if_due()
 
+    def close(self) -> None:
+        super().close()
+        self.has_ended = True
+
     def say(self, text: str) -> None:
-        self._series.say(text if isinstance(text, Detail) else f"{self._name}: {text}")
+        self._series.say(text)
 
     def say_alarms(self, step: int, begun: list[tuple[int, str]]) -> None:
         """Print the first alarms of each kind. The summary counts the members that have alarms in the end."""
