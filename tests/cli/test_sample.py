@@ -74,8 +74,8 @@ def test_a_label_by_its_name_or_number(cli, run) -> None:
 def test_one_member_by_its_number(cli, run) -> None:
     """A member of a per-class herd generates its label only."""
     assert cli("sample", run, "--member", 1, "-n", 5, "-o", "out.npz").code == 0
-    made = arrays("out.npz")
-    assert set(made["member"].tolist()) == {1} and set(made["y"].tolist()) == {1}
+    samples = arrays("out.npz")
+    assert set(samples["member"].tolist()) == {1} and set(samples["y"].tolist()) == {1}
     assert cli("sample", run, "--member", 99, "-o", "out.npz").sentence.endswith("counted from 0.")
     assert "leave --label" in cli("sample", run, "--member", 1, "--label", "2", "-o", "out.npz").sentence
     assert "leave --member out" in cli("sample", run, "--member", 1, "--weights", "uniform", "-o", "out.npz").sentence

@@ -60,7 +60,7 @@ def _id(item: pytest.Item) -> str:
 
 
 def _values(item: pytest.Item) -> dict[str, int]:
-    """Return the parameters of a case; the same number stands for the same value."""
+    """Return the parameters of a case; equal values have equal numbers."""
     parameters: dict[str, Any] = getattr(item, "callspec").params  # noqa: B009  of functions with parameters only
     return {name: id(value) for name, value in parameters.items()}
 

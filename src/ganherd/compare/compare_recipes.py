@@ -20,7 +20,7 @@ from ganherd.compare.answer import answer
 from ganherd.compare.comparison_record import Comparison, ComparisonRow, ComparisonTraining
 from ganherd.compare.contenders import Contender
 from ganherd.compare.differences import Differences, primary_of
-from ganherd.compare.entry import Entry, TrainedSteps, look_at
+from ganherd.compare.entry import BUDGET, IMAGES, Entry, TrainedSteps, look_at, shorter_trainings
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from ganherd.training.recording.series_progress import SeriesProgress
 
 RESULT = "compare.json"
-BUDGET, IMAGES = "budget", "images"  # the two bases, and the folders of their runs
 
 
 @dataclass(frozen=True)
@@ -104,7 +103,7 @@ def _common_budget(compared: Sequence[Contender], overrides: Sequence[str]) -> s
 
 def compare(request: ComparisonRequest, folder: Path, quiet: bool = False) -> Comparison:
     """Train and score what is still missing in the folder; return the content of compare.json."""
-    from ganherd.compare.comparison_tasks import planned_tasks, shorter_trainings
+    from ganherd.compare.comparison_tasks import planned_tasks
     from ganherd.training.recording.series_progress import SeriesProgress
     from ganherd.training.variants import phases
 

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from ganherd.compare.compare_recipes import BUDGET, IMAGES
-from ganherd.compare.entry import Entry, TrainedSteps
+from ganherd.compare.entry import BUDGET, IMAGES, Entry, TrainedSteps, shorter_trainings
 from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.runs.folder import RunFolder
 from ganherd.training.recording.series_progress import SeriesTask
 from ganherd.training.variants import phases
 
 RunOf = Callable[[str, str], RunFolder]  # of a basis and a name
-
-
-def shorter_trainings(entries: Mapping[str, Entry], trained: Mapping[str, TrainedSteps]) -> dict[str, TrainedSteps]:
-    """Return the steps of the recipes that train once more, up to the fewest images that any recipe has seen."""
-    least = min(entry.seen(trained[name]) for name, entry in entries.items())
-    wanted = {name: entry.shorter(least, trained[name]) for name, entry in entries.items()}
-    return {name: steps for name, steps in wanted.items() if steps != trained[name]}
 
 
 def planned_tasks(

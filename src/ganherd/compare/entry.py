@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ganherd.herd.step.pace import Pace
 from ganherd.recipe.schema import Recipe, parse_budget
+
+BUDGET, IMAGES = "budget", "images"  # the two bases of a comparison, and the folders of their runs
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,13 @@ class Entry:
         part = min(1.0, images / self.seen(trained))
         first = self.first.steps(int(part * self.first.images(trained.first)), trained.first)
         return TrainedSteps(self.steps(images - self.first.images(first), trained.steps), first)
+
+
+def shorter_trainings(entries: Mapping[str, Entry], trained: Mapping[str, TrainedSteps]) -> dict[str, TrainedSteps]:
+    """Return the steps of the recipes that train once more, up to the fewest images that any recipe has seen."""
+    least = min(entry.seen(trained[name]) for name, entry in entries.items())
+    wanted = {name: entry.shorter(least, trained[name]) for name, entry in entries.items()}
+    return {name: steps for name, steps in wanted.items() if steps != trained[name]}
 
 
 def look_at(recipe: Recipe) -> Entry:

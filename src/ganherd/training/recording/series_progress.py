@@ -54,7 +54,7 @@ class SeriesProgress:
     """Show which training of how many runs, its step, the rate and the time left of the series.
 
     On a terminal this is one line, which is removed at the end. A log gets a line when a task starts, when a training ends, and a
-    few while a task takes long. Other lines for the user are printed once, however many runs they come from.
+    few while a task takes long. A note of a training is printed with its name, once for each recipe.
     """
 
     def __init__(self, quiet: bool = False) -> None:
