@@ -88,9 +88,6 @@ class ScheduleConfig(Section):
     def _can_move(cls, value: list[str]) -> list[str]:
         for key in value:
             if key not in SCHEDULED:
-                known = f"it can move {', '.join(SCHEDULED)}"
-                raise refuse(
-                    "train.schedules",
-                    f"train.schedules cannot move {key}{did_you_mean(key, SCHEDULED)}; {known}",
-                )
+                hint = did_you_mean(key, SCHEDULED) or f"; it can move {', '.join(SCHEDULED)}"
+                raise refuse("train.schedules", f"train.schedules cannot move {key}{hint}")
         return value
