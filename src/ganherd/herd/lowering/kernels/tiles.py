@@ -24,7 +24,8 @@ from ganherd.util.paths import cache_home, shared_cache
 
 HEAVY = 1e9  # products with at least this many floating-point operations are worth a measurement
 PACKAGED = Path(__file__).parent / "measured_tiles.json"
-_LONG = 5.0  # milliseconds; a launch that takes longer is measured precisely enough by itself
+_LAUNCHES = 8  # in the graph that is timed
+_LONG = 50.0  # milliseconds; a replay that takes longer is measured precisely enough by itself
 _DOES_NOT_FIT = (RuntimeError, triton.runtime.errors.OutOfResources)
 
 
@@ -176,18 +177,30 @@ def _seconds(run: Launch, shape: TileShape) -> float:
     """Measure the time of one launch; infinite if the tile does not fit on the device."""
     try:
         run(shape)
+        graph = _captured(run, shape)
         began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         best = float("inf")
-        for launches in (1, 4, 4, 4):
+        for _ in range(4):  # the first replay warms up
             began.record()
-            for _ in range(launches):
-                run(shape)
+            graph.replay()
             ended.record()
             ended.synchronize()
             elapsed = began.elapsed_time(ended)
-            best = min(best, elapsed / launches)
+            best = min(best, elapsed / _LAUNCHES)
             if elapsed > _LONG:  # e.g. with a thousand members
                 break
         return best
     except _DOES_NOT_FIT:
         return float("inf")
+
+
+def _captured(run: Launch, shape: TileShape) -> torch.cuda.CUDAGraph:
+    """Return a graph of several launches. Launched one by one, short kernels wait for the host, and all shapes seem alike."""
+    graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        graph.capture_begin()
+        for _ in range(_LAUNCHES):
+            run(shape)
+        graph.capture_end()
+    return graph

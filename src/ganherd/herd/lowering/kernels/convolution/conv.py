@@ -57,6 +57,7 @@ def _pointer_shapes(x: Tensor, places: int, parities: int, co: int, contracted: 
         TileShape(128, wide, deep, 4, 4),
         TileShape(256, min(wide, 64), deep, 8, 3),
         TileShape(128, wide, min(deep, 32), 4, 4),
+        TileShape(64, wide, deep, 4, 4),
     ]
 
 

@@ -99,7 +99,8 @@ def box_shapes(
         shapes = [TileShape(128, 256, deep, 8, 3), middle, large, small]
     else:
         shapes = [middle, large, small, TileShape(256, wide, min(deep, 32), 4, 3)]
-    return [shape for shape in shapes if choose_patch(*places, shape.rows)]
+    shapes += [TileShape(128, wide, deep, 4, 4), TileShape(128, 64, deep, 4, 4)]
+    return [shape for shape in dict.fromkeys(shapes) if choose_patch(*places, shape.rows)]
 
 
 def image_boxes(x: Tensor, patch: Patch, columns: int, step: int) -> TensorDescriptor:
