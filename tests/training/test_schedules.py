@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +68,21 @@ def test_a_stopped_run_ends_as_an_undisturbed_one(
         ganherd.train(recipe(tmp_path), run=tmp_path / "parts", quiet=True)
     monkeypatch.setattr(loop.Trainer, "tick", tick)
     assert weights(ganherd.resume(tmp_path / "parts", quiet=True).path) == weights(whole.path)
+
+
+def test_the_strength_of_adaptive_augmentation_is_recorded(tmp_path: Path) -> None:
+    states: list[list[float]] = []
+
+    class Strengths(ganherd.Callback):
+        def on_record(self, trainer: loop.Trainer, line: dict[str, Any]) -> None:
+            states.append(trainer.prepared.herd.state["set.augment_probability"].tolist())
+
+    run = ganherd.train(steered(tmp_path), run=tmp_path / "run", quiet=True, callbacks=[Strengths()])
+    recorded = [json.loads(text)["augment"] for text in (run.path / "metrics.jsonl").read_text().splitlines()]
+    assert recorded == [pytest.approx(state, abs=1e-4) for state in states]
+    assert any(strength != 0.5 for strength in recorded[-1])  # it has moved from where it started
+    plain = ganherd.train(settings(tmp_path), run=tmp_path / "plain", quiet=True)
+    assert "augment" not in (plain.path / "metrics.jsonl").read_text()
 
 
 def test_spans_of_the_run_stay_when_it_is_extended(tmp_path: Path) -> None:

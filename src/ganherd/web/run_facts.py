@@ -32,6 +32,7 @@ _LOSSES = {
     "lr_d": ("learning rate D", "learning rate of the discriminator"),
     "cost_train": ("cost on training data", "loss of the discriminator on training data"),
     "cost_held_out": ("cost on held-out data", "loss of the discriminator on held-out data"),
+    "augment": ("augmentation", "probability that an image is augmented; train.augment_target steers it"),
     "rate": ("rate", "member-steps per second"),
     "epoch": ("epoch", "passes through the data"),
 }

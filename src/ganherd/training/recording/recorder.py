@@ -79,6 +79,10 @@ class Recorder(Callback):
         looked = int(trainer.ranks.all_gather(monitor.state["watch.at"]).max())
         if looked > tally.since:  # the last look since the last record
             line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in monitor.scores().items()}}
+        herd = trainer.prepared.herd
+        if herd.rules.augment_target is not None:
+            strengths = trainer.ranks.all_gather(herd.state["set.augment_probability"])
+            line["augment"] = [round(v, 4) for v in strengths.tolist()]
         if self._validation:
             line |= {name: [round(v, 5) for v in each] for name, each in self._validation.look().items()}
         return line | trainer.strategy.metrics()

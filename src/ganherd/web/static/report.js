@@ -11,7 +11,7 @@ import { Sprites } from "./sprites.js";
 const runs = JSON.parse(document.getElementById("data").textContent);
 const source = new EmbeddedSource(runs);
 const facts = runs.map((run) => run.facts);
-const LOSSES = ["loss_g", "loss_d", "real", "fake", "lr_g", "lr_d", "cost_train", "cost_held_out"];
+const LOSSES = ["loss_g", "loss_d", "real", "fake", "lr_g", "lr_d", "cost_train", "cost_held_out", "augment"];
 
 const ENOUGH = 8; // points of a score, of which fewer make no curve to begin with
 
