@@ -160,6 +160,42 @@ def test_uneven_classes_are_a_full_grid_with_their_names_below(monkeypatch: pyte
     )  # the last corner is filled
 
 
+def coloured(n: int, side: int = 8) -> np.ndarray:
+    """Return n images, each of one colour of its own."""
+    colours = np.stack([np.arange(n) // 64 * 4, np.arange(n) % 64 * 4, np.full(n, 130)], 1).astype(np.uint8)
+    return np.broadcast_to(colours[:, :, None, None], (n, 3, side, side))
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [
+        (coloured(640), np.repeat(range(10), 64)),
+        (coloured(64, side=256), None),
+        (coloured(2_025), None),
+        (coloured(1_000), np.repeat([0, 1], [300, 700])),
+    ],
+    ids=["64 of each class", "large images", "a wide square", "uneven classes"],
+)
+def test_no_sample_is_left_out_of_a_picture(x: np.ndarray, y: np.ndarray | None) -> None:
+    picture = sheets.draw_samples(x, y, [f"class {k}" for k in range(10)])
+    assert isinstance(picture, Image.Image) and picture.width <= sheets.WIDEST + 200
+    drawn_colours = {colour for _, colour in picture.getcolors(1 << 24)}  # type: ignore[union-attr]
+    assert {tuple(image[:, 0, 0].tolist()) for image in x} <= drawn_colours
+
+
+def test_the_name_of_a_class_is_next_to_its_first_line_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, texts = drawn(monkeypatch, coloured(128), np.repeat([0, 1], 64), ("a", "b"))
+    assert texts == ["a", "b"]
+
+
+def test_a_picture_of_too_many_samples_says_how_many_it_shows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sheets, "MOST_IMAGES", 100)
+    _, texts = drawn(monkeypatch, coloured(300))
+    assert texts[-1] == "Shown: 100 of 300."
+    _, texts = drawn(monkeypatch, coloured(300), np.repeat([0, 1], 150), ("a", "b"))
+    assert texts[-1] == "Shown: 100 of 300."
+
+
 def test_letters_below_the_last_row_are_whole() -> None:
     images = flat(0, 0)
     greys = np.asarray(sheets.draw_grid([images, images], below=[["dog", "dog"]] * 2).convert("L"))

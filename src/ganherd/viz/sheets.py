@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 TILE = 56  # pixels to which small images are enlarged, about
 WIDEST = 1600  # pixels of a grid
+MOST_IMAGES = 2_500  # of a picture of samples
 LONGEST = 24  # letters of a row's name
 MARGIN = 28  # pixels around a sheet
 _GAP = 5  # pixels between tiles, wide enough to keep the strokes of neighbours apart
@@ -53,8 +54,8 @@ def draw_samples(
 ) -> Picture:
     """Draw samples: images as a full grid, points next to those of the data, or rows of a table over those of the data.
 
-    A row of the grid is one class, if there are equally many images of each. Otherwise the name of its class, or the number of
-    its member, is below each image.
+    A row of the grid is one class, if there are equally many images of each; a class of many images has several lines.
+    Otherwise the name of its class, or the number of its member, is below each image. A note says if not all are shown.
 
     Args:
         view: Names and points of rows; None: x are points or images.
@@ -71,17 +72,51 @@ def draw_samples(
         return figure
     rows = sample_rows(x, y, labels, member)
     rows = _square(x) if len(rows) == 1 else rows
-    sizes = {len(images) for _, images in rows}
-    if not rows[0][0] or len(sizes) == 1:
-        return draw_sheet([images for _, images in rows], [name for name, _ in rows], heading)
+    fitting = _fitting(_tile(x.shape[2], x.shape[3], None)[2])
+    if not rows[0][0] or len({len(images) for _, images in rows}) == 1:
+        lines = _lines(rows, fitting, max(1, MOST_IMAGES // len(rows)))
+        shown = sum(len(images) for _, images in lines)
+        return draw_sheet(
+            [images for _, images in lines], [name for name, _ in lines], heading, note=_shown_of(shown, len(x))
+        )
     are_members = all(name.startswith(_MEMBER) for name, _ in rows)
-    note = "Below each image: the number of its member." if are_members else ""
-    images = np.concatenate([own for _, own in rows])
-    names = [name.removeprefix(_MEMBER) if are_members else name for name, own in rows for _ in own]
-    across = max(1, math.ceil(math.sqrt(len(images))))
+    notes = ["Below each image: the number of its member."] if are_members else []
+    images = np.concatenate([own for _, own in rows])[:MOST_IMAGES]
+    names = [name.removeprefix(_MEMBER) if are_members else name for name, own in rows for _ in own][:MOST_IMAGES]
+    across = min(fitting, max(1, math.ceil(math.sqrt(len(images)))))
     starts = range(0, len(images), across)
     below = [names[i : i + across] for i in starts]
+    note = " ".join(filter(None, [*notes, _shown_of(len(images), len(x))]))
     return draw_sheet([images[i : i + across] for i in starts], heading=heading, below=below, note=note)
+
+
+def _lines(rows: Sequence[tuple[str, np.ndarray]], fitting: int, most: int) -> list[tuple[str, np.ndarray]]:
+    """Return rows of named images as lines of at most `fitting` images, the name of a row with its first line.
+
+    Rows without names are one row. Lines of a row are about equally long; of each row, at most `most` images are used.
+
+    >>> [(name, len(images)) for name, images in _lines([("a", np.zeros(5)), ("b", np.zeros(5))], 4, 9)]
+    [('a', 3), ('', 2), ('b', 3), ('', 2)]
+    """
+    if not rows[0][0]:
+        if max(len(images) for _, images in rows) <= fitting and sum(len(images) for _, images in rows) <= MOST_IMAGES:
+            return list(rows)
+        rows, most = [("", np.concatenate([images for _, images in rows]))], MOST_IMAGES
+    lines: list[tuple[str, np.ndarray]] = []
+    for name, images in rows:
+        kept = images[:most]
+        across = -(-len(kept) // -(-len(kept) // fitting))
+        lines += [(name if i == 0 else "", kept[i : i + across]) for i in range(0, len(kept), across)]
+    return lines
+
+
+def _shown_of(shown: int, total: int) -> str:
+    """Return a note if not all samples are drawn; empty otherwise.
+
+    >>> _shown_of(64, 64), _shown_of(2500, 50_000)
+    ('', 'Shown: 2,500 of 50,000.')
+    """
+    return "" if shown >= total else f"Shown: {shown:,} of {total:,}."
 
 
 def sample_rows(
@@ -179,13 +214,9 @@ def draw_grid(
     """
     if not len(rows) or not any(len(row) for row in rows):
         raise ValueError("a grid needs at least one image")
-    height, width = rows[0].shape[2:]
-    scale: float = max(1, round(TILE / max(height, width)))
-    if largest is not None:
-        scale = min(scale, largest / max(height, width))
-    tile_h, tile_w = max(1, round(height * scale)), max(1, round(width * scale))
+    scale, tile_h, tile_w = _tile(*rows[0].shape[2:], largest)
     blur = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
-    columns = min(max(len(row) for row in rows), max(1, WIDEST // (tile_w + _GAP)))
+    columns = min(max(len(row) for row in rows), _fitting(tile_w))
     letters, tiny = font(min(18, max(11, tile_h // 4))), font(11)
     short = [one_line(name, LONGEST) for name in names]
     left = math.ceil(max((letters.getlength(name) for name in short), default=0))
@@ -214,6 +245,19 @@ def draw_grid(
                     anchor="ma",
                 )
     return sheet
+
+
+def _tile(height: int, width: int, largest: int | None) -> tuple[float, int, int]:
+    """Return how far images of this size are enlarged or shrunk, and the height and width at which they are drawn."""
+    scale: float = max(1, round(TILE / max(height, width)))
+    if largest is not None:
+        scale = min(scale, largest / max(height, width))
+    return scale, max(1, round(height * scale)), max(1, round(width * scale))
+
+
+def _fitting(tile_w: int) -> int:
+    """Return how many tiles fit side by side."""
+    return max(1, WIDEST // (tile_w + _GAP))
 
 
 def fitted(text: str, drawn_with: FreeTypeFont, width: float) -> str:
