@@ -82,7 +82,7 @@ def scored(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 
 
 def measured(result: Row, args: argparse.Namespace) -> None:
-    """Score all points and the finished run, and write each row at once."""
+    """Score all points and the end of each phase, and write each row at once."""
     from ganherd.training.variants.unfinished import load_unfinished
 
     run, clock = trained(args), Clock.read(args.folder)
@@ -93,16 +93,20 @@ def measured(result: Row, args: argparse.Namespace) -> None:
         "mixture_seconds": clock.mixture,
         "seconds": clock.at(clock.phases[-1]),
     }
-    for point in points_of(args.folder):
-        if (point.phase, point.step) == (run.path.name, run.info.step):
-            continue  # scored as the finished run
-        load_unfinished(point.path).save(point.path / "mixture")
-        seconds = clock.at(point.phase, point.recorded)
-        add(result, {"phase": point.phase, "step": point.step, "seconds": seconds, **scored(point.path, args)}, args)
-        shutil.rmtree(point.path)
-    final = {"phase": run.path.name, "step": run.info.step, "seconds": clock.at(run.path.name), "final": True}
-    if not any(row.get("final") for row in result["points"]):
-        add(result, {**final, **scored(run.path, args)}, args)
+    for phase in clock.phases:
+        end = RunFolder(args.folder / phase)
+        for point in points_of(args.folder):
+            if point.phase != phase:
+                continue
+            if point.step != end.info.step:  # the last step is scored as the finished run
+                load_unfinished(point.path).save(point.path / "mixture")
+                seconds = clock.at(phase, point.recorded)
+                add(result, {"phase": phase, "step": point.step, "seconds": seconds, **scored(point.path, args)}, args)
+            shutil.rmtree(point.path)
+        ends = [row["phase"] for row in result["points"] if row.get("ends")]
+        if phase not in ends:
+            row = {"phase": phase, "step": end.info.step, "seconds": clock.at(phase), "ends": True}
+            add(result, {**row, "final": end.path == run.path, **scored(end.path, args)}, args)
 
 
 def add(result: Row, row: Row, args: argparse.Namespace) -> None:
@@ -135,6 +139,8 @@ def table(result: Row) -> str:
 
 def draw(result: Row, path: Path) -> None:
     """Draw FID and IFID over the seconds since the command, with the limits."""
+    from matplotlib.ticker import NullFormatter
+
     from ganherd.viz import pictures
 
     figure, axes = pictures.new_figure(9, 3.4, columns=2)
@@ -145,6 +151,8 @@ def draw(result: Row, path: Path) -> None:
         for limit in limits:
             axis.axhline(limit, linewidth=0.6, color="0.7", zorder=0)
         axis.set(xlabel="minutes from the command to a mixture", title=name.upper(), yscale="log")
+        axis.set_yticks(limits, labels=map(str, limits), minor=False)
+        axis.yaxis.set_minor_formatter(NullFormatter())
         axis.legend(fontsize=8, frameon=False)
     pictures.save(figure, path)
 
