@@ -45,7 +45,7 @@ NETS: dict[str, dict[str, Any]] = {
 
 
 def tiny_recipe(source: Path | str, **overrides: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe of a few quick steps on this data, for an engine that needs no autotuning.
+    """Return a recipe of a few quick steps on this data, without pictures, for an engine that needs no autotuning.
 
     Args:
         source: The data, e.g. a file of `tiny_data`.
@@ -61,7 +61,7 @@ def tiny_recipe(source: Path | str, **overrides: dict[str, Any]) -> dict[str, An
         },
         "train": {"budget": "6steps", "batch": 8, "ema": 0.9},
         "engine": {"name": "loop", "threads": 1, "chunk": 3, "device": "cpu"},
-        "run": {"record_every": 2, "checkpoint_every": 3, "sample_every": 0},
+        "run": {"record_every": 2, "checkpoint_every": 3, "sample_every": 0, "sprites": 0},
     }
     for name, values in overrides.items():
         section = {**recipe.get(name, {}), **values}

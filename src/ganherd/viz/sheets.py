@@ -214,7 +214,8 @@ def draw_grid(
     """
     if not len(rows) or not any(len(row) for row in rows):
         raise ValueError("a grid needs at least one image")
-    scale, tile_h, tile_w = _tile(*rows[0].shape[2:], largest)
+    height, width = rows[0].shape[2:]
+    scale, tile_h, tile_w = _tile(height, width, largest)
     blur = Image.Resampling.NEAREST if scale >= 1 else Image.Resampling.BOX
     columns = min(max(len(row) for row in rows), _fitting(tile_w))
     letters, tiny = font(min(18, max(11, tile_h // 4))), font(11)
