@@ -85,7 +85,7 @@ def noise_recipe(
         loss=sections["loss"],
         train={**sections["train"], "budget": budget},
         engine={"name": engine, "chunk": None},
-        run={"record_every": 3, "checkpoint_every": 7, "watch": {"every": 4}, **run},
+        run={"record_every": 3, "checkpoint_every": 7, "watch": {"every": 4}, "sprites": None, **run},
     )
 
 

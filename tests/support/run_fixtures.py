@@ -97,7 +97,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, data: Path) -> Path:
     if not path.exists():
         from ganherd import report
 
-        report.write(_trained(path, tiny_recipe(data)), draw=True)
+        report.write(_trained(path, tiny_recipe(data, run={"sprites": None})), draw=True)
     return path
 
 
@@ -133,7 +133,7 @@ def shown_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             data={"partition": "all"},
             strategy={"name": "cellular", "cellular": cellular},
             train={"budget": "24steps"},
-            run={"record_every": 4},
+            run={"record_every": 4, "sprites": None},
         )
         tiny_runs.train(folder / "grid", grid)
         points = tiny_recipe(
@@ -142,7 +142,7 @@ def shown_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
             herd={"members": 4},
             strategy={"name": "gap", "gap": {"every": "5steps", "warmup": "5"}},
             train={"budget": "30steps"},
-            run={"record_every": 5},
+            run={"record_every": 5, "sprites": None},
         )
         points["nets"] = {"latent": 4, "generator": {"name": "toy"}, "discriminator": {"name": "toy"}}
         tiny_runs.train(folder / "points", points)

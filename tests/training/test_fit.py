@@ -64,7 +64,11 @@ def test_the_estimate_of_sprites_is_that_of_the_planned_sheets(tmp_path: Path, s
     settings = recipes.noise_recipe(tmp_path)
     if source == "ring8":
         settings = recipes.tiny_recipe(
-            "ring8", data={"partition": "all"}, herd={"members": 3}, train={"budget": "30steps"}
+            "ring8",
+            data={"partition": "all"},
+            herd={"members": 3},
+            train={"budget": "30steps"},
+            run={"sprites": None},
         )
         settings["nets"] = {"latent": 4, "generator": {"name": "toy"}, "discriminator": {"name": "toy"}}
     recipe = recipe_file.load(settings)

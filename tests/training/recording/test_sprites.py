@@ -88,7 +88,11 @@ def test_a_sheet_shows_the_samples_of_each_member(tmp_path: Path) -> None:
 
 def test_points_are_saved_as_numbers(tmp_path: Path) -> None:
     settings = recipes.tiny_recipe(
-        "ring8", data={"partition": "all"}, herd={"members": 2}, train={"budget": "4steps"}, run={"record_every": 2}
+        "ring8",
+        data={"partition": "all"},
+        herd={"members": 2},
+        train={"budget": "4steps"},
+        run={"record_every": 2, "sprites": None},
     )
     settings["nets"] = {"latent": 4, "generator": {"name": "toy"}, "discriminator": {"name": "toy"}}
     tiny_runs.train(tmp_path / "run", settings)

@@ -59,6 +59,7 @@ def test_points_of_parts_are_joined(tmp_path: Path) -> None:
         data={"partition": "all"},
         herd={"members": 3},
         train={"budget": "6steps", "precision": "float64"},
+        run={"sprites": None},
     )
     settings["nets"] = {"latent": 4, "generator": {"name": "toy"}, "discriminator": {"name": "toy"}}
     tiny_runs.train(tmp_path / "whole", settings)
