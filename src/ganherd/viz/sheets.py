@@ -104,9 +104,9 @@ def _lines(rows: Sequence[tuple[str, np.ndarray]], fitting: int, most: int) -> l
         rows, most = [("", np.concatenate([images for _, images in rows]))], MOST_IMAGES
     lines: list[tuple[str, np.ndarray]] = []
     for name, images in rows:
-        kept = images[:most]
-        across = -(-len(kept) // -(-len(kept) // fitting))
-        lines += [(name if i == 0 else "", kept[i : i + across]) for i in range(0, len(kept), across)]
+        shown = images[:most]
+        across = -(-len(shown) // -(-len(shown) // fitting))
+        lines += [(name if i == 0 else "", shown[i : i + across]) for i in range(0, len(shown), across)]
     return lines
 
 
