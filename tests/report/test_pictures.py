@@ -194,6 +194,8 @@ def test_a_picture_of_too_many_samples_says_how_many_it_shows(monkeypatch: pytes
     assert texts[-1] == "Shown: 100 of 300."
     _, texts = drawn(monkeypatch, coloured(300), np.repeat([0, 1], 150), ("a", "b"))
     assert texts[-1] == "Shown: 100 of 300."
+    _, texts = drawn(monkeypatch, coloured(300), np.repeat([0, 1], [200, 100]), ("a", "b"))
+    assert texts[-1] == "Shown: 100 of 300." and 65 <= texts.count("a") <= 67
 
 
 def test_letters_below_the_last_row_are_whole() -> None:

@@ -81,8 +81,11 @@ def draw_samples(
         )
     are_members = all(name.startswith(_MEMBER) for name, _ in rows)
     notes = ["Below each image: the number of its member."] if are_members else []
-    images = np.concatenate([own for _, own in rows])[:MOST_IMAGES]
-    names = [name.removeprefix(_MEMBER) if are_members else name for name, own in rows for _ in own][:MOST_IMAGES]
+    images = np.concatenate([own for _, own in rows])
+    names = [name.removeprefix(_MEMBER) if are_members else name for name, own in rows for _ in own]
+    if len(images) > MOST_IMAGES:  # of each row about the same share
+        chosen = np.linspace(0, len(images) - 1, MOST_IMAGES).round().astype(int)
+        images, names = images[chosen], [names[i] for i in chosen]
     across = min(fitting, max(1, math.ceil(math.sqrt(len(images)))))
     starts = range(0, len(images), across)
     below = [names[i : i + across] for i in starts]
