@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import warm_python
 from image_trees import refused
 from sample_files import NAMES, hub_parquet, pixels, png
 
@@ -194,7 +195,7 @@ def test_the_library_finds_what_is_in_its_cache_offline(tmp_path: Path) -> None:
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "1"}
 
     def run(code: str, *words: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-c", code, *words]
+        command = [warm_python.python(), "-c", code, *words]
         return subprocess.run(command, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False)
 
     assert run(CACHE, str(tmp_path)).returncode == 0
