@@ -33,5 +33,8 @@ def _empty_folder(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(request.node, pytest.DoctestItem):
+        import tiny_runs
+
+        tiny_runs.shorten_classifiers(monkeypatch)  # examples print no scores
         folder: Path = tmp_path_factory.mktemp("example")
         monkeypatch.chdir(folder)

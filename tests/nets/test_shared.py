@@ -82,7 +82,7 @@ def test_engines_agree_and_a_resumed_run_is_the_same(nets: dict[str, Any], preci
             "nets": nets | {"generator": nets["generator"][kind]},
             "train": {"budget": f"{steps}steps", "batch": 16, "precision": precision},
             "strategy": {"name": "gap", "gap": {"every": "2steps"}},
-            "run": {"scores": False},
+            "run": {"sample_every": 0, "sprites": 0, "watch": {"every": 0}},
             "engine": {"name": engine, "device": "cpu"},
         }
         ganherd.train(recipe, run=run, quiet=True, finishers=())

@@ -156,15 +156,16 @@ class PlainGrid:
         fitness = []
         with torch.no_grad():
             for a, one in enumerate(g):
-                losses = []
+                losses, made = [], _peek(one.net, noise[a])
                 for other in sub["d"]:
-                    logit = _peek(other.net, _peek(one.net, noise[a])).flatten()
+                    logit = _peek(other.net, made).flatten()
                     losses.append(float(bce(logit, torch.ones_like(logit))))
                 fitness.append((one, losses))
+            fakes = [_peek(other.net, noise[a]) for a, other in enumerate(sub["g"])]
             for one in d:
-                losses = []
-                for a, other in enumerate(sub["g"]):
-                    real, fake = _peek(one.net, x).flatten(), _peek(one.net, _peek(other.net, noise[a])).flatten()
+                losses, real = [], _peek(one.net, x).flatten()
+                for images in fakes:
+                    fake = _peek(one.net, images).flatten()
                     losses.append(float(bce(real, torch.ones_like(real)) + bce(fake, torch.zeros_like(fake))))
                 fitness.append((one, losses))
         for one, losses in fitness:

@@ -25,6 +25,11 @@ def mistake(content: str | bytes, folder: Path, *overrides: str) -> str:
     """What is said about a recipe with this content, in a file named recipe.yaml."""
     file = folder / "recipe.yaml"
     file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return mistake_in(file, *overrides)
+
+
+def mistake_in(file: Path, *overrides: str) -> str:
+    """What is said about a recipe file with these overrides."""
     with pytest.raises(UserError) as caught:
         load(file, overrides)
     said = str(caught.value).replace(str(file), "recipe.yaml")
@@ -59,13 +64,15 @@ def misspelt(word: str) -> Iterator[str]:
 def test_a_slip_in_any_key_is_named_with_its_line_and_the_key_that_was_meant(key: str, tmp_path: Path) -> None:
     *sections, word = key.split(".")
     head = "# a comment\n\n" + "".join(f"{'  ' * depth}{name}:\n" for depth, name in enumerate(sections))
+    empty = tmp_path / "empty.yaml"
+    empty.write_text("{}")
     beside = [k.rpartition(".")[2] for k in KEYS if k.rpartition(".")[0] == ".".join(sections)]
     for slip in set(misspelt(word)) - set(beside):
         said = mistake(f"{head}{'  ' * len(sections)}{slip}: 1\n", tmp_path)
         wrong = ".".join((*sections, slip))
         assert said.startswith(f"recipe.yaml line {3 + len(sections)}: unknown key {wrong!r}; did you mean "), said
         assert repr(key) in said, said
-        assert mistake("{}", tmp_path, f"{wrong}=1") == f"--set {wrong}=1: {said.partition(': ')[2]}"
+        assert mistake_in(empty, f"{wrong}=1") == f"--set {wrong}=1: {said.partition(': ')[2]}"
 
 
 @given(st.text("abcdefghijklmnopqrstuvwxyz_", min_size=1, max_size=12), st.sampled_from(["", *Recipe.model_fields]))

@@ -95,6 +95,7 @@ def test_two_runs_judge_each_other_as_by_hand(runs: dict[str, Path]) -> None:
     assert entry["interval"]["low"] <= entry["value"] <= entry["interval"]["high"]
 
 
+@pytest.mark.usefixtures("brief_classifier")
 def test_the_command_marks_the_best_member_of_each_run(runs: dict[str, Path], tmp_path: Path) -> None:
     copies = [Path(shutil.copytree(run, tmp_path / name)) for name, run in runs.items()]
     told: list[str] = []
@@ -203,18 +204,16 @@ def test_members_of_a_class_each_need_another_run(tmp_path: Path) -> None:
 # -- judges with batch norm -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def normed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two DCGANs whose discriminators have batch norm, trained until they know real from fake."""
+def _normed(folder: Path, steps: int) -> Path:
+    """Train two DCGANs whose discriminators have batch norm, and return their run."""
     digits = load_data(DataConfig(source="digits"))
-    folder = tmp_path_factory.mktemp("normed")
     large = np.pad(np.kron(digits.x, np.ones((1, 1, 3, 3), np.uint8)), ((0, 0), (0, 0), (2, 2), (2, 2)))  # 28 pixels
     np.savez(folder / "large.npz", x=large, y=digits.y)
     recipe = _recipe("non-saturating", 1, source=str(folder / "large.npz"))
     net = {"name": "dcgan5", "width": 4}
     recipe["nets"] = {"latent": 16, "generator": net, "discriminator": net}
     recipe["optim"] = {"lr_g": 1e-3, "lr_d": 1e-3, "beta1": 0.5}
-    recipe["train"] = {"batch": 32, "budget": "80steps"}
+    recipe["train"] = {"batch": 32, "budget": f"{steps}steps"}
     recipe["run"] |= {"checkpoint_every": 0, "watch": {"every": 0}}
     with pytest.MonkeyPatch.context() as patch:
         tiny_runs.skip_products(patch)
@@ -223,15 +222,17 @@ def normed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.further
-def test_trained_judges_with_batch_norm_know_real_from_fake(normed: Path) -> None:
+def test_trained_judges_with_batch_norm_know_real_from_fake(tmp_path: Path) -> None:
+    normed = _normed(tmp_path, 80)
     found = contest([normed], samples=500)
     assert (found.real_errors < 0.5).all() and (np.diag(found.verdict.errors) < 0.9).all()
     assert "batch norm by the statistics of what they look at" in str(found)
     assert "batch norm" in found.entry("run")["judges_mode"]
 
 
-def test_running_statistics_do_not_decide(normed: Path) -> None:
+def test_running_statistics_do_not_decide(tmp_path: Path) -> None:
     """They follow both real and fake batches, of weights that moved; those of a net that was swapped are another's."""
+    normed = _normed(tmp_path, 8)
     data = load_data(RunFolder.open(normed).recipe.data)
     judges = load_judges(normed, data.shape, len(data.labels))
     before = judges.logits(0, data.x_test, data.y_test)

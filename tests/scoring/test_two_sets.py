@@ -13,6 +13,7 @@ import pytest
 import warm_python
 
 import ganherd
+from ganherd.api import ScoreFinisher
 from ganherd.data.dataset import Dataset, load
 from ganherd.features import networks
 from ganherd.metrics.metric_registry import title_of
@@ -35,7 +36,8 @@ def digits_data() -> Dataset:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "a"
-    ganherd.train("digits-wcgan", ["train.budget=3steps", "engine.name=loop"], run=folder, quiet=True)
+    settings = ["train.budget=3steps", "engine.name=loop"]
+    ganherd.train("digits-wcgan", settings, run=folder, quiet=True, finishers=[ScoreFinisher()])
     return folder
 
 

@@ -73,12 +73,8 @@ def _short_measurements() -> Iterator[None]:
 
 @pytest.fixture
 def brief_classifier(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Train classifiers for 20 steps in place of 500: the test does not depend on what they have learnt.
-
-    The cache keeps them apart from those of other tests.
-    """
-    monkeypatch.setattr("ganherd.features.classifier.STEPS", (20, 20))
-    monkeypatch.setattr("ganherd.features.classifier.VERSION", "brief")
+    """Train classifiers for 20 steps in place of 500: the test does not depend on what they have learnt."""
+    tiny_runs.shorten_classifiers(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -124,6 +120,7 @@ def shown_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shown")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ganherd.mixture.recalibration.NOISES", 1024)
+        tiny_runs.shorten_classifiers(patch)
         settings = noise_recipe(folder, "30steps", sample_every=10)
         ganherd.train(settings, run=folder / "classes", quiet=True, finishers=[ScoreFinisher()])
         data = noise_data(folder / "grid.npz")

@@ -27,6 +27,15 @@ def shorten_measurements(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"{module}._SECONDS", 0.02)
 
 
+def shorten_classifiers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Train classifiers for 20 steps in place of 500: what is tested does not depend on what they have learnt.
+
+    The cache keeps them apart from those of other tests.
+    """
+    monkeypatch.setattr("ganherd.features.classifier.STEPS", (20, 20))
+    monkeypatch.setattr("ganherd.features.classifier.VERSION", "brief")
+
+
 def train(run: Path, settings: dict[str, Any]) -> None:
     """Train a recipe in a new run folder, without scores, pictures and report."""
     ganherd.train(settings, run=run, quiet=True, finishers=())

@@ -69,7 +69,8 @@ class Blueprint:
         # Views [1, …] of the member's row that the module's parameters share memory with. Breeds share a discriminator, so that
         # the module is loaded by several engines in turn.
         self.loaded: Mapping[str, Tensor] = {}
-        # Lowered modules, which `StackedNetwork` keeps for all that call this net.
+        # Graphs and lowered modules, which `StackedNetwork` keeps for all that call this net.
+        self.traced: dict[tuple[bool, ...], Any] = {}
         self.lowered: dict[tuple[bool, ...], Any] = {}
         self.takes_label = takes_label(module)
         self.canonical_names = canonical_names(module)

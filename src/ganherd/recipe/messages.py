@@ -6,6 +6,7 @@ import reprlib
 import types
 import typing
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -14,7 +15,9 @@ from pydantic_core import ErrorDetails
 
 from ganherd.recipe.base import Section
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.strategy.strategy_settings import StrategySpec
 from ganherd.recipe.yaml_lines import InheritedLine, Lines, Path
+from ganherd.util.registry import STRATEGIES
 from ganherd.util.text import did_you_mean, nearest
 
 _LENGTH, _RATES, _DEVICE = ("train.budget",), ("optim.lr_g", "optim.lr_d"), ("engine.device",)
@@ -155,12 +158,18 @@ def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
             yield from _keys(inner, (*prefix, name))
 
 
+@lru_cache(maxsize=1)
+def _known_keys(*strategies: tuple[str, StrategySpec]) -> tuple[Path, ...]:
+    """Return all keys of a recipe, which has a section for each of these strategies."""
+    return (("extends",), *_keys(Recipe))
+
+
 def _meant(path: Path) -> str:
     """Return a suggestion: the nearest key of the section, and a key of exactly that name in another section."""
     if also := also_called(path[-1]):
         example = ", e.g. --budget 20epochs" if also == _LENGTH else ""
         return f"; did you mean {' or '.join(map(repr, also))}{example}?"
-    known = [("extends",), *_keys(Recipe)]
+    known = _known_keys(*((name, STRATEGIES[name]) for name in STRATEGIES))
     siblings = [p[-1] for p in known if p[:-1] == path[:-1]] or _listed(path[:-1])
     near = [(*path[:-1], word) for word in nearest(path[-1], siblings)]
     near += [p for p in known if p[-1] == path[-1] and p not in near][:1]

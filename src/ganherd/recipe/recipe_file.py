@@ -208,7 +208,8 @@ def is_of_a_run(source: Any) -> bool:
     if not isinstance(source, (str, Path)) or not Path(source).is_file():
         return False
     places = (Path(os.path.abspath(source)), Path(source).resolve())
-    return any(os.path.lexists(folder / "run.json") for place in places for folder in place.parents)
+    folders = {folder for place in places for folder in map(str, place.parents)}
+    return any(os.path.lexists(os.path.join(folder, "run.json")) for folder in folders)
 
 
 def _read(source: RecipeSource, extending: tuple[_RecipeData, ...] = ()) -> _RecipeData:

@@ -8,7 +8,8 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ganherd.herd.lowering.lower import lower, may_draw
+from ganherd.herd.lowering.lower import lower
+from ganherd.herd.lowering.network import may_draw
 from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.state import Blueprint
 
@@ -167,15 +168,15 @@ class Calls(nn.Module):
     ids=["dropout", "randn_like", "randn", "branch", "rrelu"],
 )
 def test_modules_that_draw_are_known(function):
-    assert may_draw(Calls(function))
+    assert may_draw(Blueprint(Calls(function)))
 
 
 def test_layers_that_draw_are_known_and_plain_ones_do_not():
     for layer in (nn.Dropout(), nn.Dropout2d(), nn.RReLU(), nn.AlphaDropout(), nn.TransformerEncoderLayer(4, 2)):
-        assert may_draw(nn.Sequential(layer))
+        assert may_draw(Blueprint(nn.Sequential(layer)))
     for function in (torch.tanh, lambda x: x.flatten(1).reshape(x.shape) * 2, F.leaky_relu):
-        assert not may_draw(Calls(function))
-    assert not may_draw(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.LeakyReLU(), nn.Flatten()))
+        assert not may_draw(Blueprint(Calls(function)))
+    assert not may_draw(Blueprint(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.LeakyReLU(), nn.Flatten())))
 
 
 class SharedParameters(nn.Module):

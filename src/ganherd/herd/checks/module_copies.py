@@ -162,11 +162,15 @@ def copy_module(module: nn.Module) -> nn.Module:
     memo: dict[int, Any] = {}
     for layer in module.modules():
         for attribute in vars(layer).values():
-            if type(attribute) is OrderedDict and not attribute:  # a layer has ten, which `deepcopy` copies slowly
+            kind = type(attribute)
+            if kind in _PLAIN or (kind is dict and not attribute):
+                continue
+            if kind is OrderedDict and not attribute:  # a layer has ten, which `deepcopy` copies slowly
                 memo[id(attribute)] = OrderedDict()
-        for value in _tensors([attribute for attribute in vars(layer).values() if type(attribute) not in _PLAIN]):
-            if value.grad_fn is not None:
-                memo[id(value)] = value.detach().clone()
+                continue
+            for value in _tensors(attribute):
+                if value.grad_fn is not None:
+                    memo[id(value)] = value.detach().clone()
     copied = copy.deepcopy(module, memo)
     for layer in copied.modules():
         for hooks in HOOKS:

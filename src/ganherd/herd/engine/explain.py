@@ -6,14 +6,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import torch
-from torch import nn
 
 from ganherd.herd import rng
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import StackedHerd
-from ganherd.herd.lowering.lower import VMAP, LoweredOperation, lower
+from ganherd.herd.lowering.lower import VMAP, LoweredOperation
+from ganherd.herd.lowering.network import lower_net
 from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.lowering.vmap import mute_slow_operations
+from ganherd.herd.state import Blueprint
 from ganherd.herd.step.rules import StepRules
 from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
@@ -28,8 +29,8 @@ def explain(herd: StackedHerd, guards: Sequence[JsonObject] = ()) -> JsonObject:
     mute_slow_operations()  # `guards` lists these operations
     slopes = not herd.rules.slope_noise and (herd.rules.r1 > 0 or herd.rules.r2 > 0)
     penalised = herd.rules.game.penalty or slopes  # penalties differentiate the discriminator twice
-    facts = [_net(herd, "generator", breed.g.module, False) for breed in herd.breeds.all]
-    facts.append(_net(herd, "discriminator", herd.d.module, penalised))
+    facts = [_net(herd, "generator", breed.g, False) for breed in herd.breeds.all]
+    facts.append(_net(herd, "discriminator", herd.d, penalised))
     if guards:
         facts = [net | {"guard": guard} for net, guard in zip(facts, guards, strict=True)]
     differences = [guard["engines"]["fused"]["why"] for guard in guards]
@@ -41,23 +42,23 @@ def explain(herd: StackedHerd, guards: Sequence[JsonObject] = ()) -> JsonObject:
     }
 
 
-def _net(herd: StackedHerd, role: str, module: nn.Module, double_backward: bool) -> JsonObject:
+def _net(herd: StackedHerd, role: str, net: Blueprint, double_backward: bool) -> JsonObject:
     """Return the facts about one net; `double_backward` if a penalty differentiates it twice."""
     gpu = _why_no_kernels(herd)
     here = gpu if herd.device.type == "cuda" else "they need a GPU"
     return {
         "role": role,
-        "net": type(module).__name__,
-        "parameters": sum(p.numel() for p in module.parameters()),
+        "net": type(net.module).__name__,
+        "parameters": net.num_params,
         "no_kernels": {"here": here, "gpu": gpu},
-        "penalty": _penalty(module, herd.rules) if double_backward and not gpu else "",
-        "layers": _layers(module, herd.rules, not here, not gpu),
+        "penalty": _penalty(net, herd.rules) if double_backward and not gpu else "",
+        "layers": _layers(net, herd.rules, not here, not gpu),
     }
 
 
-def _penalty(module: nn.Module, rules: StepRules) -> str:
+def _penalty(net: Blueprint, rules: StepRules) -> str:
     """Describe how many layers run in which way in the forward pass of a gradient penalty."""
-    operations = _lowered(module, rules, kernels=True, twice=True)
+    operations = _lowered(net, rules, kernels=True, twice=True)
     return f"the pass of the penalty is differentiated twice: there {_count_methods(op.method for op in operations)}"
 
 
@@ -70,9 +71,9 @@ def _why_no_kernels(herd: StackedHerd) -> str:
     return ""
 
 
-def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[JsonObject]:
+def _layers(net: Blueprint, rules: StepRules, here: bool, gpu: bool) -> list[JsonObject]:
     """Return the facts about each layer; `here` and `gpu` tell whether kernels are used there."""
-    both = [_lowered(module, rules, kernels) for kernels in (here, gpu)]
+    both = [_lowered(net, rules, kernels) for kernels in (here, gpu)]
     return [
         {
             "layer": op.layer,
@@ -84,12 +85,12 @@ def _layers(module: nn.Module, rules: StepRules, here: bool, gpu: bool) -> list[
     ]
 
 
-def _lowered(module: nn.Module, rules: StepRules, kernels: bool, twice: bool = False) -> list[LoweredOperation]:
-    """Return the operations of a module, which may be differentiated twice; one for all of it if it cannot be traced."""
+def _lowered(net: Blueprint, rules: StepRules, kernels: bool, twice: bool = False) -> list[LoweredOperation]:
+    """Return the operations of a net, which may be differentiated twice; one for all of it if it cannot be traced."""
     try:
-        lowered = lower(module, kernels, twice)
+        lowered = lower_net(net, kernels, twice)
     except NotTraceable as why:
-        return [LoweredOperation("all of it", type(module).__name__, VMAP, str(why))]
+        return [LoweredOperation("all of it", type(net.module).__name__, VMAP, str(why))]
     return lowered.explain(rules.batch, torch.bfloat16 if rules.precision == "bf16" else torch.float32)
 
 

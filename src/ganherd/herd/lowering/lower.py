@@ -17,7 +17,7 @@ from ganherd.herd.lowering import functions, layers, ops
 from ganherd.herd.lowering.fusion import FusionPlan
 from ganherd.herd.lowering.layers import Layer, Library, find_operation, image_norm
 from ganherd.herd.lowering.shape_rules import aligned
-from ganherd.herd.lowering.trace import NotTraceable, TracedGraph, node_label, trace
+from ganherd.herd.lowering.trace import TracedGraph, node_label, trace
 from ganherd.herd.lowering.vmap import Draws, Keys, Tensors, vmap_layer
 
 # Methods by which an operation runs, as they are shown to users.
@@ -245,10 +245,11 @@ def _last_read(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     return sources
 
 
-def lower(module: nn.Module, kernels: bool = False, double_backward: bool = False) -> LoweredModule:
+def lower(module: nn.Module | TracedGraph, kernels: bool = False, double_backward: bool = False) -> LoweredModule:
     """Lower a module.
 
     Args:
+        module: The module, or its graph: several lowered modules can share one.
         kernels: Use Triton kernels, which need a GPU.
         double_backward: Use only operations that can be differentiated twice, as a gradient penalty requires.
 
@@ -260,18 +261,14 @@ def lower(module: nn.Module, kernels: bool = False, double_backward: bool = Fals
         from ganherd.herd.lowering import ops_triton_double_backward as library
     elif kernels:
         from ganherd.herd.lowering import ops_triton as library
-    return LoweredModule(trace(module), library)
+    return LoweredModule(module if isinstance(module, TracedGraph) else trace(module), library)
 
 
-def may_draw(module: nn.Module) -> bool:
-    """Return whether a call of a module may draw random numbers; True if it cannot be traced.
+def graph_may_draw(graph: TracedGraph) -> bool:
+    """Return whether a call of a module with this graph may draw random numbers.
 
-    >>> may_draw(nn.Linear(2, 3)), may_draw(nn.Sequential(nn.Linear(2, 3), nn.Dropout()))
+    >>> graph_may_draw(trace(nn.Linear(2, 3))), graph_may_draw(trace(nn.Sequential(nn.Linear(2, 3), nn.Dropout())))
     (False, True)
     """
-    try:
-        graph = trace(module)
-    except NotTraceable:
-        return True
     calls = (node for node in graph.nodes if node.op.startswith("call"))
     return any(layers.may_draw(layer) if (layer := graph.layer(node)) else functions.may_draw(node) for node in calls)

@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ganherd.herd.checks.source_line import assignment_line
-from ganherd.herd.lowering.lower import LoweredModule, lower, may_draw
-from ganherd.herd.lowering.trace import NotTraceable
+from ganherd.herd.lowering.lower import LoweredModule, graph_may_draw, lower
+from ganherd.herd.lowering.trace import NotTraceable, TracedGraph, trace
 from ganherd.herd.lowering.vmap import Keys, Tensors, VmapRandomness
 from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
@@ -62,13 +62,39 @@ def logits_of(output: Output) -> Tensor:
     return output[0] if isinstance(output, tuple) else output
 
 
-def _lowered(net: Blueprint, kernels: bool, double_backward: bool) -> LoweredModule:
-    """Lower a net, once for all that call it with its layers in the same mode."""
-    key = (kernels, double_backward, *(layer.training for layer in net.module.modules()))
+def _modes(net: Blueprint) -> tuple[bool, ...]:
+    """Return which layers of a net are in training mode."""
+    return tuple(layer.training for layer in net.module.modules())
+
+
+def _traced(net: Blueprint) -> TracedGraph:
+    """Trace a net, once for all that call it with its layers in the same mode."""
+    modes = _modes(net)
+    if modes not in net.traced:
+        net.traced[modes] = trace(net.module)
+    graph: TracedGraph = net.traced[modes]
+    return graph
+
+
+def lower_net(net: Blueprint, kernels: bool, double_backward: bool) -> LoweredModule:
+    """Lower a net, once for all that call it with its layers in the same mode.
+
+    Raises:
+        NotTraceable: See `lower`.
+    """
+    key = (kernels, double_backward, *_modes(net))
     if key not in net.lowered:
-        net.lowered[key] = lower(net.module, kernels, double_backward)
+        net.lowered[key] = lower(_traced(net), kernels, double_backward)
     lowered: LoweredModule = net.lowered[key]
     return lowered
+
+
+def may_draw(net: Blueprint) -> bool:
+    """Return whether a call of a net may draw random numbers; True if it cannot be traced."""
+    try:
+        return graph_may_draw(_traced(net))
+    except NotTraceable:
+        return True
 
 
 class StackedNetwork:
@@ -97,7 +123,7 @@ class StackedNetwork:
         self._lowered: LoweredModule | None = None
         if fused:
             with suppress(NotTraceable):
-                self._lowered = _lowered(net, kernels, double_backward)
+                self._lowered = lower_net(net, kernels, double_backward)
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
         """Return outputs [N, B, …] and the buffers after the call. No argument is changed, but kernels update buffers in place.
@@ -163,7 +189,7 @@ class MemberNetwork(StackedNetwork):
         super().__init__(net, False, precision=precision)
         self._module = MemberModule(net)
         if net not in _PLAIN:
-            _PLAIN[net] = not may_draw(net.module)
+            _PLAIN[net] = not may_draw(net)
         self._is_plain = _PLAIN[net]
         self._unused: dict[Hashable, set[str]] = {}  # see `MemberWeights`
         self._slots = []  # (a layer's dictionary of buffers, name in it, canonical name)
