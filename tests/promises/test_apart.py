@@ -24,18 +24,19 @@ from promises import test_faults, test_ranks
 
 pytestmark = pytest.mark.usefixtures("brief")
 HERE = Path(__file__).parent
-SPAN, LEG, STALENESS, SLOW = 2, 6, 2, 1
+SPAN, LEG, STALENESS, SLOW = 2, 4, 2, 1
+ITERATIONS = 2 * LEG
 
 
-def recipe(data: Path, budget: str = "24steps", every: int = SPAN, **exchange: Any) -> dict[str, Any]:
-    """Six cells, and twelve iterations; something is due after each of them."""
+def recipe(data: Path, budget: str = "16steps", every: int = SPAN, **exchange: Any) -> dict[str, Any]:
+    """Six cells, and eight iterations; something is due after each of them."""
     kept = {"checkpoint_every": 2 * every, "sample_every": 0, "buddy_every": every, "watch": {"every": every}}
     made = test_ranks.recipe(data, "cellular", budget, record_every=every, **kept)
     cells = {**made["strategy"]["cellular"], "iteration": f"{SPAN}steps", **exchange}
     return {**made, "strategy": {"name": "cellular", "cellular": cells}}
 
 
-def apart(data: Path, budget: str = "24steps", every: int = SPAN, **exchange: Any) -> dict[str, Any]:
+def apart(data: Path, budget: str = "16steps", every: int = SPAN, **exchange: Any) -> dict[str, Any]:
     return recipe(data, budget, every, exchange="async", **{"staleness": STALENESS, "rejoin": LEG, **exchange})
 
 
@@ -76,25 +77,25 @@ def runs(
 
 
 def test_ranks_run_ahead_of_a_slow_one_up_to_the_bound(runs: Path) -> None:
-    """All are together after six iterations. At the third since then the slow rank's nets are two iterations old, and stay so."""
+    """All are together after four iterations. At the third since then the slow rank's nets are two iterations old, and stay so."""
     told = happened(runs / "slow", "exchange")
-    assert [(line["step"], line["iteration"]) for line in told] == [(SPAN * i, i) for i in range(12)]
+    assert [(line["step"], line["iteration"]) for line in told] == [(SPAN * i, i) for i in range(ITERATIONS)]
     for rank in range(len(told[0]["most"])):
         most, mean = ([line[name][rank] for line in told] for name in ("most", "mean"))
         assert all(-STALENESS <= m <= n <= STALENESS for m, n in zip(mean, most, strict=True)), (most, mean)
         assert most[0] == most[LEG] == 0
         if rank != SLOW:
-            assert most == [0, 1, 2, 2, 2, 2] * 2
+            assert most == [0, 1, 2, 2] * 2
     assert "neighbours' nets were up to 2 iterations old" in status_text.text(run_status.describe(runs / "slow"))
 
 
 def test_records_and_checkpoints_wait_for_all_ranks_and_no_event_is_lost(runs: Path) -> None:
     run = RunFolder(runs / "slow")
-    assert [line["step"] for line in run.metrics()] == run_files.steps(run.path)[1:] == [12, 24]
-    assert [line["step"] for line in happened(run.path, "mixture")] == [12, 24]
+    assert [line["step"] for line in run.metrics()] == run_files.steps(run.path)[1:] == [8, 16]
+    assert [line["step"] for line in happened(run.path, "mixture")] == [8, 16]
     for name, at in (("tournament", 0), ("replacement", SPAN)):
         lines = happened(run.path, name)
-        assert [line["step"] for line in lines] == [SPAN * i + at for i in range(12)]
+        assert [line["step"] for line in lines] == [SPAN * i + at for i in range(ITERATIONS)]
         assert all(len(value) == 6 for line in lines for value in line.values() if isinstance(value, list))
 
 
@@ -109,7 +110,7 @@ def test_a_rank_gets_its_border_once_an_iteration(runs: Path) -> None:
     a_summary = 8 * (36 + 36**2 + 1)  # mean, covariance and number of samples of 6 × 6 pixels
     for beat in heartbeat.read(run / "ranks"):
         border = {other for cell in beat.members for other in torus(2, 3).neighbours(cell)} - {*beat.members}
-        assert (beat.exchanges, beat.received) == (12, len(border) * (12 * a_slice + 2 * a_summary))
+        assert (beat.exchanges, beat.received) == (ITERATIONS, len(border) * (ITERATIONS * a_slice + 2 * a_summary))
 
 
 def test_zero_staleness_equals_the_synchronous_run(runs: Path) -> None:
@@ -158,13 +159,13 @@ def test_a_run_survives_a_killed_rank(launcher: str, plain_images: Path, tmp_pat
     """All go back to a step at which they were together; no line is there twice, and none is missing."""
     if launcher == "ulfm":
         need_ulfm()
-    kill = {"name": "run", "recipe": apart(plain_images, rejoin=3), "victim": 1, "step": 15, "seconds": 0.0}
+    kill = {"name": "run", "recipe": apart(plain_images, "18steps", rejoin=3), "victim": 1, "step": 9, "seconds": 0.0}
     code, said = test_faults.launch(launcher, 3 if launcher == "ulfm" else 2, tmp_path, [kill])
     assert code == 0, said
     run = RunFolder(tmp_path / "run")
     (again,) = happened(run.path, "resume")
-    assert again["step"] in (6, 12, 18), again  # the others may have been further
+    assert again["step"] in (6, 12), again  # the others may have been further
     assert run.info.state == "finished"
-    assert [line["step"] for line in run.metrics()] == [6, 12, 18, 24]
+    assert [line["step"] for line in run.metrics()] == [6, 12, 18]
     for name in ("tournament", "replacement", "exchange"):
-        assert [line["iteration"] for line in happened(run.path, name)] == list(range(12))
+        assert [line["iteration"] for line in happened(run.path, name)] == list(range(9))

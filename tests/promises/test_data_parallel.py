@@ -111,38 +111,44 @@ def test_batch_norm_uses_the_statistics_of_each_members_own_batch(tmp_path: Path
 
 
 def recipe(data: Path, **herd: Any) -> dict[str, Any]:
-    settings = {"train": {"precision": "float64", "budget": "14steps"}, "run": {"watch": {"every": 3}}}
+    settings = {"train": {"precision": "float64", "budget": "11steps"}, "run": {"watch": {"every": 3}}}
     change = {**ONE_GAN, "run": {**settings["run"], **ONE_GAN["run"]}, "data": {"partition": "all", "diet": 1.0}}
     return narrow.recipe(data, settings, change, {"herd": herd or {"members": 5}})
 
 
+@pytest.fixture(scope="module")
+def whole(brief: None, plain_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one process that is not stopped."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    tiny_runs.train(run, recipe(plain_images))
+    return run
+
+
 @pytest.mark.further(but=["forked-2"])
-@pytest.mark.usefixtures("brief")
 @pytest.mark.parametrize(("engine", "ranks"), [("forked", 2), pytest.param("mpi", 3, marks=pytest.mark.mpi)])
-def test_the_same_gan_on_any_number_of_ranks(engine: str, ranks: int, plain_images: Path, tmp_path: Path) -> None:
+def test_the_same_gan_on_any_number_of_ranks(
+    engine: str, ranks: int, plain_images: Path, whole: Path, tmp_path: Path
+) -> None:
     cases = {"one": recipe(plain_images), "two seeds": recipe(plain_images, members=3, seeds=2)}
-    for name, settings in cases.items():
-        tiny_runs.train(tmp_path / f"{name} alone", settings)
-    jobs = [[how, settings, str(tmp_path / name)] for name, settings in cases.items() for how in ("stop",)]
-    code, said = launch(engine, ranks, jobs)
+    alone = {"one": whole, "two seeds": tmp_path / "two seeds alone"}
+    tiny_runs.train(alone["two seeds"], cases["two seeds"])
+    code, said = launch(engine, ranks, [["stop", settings, str(tmp_path / name)] for name, settings in cases.items()])
     assert code == 0, said
     code, said = launch(engine, ranks + 1, [["resume", [], str(tmp_path / name)] for name in cases])
     assert code == 0, said
     for name in cases:
-        assert_same_herd(tmp_path / name, tmp_path / f"{name} alone")
+        assert_same_herd(tmp_path / name, alone[name])
 
 
-@pytest.mark.usefixtures("brief")
 def test_a_stopped_run_resumes_exactly_and_its_mixture_is_the_first_member(
-    plain_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plain_images: Path, whole: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tiny_runs.train(tmp_path / "whole", recipe(plain_images))
     with monkeypatch.context() as patch:
         ask_to_stop(patch, 8)
         with pytest.raises(ganherd.Interrupted):
             tiny_runs.train(tmp_path / "run", recipe(plain_images))
     tiny_runs.resume(tmp_path / "run")
-    run_files.assert_same_run(tmp_path / "run", tmp_path / "whole")
+    run_files.assert_same_run(tmp_path / "run", whole)
     assert np.array_equal(ganherd.load(tmp_path / "run").weights, [1, 0, 0, 0, 0])
 
 

@@ -52,13 +52,21 @@ def recipe(data: Path, herd: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def killed(plain_images: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Runs that died between two checkpoints, after a record; the last one has no interval between looks in its recipe."""
+    """Runs that died between two checkpoints, after a record."""
     folder = tmp_path_factory.mktemp("killed")
-    jobs = [json.dumps([recipe(plain_images, herd), str(folder / herd), KILL]) for herd in HERDS]
-    jobs.append(json.dumps([recipe(plain_images, "independent", **AUTO), str(folder / "auto"), 75]))
-    environment = processes.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
-    subprocess.run([warm_python.python(), str(HERE / "dies_at.py"), *jobs], env=environment, check=True, timeout=240)
+    kill([[recipe(plain_images, herd), str(folder / herd), KILL] for herd in HERDS])
     return folder
+
+
+def kill(jobs: list[list[Any]]) -> None:
+    """Train these runs, each in a process that dies at the given step: [recipe, run, step]."""
+    environment = processes.environment(PYTHONPATH=os.pathsep.join([str(HERE.parent), *sys.path]))
+    subprocess.run(
+        [warm_python.python(), str(HERE / "dies_at.py"), *map(json.dumps, jobs)],
+        env=environment,
+        check=True,
+        timeout=240,
+    )
 
 
 @pytest.mark.parametrize("herd", HERDS)
@@ -85,10 +93,13 @@ def test_every_event_is_the_same_on_one_process_and_on_three_ranks(plain_images:
 
 
 @pytest.mark.further
-def test_automatic_health_checks_are_the_same_after_sigkill(plain_images: Path, killed: Path, tmp_path: Path) -> None:
-    every = RunFolder(killed / "auto").info.watch.every
-    assert run_files.steps(killed / "auto")[-1] == 40 < every < 75  # so that a look is taken again
-    tiny_runs.resume(killed / "auto")
+def test_automatic_health_checks_are_the_same_after_sigkill(plain_images: Path, tmp_path: Path) -> None:
+    """The recipe has no interval between looks."""
+    run = tmp_path / "auto"
+    kill([[recipe(plain_images, "independent", **AUTO), str(run), 75]])
+    every = RunFolder(run).info.watch.every
+    assert run_files.steps(run)[-1] == 40 < every < 75  # so that a look is taken again
+    tiny_runs.resume(run)
     tiny_runs.train(tmp_path / "straight", recipe(plain_images, "independent", **AUTO))
-    run_files.assert_same_run(killed / "auto", tmp_path / "straight")
-    assert [line["looked"] for line in RunFolder(killed / "auto").metrics() if "looked" in line] == [every]
+    run_files.assert_same_run(run, tmp_path / "straight")
+    assert [line["looked"] for line in RunFolder(run).metrics() if "looked" in line] == [every]

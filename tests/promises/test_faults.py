@@ -93,7 +93,7 @@ KILLS: list[
     dict[str, Any]
 ] = [  # of three ranks under ULFM, of which the gap herd leaves one as a spare; of two under torchrun
     {"name": "gap", "victim": 0, "step": 9, "seconds": 0.0, "herd": {"members": 2}},
-    {"name": "cellular", "victim": 1, "step": 15, "seconds": 0.01, "herd": {}},
+    {"name": "cellular", "victim": 1, "step": 10, "seconds": 0.01, "herd": {}},
 ]
 
 
@@ -106,7 +106,7 @@ def test_the_herd_is_the_same_after_a_rank_was_killed(launcher: str, plain_image
         need_ulfm()
     runs = []
     for kill in KILLS:
-        settings = recipe(plain_images, kill["name"], BUDGET, buddy_every=4)
+        settings = recipe(plain_images, kill["name"], "17steps", buddy_every=4)
         runs.append({**kill, "recipe": {**settings, "herd": kill["herd"]}})
     code, said = launch(launcher, 3 if launcher == "ulfm" else 2, tmp_path, runs)
     assert code == 0, said

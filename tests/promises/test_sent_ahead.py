@@ -108,9 +108,9 @@ def test_a_stop_during_an_exchange_changes_nothing(strategy: str, two_ranks: Pat
 @pytest.mark.further(but=["iteration"])
 @pytest.mark.parametrize("mixing", ["off", "iteration"])
 def test_a_rank_of_a_torus_gets_its_border_and_nothing_else(mixing: str, tmp_path: Path) -> None:
-    """4×4 cells on four ranks: at each of five iterations the slices of eight cells, however the herd is trained; and, where
+    """4×4 cells on four ranks: at each of three iterations the slices of eight cells, however the herd is trained; and, where
     mixtures evolve, what is known of the samples of these eight."""
-    run, ranks, iterations = tmp_path / "run", 4, 5
+    run, ranks, iterations = tmp_path / "run", 4, 3
     made = recipe(tmp_path, "torus", 2 * iterations)
     made["strategy"]["cellular"]["mixing"] = {"when": mixing, "samples": 16}
     launch(ranks, "rank_trains.py", "torch", json.dumps(["begin", made, str(run)]))

@@ -14,10 +14,11 @@ import ganherd
 def skip_products(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let commands and `ganherd.train` end with the mixture: without scores, pictures and report.
 
-    Two batches of noise instead of twenty re-estimate the mixture's batch norm, in each process that calls this.
+    Two small batches of noise instead of twenty re-estimate the mixture's batch norm, in each process that calls this.
     """
     monkeypatch.setattr("ganherd.api.FINISHERS", ())
-    monkeypatch.setattr("ganherd.mixture.recalibration.NOISES", 1024)
+    monkeypatch.setattr("ganherd.mixture.recalibration.NOISES", 128)
+    monkeypatch.setattr("ganherd.mixture.recalibration.NOISES_AT_ONCE", 64)
     monkeypatch.setattr("ganherd.viz.pictures.png", lambda picture: b"")  # of samples during a training
 
 

@@ -18,6 +18,8 @@ from ganherd.comm.row_messages import Fetch, Messages, PendingWork
 if TYPE_CHECKING:
     from ganherd.herd.state import State
 
+_SHORT = 248  # bytes of a content that are sent together with its length
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -143,9 +145,17 @@ class Communicator(ABC):
 
     def all_gather_bytes(self, content: bytes) -> list[bytes]:
         """Return the bytes that each rank passes, e.g. JSON, on every rank."""
-        counts = np.frombuffer(self._all_gather(np.int64(len(content)).tobytes(), [8] * self.world_size), np.int64)
-        joined, ends = self._all_gather(content, counts.tolist()), np.cumsum(counts).tolist()
-        return [joined[end - count : end] for count, end in zip(counts.tolist(), ends, strict=True)]
+        # The first message has the length and the beginning: short contents, which are the rule, need no second one.
+        first = len(content).to_bytes(8, "little") + content[:_SHORT].ljust(_SHORT, b"\0")
+        firsts = self._all_gather(first, [8 + _SHORT] * self.world_size)
+        starts = range(0, len(firsts), 8 + _SHORT)
+        counts = [int.from_bytes(firsts[start : start + 8], "little") for start in starts]
+        rests = [max(0, count - _SHORT) for count in counts]
+        rest, ends = self._all_gather(content[_SHORT:], rests), np.cumsum(rests).tolist()
+        return [
+            firsts[start + 8 : start + 8 + min(count, _SHORT)] + rest[end - length : end]
+            for start, count, length, end in zip(starts, counts, rests, ends, strict=True)
+        ]
 
     def broadcast(self, content: bytes | None) -> bytes:
         """Return the bytes that rank 0 passes, on every rank; the other ranks pass None."""

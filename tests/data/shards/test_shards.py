@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import processes
 import pytest
+import warm_python
 from image_trees import COUNTS, prepared, refused
 
 from ganherd.data.dataset import load
@@ -110,7 +110,7 @@ print(json.dumps([feed.resident, inside, names, data.x.files.bytes_read, int(cou
 @pytest.mark.parametrize("room", [1 << 30, 0], ids=["resident", "streamed"])
 def test_a_process_touches_its_members_shards_and_the_index_only(out: Path, room: int) -> None:
     """Seen from outside: every file that the process opens, and every one that it has mapped."""
-    words = [sys.executable, "-c", OF_ONE_PROCESS, str(out), str(room)]
+    words = [warm_python.python(), "-c", OF_ONE_PROCESS, str(out), str(room)]
     done = subprocess.run(words, env=processes.environment(), capture_output=True, check=True)
     resident, opened, mapped, read, rows = json.loads(done.stdout)
     assert resident is (room > 0)

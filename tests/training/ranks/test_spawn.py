@@ -39,6 +39,17 @@ main.command_group = lambda: work
 sys.exit(spawn(main.main, 2, sys.argv[2:]))
 """
 
+# The command, with trainings that sleep after each step: while they wait for a signal, others can use the processor.
+SLOW = """
+import time
+from ganherd.cli.main import main
+from ganherd.training import loop
+
+tick = loop.Trainer.tick
+loop.Trainer.tick = lambda trainer, step: (tick(trainer, step), time.sleep(0.1))
+main()
+"""
+
 
 def start(folder: Path, *words: str) -> subprocess.Popen[str]:
     """Start two ranks that do nothing until a signal asks them to stop."""
@@ -117,7 +128,7 @@ def test_a_second_interrupt_ends_all_ranks_at_once_and_is_said_once(tmp_path: Pa
     }
     written, run = tmp_path / "recipe.yaml", tmp_path / "run"
     written.write_text(json.dumps(recipe))
-    command = [warm_python.python(), "-m", "ganherd", "train", str(written), "--ranks", "2", "--run", str(run)]
+    command = [warm_python.python(), "-c", SLOW, "train", str(written), "--ranks", "2", "--run", str(run)]
     process = subprocess.Popen(command, env=processes.environment(), stderr=subprocess.PIPE, text=True)
     while not (run / "checkpoints" / "step-00000000").is_dir():
         assert process.poll() is None, process.communicate()
