@@ -132,7 +132,7 @@ REFUSED = {
     refused.AnswersADict: r"AnswersADict .*returns a dict: it must return one tensor",
     refused.LabelLast: r"LabelLast .*must take y as its second argument",
 }
-STEPS = 3
+STEPS = 5
 
 
 def herd_of(tmp_path: Path, net: type, **sections: Any) -> PreparedHerd:
@@ -240,7 +240,7 @@ def test_a_refusal_names_the_line_that_must_change(tmp_path: Path, net: type, co
 def test_a_parameter_that_only_some_steps_use_is_refused(tmp_path: Path) -> None:
     herd = herd_of(tmp_path, supported.UnusedAtTimes).herd
     with pytest.raises(UserError, match=r"UnusedAtTimes uses its parameter inner\.bias in some steps"):
-        Engine(herd, plan_of("loop")).advance(0, 5, herd.zero_sums())
+        Engine(herd, plan_of("loop")).advance(0, STEPS, herd.zero_sums())
 
 
 def test_unused_layers_are_tracked_per_member_not_per_memory_address(tmp_path: Path) -> None:
