@@ -36,7 +36,8 @@ def brief() -> Iterator[None]:
 
 def recipe(source: Path, generator: Any, **sections: Any) -> dict[str, Any]:
     """Members that share the data; `nets` only where they are not another run's."""
-    recipe_settings = tiny_recipe(source, data={"partition": "all"}, loss={"name": "non-saturating"}, **sections)
+    own = {"data": {"partition": "all"}, "loss": {"name": "non-saturating"}, "run": {"sprites": None}}
+    recipe_settings = tiny_recipe(source, **{**own, **sections})
     recipe_settings["engine"] = {"name": "fused", "threads": 1, "device": "cpu", "chunk": 8}
     recipe_settings["nets"] = {"generator": generator, "discriminator": {"name": "small", "width": 7}, "latent": 4}
     recipe_settings["nets"] |= sections.get("nets", {})

@@ -38,7 +38,7 @@ def brief() -> Iterator[None]:
 
 
 def recipe(data: Path, **sections: Any) -> dict[str, Any]:
-    recipe_settings = tiny_recipe(data, nets=NETS, loss={"name": "hinge"}, **sections)
+    recipe_settings = tiny_recipe(data, nets=NETS, loss={"name": "hinge"}, **{"run": {"sprites": None}, **sections})
     recipe_settings["engine"] = {"name": "fused", "threads": 1, "device": "cpu"}
     recipe_settings["train"] = {**recipe_settings["train"], "budget": "6steps", "precision": "float64"}
     return recipe_settings
