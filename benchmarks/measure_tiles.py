@@ -3,15 +3,14 @@
     python benchmarks/measure_tiles.py wcgan:10 wcgan:100 dcgan64:8 -o src/ganherd/herd/lowering/kernels/measured_tiles.json
 
 A herd is CASE:MEMBERS, with the cases of `ganherd bench fusion`. All shapes are measured, whatever the tables have, and the file
-is written after each herd: rows that are in it stay, unless they were measured now. For a recipe, `ganherd doctor --warm RECIPE`
-does the same, and its results are in kernels.json in the cache.
+is written after each herd. Rows of earlier measurements stay unless they are measured again. For a recipe, `ganherd doctor --warm
+RECIPE` does the same, and its results are in kernels.json in the cache.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import astuple
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -26,7 +25,7 @@ from ganherd.training.setup.assemble import assemble
 from ganherd.util.files import atomic_write
 
 
-def measured(case: cases.Case, members: int) -> dict[str, tuple[int, ...]]:
+def measured(case: cases.Case, members: int) -> dict[str, list[int]]:
     """Measure the kernels of one step of a herd, and return the best shapes by their keys."""
     with cases.as_file(case) as source, TemporaryDirectory() as folder:
         table = tiles.TileTable(Path(folder) / "kernels.json")
@@ -36,7 +35,8 @@ def measured(case: cases.Case, members: int) -> dict[str, tuple[int, ...]]:
         plan = autotune.choose(herd, recipe.engine, print)
         with patch.object(tiles, "table", lambda: table):
             tune_kernels(herd, plan)
-        return {key: astuple(shape) for key, shape in tiles._read(Path(folder) / "kernels.json").items()}
+        rows: dict[str, list[int]] = json.loads((Path(folder) / "kernels.json").read_text())
+        return rows
 
 
 def main() -> None:

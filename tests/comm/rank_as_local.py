@@ -127,9 +127,9 @@ def check_nothing_crosses(comm: Communicator) -> None:
 def check_small_things(comm: Communicator) -> None:
     for content in (b"", b'{"steps": 5}', bytes(range(256)) * 300):
         assert comm.broadcast(content if comm.rank == 0 else None) == content
-    for length in (1, 100, 248, 100_000):  # of some ranks more than fits into the first message
-        said = comm.all_gather_bytes(b"x" * length * comm.rank)
-        assert said == [b"x" * length * rank for rank in range(comm.world_size)]
+    for length in (1, 100, 248, 100_000):  # the contents of some ranks do not fit into the first message
+        gathered = comm.all_gather_bytes(b"x" * length * comm.rank)
+        assert gathered == [b"x" * length * rank for rank in range(comm.world_size)]
     assert len(comm.hosts) == comm.world_size and comm.local_rank == comm.rank
     comm.barrier()
 

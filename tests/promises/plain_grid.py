@@ -156,9 +156,9 @@ class PlainGrid:
         fitness = []
         with torch.no_grad():
             for a, one in enumerate(g):
-                losses, made = [], _peek(one.net, noise[a])
+                losses, samples = [], _peek(one.net, noise[a])
                 for other in sub["d"]:
-                    logit = _peek(other.net, made).flatten()
+                    logit = _peek(other.net, samples).flatten()
                     losses.append(float(bce(logit, torch.ones_like(logit))))
                 fitness.append((one, losses))
             fakes = [_peek(other.net, noise[a]) for a, other in enumerate(sub["g"])]

@@ -41,14 +41,14 @@ def test_only_members_of_the_lost_rank_are_recomputed(plain_images: Path, tmp_pa
     """The first rank dies in the middle of a record, another one while a checkpoint is written, and the one that has its
     members then while these catch up: two runs of one job, with four ranks and with three, of which one is left."""
     need_ulfm()
-    made = made_of(plain_images, budget="20steps")
+    settings = made_of(plain_images, budget="20steps")
     runs: list[dict[str, Any]] = [
-        {"name": "one", "recipe": made, "dies": [[0, "record", 10]]},
-        {"name": "two", "recipe": made, "dies": [[1, "checkpoint", 18], [2, "catching up", 17]]},
+        {"name": "one", "recipe": settings, "dies": [[0, "record", 10]]},
+        {"name": "two", "recipe": settings, "dies": [[1, "checkpoint", 18], [2, "catching up", 17]]},
     ]
     code, said = launch("ulfm", 4, tmp_path, runs)
     assert code == 0, said
-    tiny_runs.train(tmp_path / "alone", made)
+    tiny_runs.train(tmp_path / "alone", settings)
     (loss,) = check(tmp_path, "one", tmp_path / "alone")
     facts = ("ranks", "members", "homes", "step", "repeated", "source", "alone")
     assert [loss[key] for key in facts] == [[0], [0, 1], [1, 1], 10, 2, "memory", True]

@@ -29,7 +29,7 @@ def mistake(content: str | bytes, folder: Path, *overrides: str) -> str:
 
 
 def mistake_in(file: Path, *overrides: str) -> str:
-    """What is said about a recipe file with these overrides."""
+    """Return the message about a recipe file with these overrides."""
     with pytest.raises(UserError) as caught:
         load(file, overrides)
     said = str(caught.value).replace(str(file), "recipe.yaml")

@@ -161,7 +161,7 @@ def test_uneven_classes_are_a_full_grid_with_their_names_below(monkeypatch: pyte
 
 
 def coloured(n: int, side: int = 8) -> np.ndarray:
-    """Return n images, each of one colour of its own."""
+    """Return n images, each of a different colour."""
     colours = np.stack([np.arange(n) // 64 * 4, np.arange(n) % 64 * 4, np.full(n, 130)], 1).astype(np.uint8)
     return np.broadcast_to(colours[:, :, None, None], (n, 3, side, side))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -71,10 +72,11 @@ def draw_samples(
             figure.suptitle(f"{heading.title}\n{facts}", x=0.01, ha="left", color=INK, fontsize=10)
         return figure
     rows = sample_rows(x, y, labels, member)
-    rows = _square(x) if len(rows) == 1 else rows
     fitting = _fitting(_tile(x.shape[2], x.shape[3], None)[2])
-    if not rows[0][0] or len({len(images) for _, images in rows}) == 1:
-        lines = _lines(rows, fitting, max(1, MOST_IMAGES // len(rows)))
+    is_square = len(rows) == 1 or not rows[0][0]
+    if is_square or len({len(images) for _, images in rows}) == 1:
+        most = max(1, MOST_IMAGES // len(rows))
+        lines = _square(x[:MOST_IMAGES], fitting) if is_square else _lines(rows, fitting, most)
         shown = sum(len(images) for _, images in lines)
         return draw_sheet(
             [images for _, images in lines], [name for name, _ in lines], heading, note=_shown_of(shown, len(x))
@@ -96,15 +98,11 @@ def draw_samples(
 def _lines(rows: Sequence[tuple[str, np.ndarray]], fitting: int, most: int) -> list[tuple[str, np.ndarray]]:
     """Return rows of named images as lines of at most `fitting` images, the name of a row with its first line.
 
-    Rows without names are one row. Lines of a row are about equally long; of each row, at most `most` images are used.
+    Lines of a row are about equally long; of each row, at most `most` images are used.
 
     >>> [(name, len(images)) for name, images in _lines([("a", np.zeros(5)), ("b", np.zeros(5))], 4, 9)]
     [('a', 3), ('', 2), ('b', 3), ('', 2)]
     """
-    if not rows[0][0]:
-        if max(len(images) for _, images in rows) <= fitting and sum(len(images) for _, images in rows) <= MOST_IMAGES:
-            return list(rows)
-        rows, most = [("", np.concatenate([images for _, images in rows]))], MOST_IMAGES
     lines: list[tuple[str, np.ndarray]] = []
     for name, images in rows:
         shown = images[:most]
@@ -137,9 +135,9 @@ def sample_rows(
     return [rows[i] for i in np.linspace(0, len(rows) - 1, MOST_ROWS).round().astype(int)]
 
 
-def _square(x: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """Return images as rows without names, about as many as each row has images."""
-    side = max(1, math.ceil(math.sqrt(len(x))))
+def _square(x: np.ndarray, widest: int = sys.maxsize) -> list[tuple[str, np.ndarray]]:
+    """Return images as rows without names, about as many as each row has images; no row has more than `widest`."""
+    side = min(widest, max(1, math.ceil(math.sqrt(len(x)))))
     return [("", x[i : i + side]) for i in range(0, len(x), side)]
 
 
