@@ -12,7 +12,9 @@ from ganherd.comm.backends.detect import connect, detect
 
 def main(how: str, folder: Path) -> None:
     comm = connect(detect(os.environ))
-    comm.barrier()
+    if comm.rank == 0:
+        print(comm.describe_loss("ganherd train --resume RUN"), flush=True)
+    comm.barrier()  # a launcher may end all ranks as soon as one has died: whatever they say, they have said before
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if comm.rank == (0 if how == "first" else 1) and attempt == "0" and how != "all fail":
         if how == "abort":
@@ -24,8 +26,6 @@ def main(how: str, folder: Path) -> None:
         comm.fail(4, patience=60.0)
         (folder / f"{comm.rank}-failed").touch()
         sys.exit(5)
-    if comm.rank == 0:
-        print(comm.describe_loss("ganherd train --resume RUN"), flush=True)
     comm.barrier()  # the others wait here for one that never comes
     assert comm.all_gather_bytes(b"here") == [b"here"] * comm.world_size
     (folder / f"{comm.rank}-{attempt}").touch()

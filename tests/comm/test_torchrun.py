@@ -40,10 +40,17 @@ def test_ranks_answer_as_one_process(start: str, ranks: int, tmp_path: Path) -> 
 
 
 @pytest.mark.further
-def test_a_killed_rank_is_noticed_and_the_group_meets_again(tmp_path: Path) -> None:
+def test_a_killed_rank_s_group_meets_again(tmp_path: Path) -> None:
     code, said = job("torch", 2, "rank_that_dies.py", "killed", tmp_path, options=("--max-restarts", "1"))
     assert code == 0, said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0-1", "1-1"], said
+
+
+@pytest.mark.further
+def test_a_killed_rank_is_noticed(tmp_path: Path) -> None:
+    """Without torchrun, which ends the other ranks, often before they have noticed."""
+    code, said = job("forked", 2, "rank_that_dies.py", "killed", tmp_path)
+    assert code == 1 and not list(tmp_path.iterdir()), said
     assert "RankLost: rank 0 waited for another rank, which is gone" in said
 
 
