@@ -127,7 +127,7 @@ def test_the_list_says_what_is_here(home: Path) -> None:
     rows = {row["name"]: row for row in list_sources()}
     assert set(rows) == set(DATA_SOURCES)
     assert all(rows[name]["present"] for name in ("digits", "ring8", "grid25", "r15"))
-    assert not any(rows[name]["present"] for name in ("mnist", "cifar10", "cifar100"))
+    assert not any(rows[name]["present"] for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"))
     assert rows["mnist"]["where"] == str(home / "mnist.npz") and all(row["about"] for row in rows.values())
     home.mkdir()
     np.savez(home / "mnist.npz", x=np.zeros((2, 4, 4), np.uint8))

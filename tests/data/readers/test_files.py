@@ -196,7 +196,7 @@ def test_a_single_array_is_no_npz(tmp_path: Path) -> None:
 
 def test_missing_sources_say_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GANHERD_DATA", str(tmp_path))
-    for name in ("mnist", "cifar10", "cifar100"):
+    for name in ("mnist", "fashion-mnist", "cifar10", "cifar100"):
         with pytest.raises(UserError, match=f"ganherd data get {name}.*{tmp_path}"):
             load(DataConfig(source=name))
     with pytest.raises(UserError, match="did you mean 'digits"):
@@ -244,6 +244,18 @@ def test_mnist_by_name_is_found_as_npz_or_folder(tmp_path: Path, monkeypatch: py
     np.savez(tmp_path / "mnist.npz", x_train=x[:15, None], y_train=y[:15], x_test=x[15:, None], y_test=y[15:])
     from_npz = load(DataConfig(source="mnist"))
     assert from_folder.digest == from_npz.digest and from_npz.name == "mnist"
+
+
+def test_fashion_mnist_has_names_of_clothes_once_its_four_files_are_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GANHERD_DATA", str(tmp_path))
+    write_mnist(tmp_path / "fashion-mnist", zipped=True)
+    data = load(DataConfig(source="fashion-mnist"))
+    assert data.labels[:2] == ("T-shirt/top", "Trouser") and data.labels[-1] == "Ankle boot" and len(data.labels) == 10
+    (tmp_path / "fashion-mnist/t10k-labels-idx1-ubyte.gz").unlink()
+    with pytest.raises(UserError, match="ganherd data get fashion-mnist"):
+        load(DataConfig(source="fashion-mnist"))
 
 
 def test_one_idx_file_brings_its_labels(tmp_path: Path) -> None:

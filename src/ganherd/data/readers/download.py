@@ -40,17 +40,33 @@ class Download:
         return self.url.endswith(".gz") and not self.path.endswith(".gz")
 
 
-_MNIST, _CIFAR = "https://ossci-datasets.s3.amazonaws.com/mnist", "https://www.cs.toronto.edu/~kriz"
+_CIFAR = "https://www.cs.toronto.edu/~kriz"
+_IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+
+
+def _idx_files(folder: str, url: str, *md5: str) -> tuple[Download, ...]:
+    """Return the four files of MNIST and its relatives, with their checksums in the order of `_IDX_FILES`."""
+    return tuple(
+        Download(f"{url}/{name}.gz", f"{folder}/{name}", own) for name, own in zip(_IDX_FILES, md5, strict=True)
+    )
+
 
 DOWNLOADS: dict[str, tuple[Download, ...]] = {
-    "mnist": tuple(
-        Download(f"{_MNIST}/{name}.gz", f"mnist/{name}", md5)
-        for name, md5 in (
-            ("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873"),
-            ("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432"),
-            ("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3"),
-            ("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c"),
-        )
+    "mnist": _idx_files(
+        "mnist",
+        "https://ossci-datasets.s3.amazonaws.com/mnist",
+        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+        "d53e105ee54ea40749a09fcbcd1e9432",
+        "9fb629c4189551a2d022fa330f9573f3",
+        "ec29112dd5afa0611ce80d1b7f02629c",
+    ),
+    "fashion-mnist": _idx_files(
+        "fashion-mnist",
+        "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion",
+        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+        "25c81989df183df01b3e8a0aad5dffbe",
+        "bef4ecab320f06d8554ea6380940ec79",
+        "bb300cfdad3c16e7a12a480ee83cd310",
     ),
     "cifar10": (
         Download(f"{_CIFAR}/cifar-10-binary.tar.gz", "cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),

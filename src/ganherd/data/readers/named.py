@@ -43,6 +43,9 @@ _NUCLEI = (
 )  # fmt: skip
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 CIFAR100 = tuple(_HUNDRED.split())
+FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class NamedSource:
     read: Any = None  # function of DataConfig that returns RawData; None: read the files of `places`
     about: str = ""
     places: tuple[str, ...] = ()  # files or folders below the data folder, of which the first that exists is read
+    is_idx: bool = False  # a folder of `places` holds four idx files; without one of them it does not count
     labels: tuple[str, ...] | None = None  # names of the classes, if the files do not hold them
     made_of: str = ""  # another source, whose files it is made of
     draws_points: bool = False  # draw data.points points, and data.holdout times as many held-out ones
@@ -152,6 +156,13 @@ _SOURCES = {
     "mnist": NamedSource(
         about="70,000 handwritten digits, 28 × 28 grey, ten classes",
         places=("mnist.npz", "mnist"),
+        is_idx=True,
+    ),
+    "fashion-mnist": NamedSource(
+        about="70,000 pictures of clothes, 28 × 28 grey, ten classes",
+        places=("fashion-mnist.npz", "fashion-mnist"),
+        is_idx=True,
+        labels=FASHION,
     ),
     STACKED: NamedSource(
         _stacked_mnist,
@@ -212,9 +223,10 @@ def read_files(name: str, settings: schema.DataConfig) -> RawData:
 def find(name: str) -> Path | None:
     """Return the file or folder of a named source in the data folder; None if it is not there."""
     name = DATA_SOURCES[name].made_of or name
-    for place in DATA_SOURCES[name].places:
+    source = DATA_SOURCES[name]
+    for place in source.places:
         path = data_home() / place
-        if path.is_file() or (path.is_dir() and (name != "mnist" or files_by_format.is_idx_complete(path))):
+        if path.is_file() or (path.is_dir() and (not source.is_idx or files_by_format.is_idx_complete(path))):
             return path
     return None
 
