@@ -259,6 +259,25 @@ def test_a_run_stopped_on_two_ranks_resumes_on_three_and_on_one(
         assert written == expected.get(strategy, [2, 2, 1])
 
 
+def test_two_phases_on_ranks_are_those_of_one_process(plain_images: Path, tmp_path: Path) -> None:
+    """Also if the ranks are stopped in the first phase, whose only member leaves two of them without one."""
+    first = tmp_path / "first.yaml"
+    first.write_text(
+        json.dumps(narrow.recipe(plain_images, {"data": {"partition": "all", "diet": 1}, "herd": {"members": 1}}))
+    )
+    both = recipe(plain_images, "independent", "20steps")
+    both["herd"] = {"members": 5, "first": {"recipe": str(first), "share": 0.5}}
+    tiny_runs.train(tmp_path / "alone", both)
+    ways = [("begin", "run"), ("stop", "stopped"), ("begin", "stopped")]
+    code, said = launch("forked", 3, [[how, both, str(tmp_path / name)] for how, name in ways])
+    assert code == 0, said
+    for name in ("run", "stopped"):
+        for phase in ("-first", ""):
+            assert_same_herd(tmp_path / f"{name}{phase}", tmp_path / f"alone{phase}")
+    events = [line["event"] for line in run_files.json_lines(tmp_path / "stopped-first" / "events.jsonl")]
+    assert "resume" in events
+
+
 @pytest.mark.further
 def test_faster_ranks_get_more_members_and_the_herd_is_the_same(
     plain_images: Path, alone: dict[str, Path], tmp_path: Path

@@ -212,7 +212,7 @@ def test_one_command_trains_both_phases(tmp_path: Path, name: str, first: str) -
 
 
 def test_the_two_phases_have_the_same_nets() -> None:
-    for data in ("cifar10", "cifar100"):
+    for data in ("cifar10", "cifar100", "mnist", "fashion-mnist"):
         assert load(f"{data}-all").nets == load(f"{data}-perclass").nets
     assert (
         before(load("cifar10-perclass")).model_dump()

@@ -171,12 +171,9 @@ class TrainCommand:
         from ganherd.cli.main import main
         from ganherd.training.ranks.spawn import spawn
         from ganherd.training.setup.identity import refuse_objects
-        from ganherd.training.variants import phases
 
         loaded = self.load()  # report mistakes once, before any rank starts
         refuse_objects(loaded, (), ranks)
-        if self.resume is None:
-            phases.refuse(loaded)
         resolved = ["--budget", budget] if budget else []  # the last of equal options counts
         resolved += ["--resume", str(self.resume)] if self.resume else []
         resolved += ["--grow", str(self.grown_from)] if self.grown_from else []
@@ -220,19 +217,26 @@ class TrainCommand:
     def _agree(self, loaded: Recipe, comm: Communicator) -> None:
         """Check that all ranks have the same recipe; resume the run if the same command was started before."""
         from ganherd.comm.handshake import agree
-        from ganherd.comm.ranks import run_on_all_ranks
+        from ganherd.comm.ranks import run_on_all_ranks, run_on_first_rank
         from ganherd.recipe import recipe_file
         from ganherd.recipe.trust import vouches_for
         from ganherd.runs.folder import RunFolder
         from ganherd.training.ranks.restarts import begun
+        from ganherd.training.variants import phases
 
         text = f"{recipe_file.dump(loaded)}run: {self.run}\nresume: {self.resume}\n"
         run_on_all_ranks(comm, lambda: agree(comm, "recipe", text))
-        if again := comm.broadcast(str(begun(self.run, os.environ) or "").encode() if comm.rank == 0 else None):
-            path = Path(again.decode())
-            if self.resume is None:  # the same command as before: the recipe of the user trusts the same code
-                self.trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
-            self.resume, self.overrides = path, []
+        two = self.resume is None and phases.pending(loaded) is not None
+        again = run_on_first_rank(comm, lambda: str(begun(self.run, os.environ, two) or ""))
+        if not again:
+            return
+        path = Path(again)
+        if not run_on_first_rank(comm, (path / "run.json").is_file):
+            self.run = path  # in its first phase, which the same command continues
+            return
+        if self.resume is None:  # the same command as before: the recipe of the user trusts the same code
+            self.trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
+        self.resume, self.overrides = path, []
 
     def show(self, run: TrainedRun) -> None:
         """Show where the results of a run are, its scores and its verdict."""

@@ -238,6 +238,14 @@ def run_on_all_ranks(comm: Communicator | None, work: Callable[[], T]) -> T:
     raise UserError(f"rank {comm.rank} on {comm.hosts[comm.rank]}: {mistake}" if comm.rank else mistake)
 
 
+def run_on_first_rank(comm: Communicator, work: Callable[[], T]) -> T:
+    """Do some work on the first rank, and return its result, which must fit JSON, on all. A mistake ends all of them."""
+    result = run_on_all_ranks(comm, lambda: work() if comm.rank == 0 else None)
+    if comm.world_size == 1:
+        return result  # type: ignore[return-value]
+    return json.loads(comm.broadcast(json.dumps(result).encode() if comm.rank == 0 else None))  # type: ignore[no-any-return]
+
+
 def cores_per_rank(comm: Communicator) -> int:
     """Return the share of this host's cores for this rank: its cores, divided by the number of ranks bound to the same."""
     cores = own_cores()

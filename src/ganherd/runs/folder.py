@@ -19,8 +19,9 @@ from ganherd.util.files import JsonObject
 from ganherd.util.paths import RUNS, given_path
 from ganherd.util.text import did_you_mean, printable
 
-_FIRST = {".lock", "recipe.yaml"}  # what is there before run.json is
+_BEFORE_INFO = {".lock", "recipe.yaml"}  # what is there before run.json is
 _CHECKPOINT, _PART = re.compile(r"step-(\d{8,18})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
+_FIRST = "-first"  # how the name of the folder of a first phase ends
 NOT_OURS = ("tensorboard", "wandb", "mlruns")  # folders in which other programs write; W&B links to its last run
 
 
@@ -68,7 +69,17 @@ class RunFolder:
     def first(self) -> RunFolder:
         """The folder of the first phase, next to this one, if the recipe has two phases."""
         own = self.path if self.path.name else self.path.resolve()
-        return RunFolder(own.with_name(f"{own.name}-first"))
+        return RunFolder(own.with_name(own.name + _FIRST))
+
+    @property
+    def second(self) -> RunFolder | None:
+        """The folder of the run whose first phase this one is; None if this is none, by its name.
+
+        >>> RunFolder("runs/00012-cifar10-perclass").first.second.path.name, RunFolder("runs/00012-digits").second
+        ('00012-cifar10-perclass', None)
+        """
+        own = self.path.name.removesuffix(_FIRST)
+        return RunFolder(self.path.with_name(own)) if own != self.path.name else None
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
@@ -116,7 +127,9 @@ class RunFolder:
     def _is_free(self) -> bool:
         """Return whether the folder is empty, or holds only the leftovers of a process that was killed before run.json."""
         names = {path.name for path in self.path.iterdir()}
-        return not names or (".lock" in names and all(name in _FIRST or name.startswith(files.NEW) for name in names))
+        return not names or (
+            ".lock" in names and all(name in _BEFORE_INFO or name.startswith(files.NEW) for name in names)
+        )
 
     @property
     def recipe(self) -> Recipe:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from ganherd.comm.backends.local import Local
-from ganherd.comm.communicator import Communicator
-from ganherd.comm.ranks import run_on_all_ranks
+from ganherd.comm.communicator import Communicator, RankLost
+from ganherd.comm.ranks import run_on_all_ranks, run_on_first_rank
 from ganherd.herd import rng
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engine_trials import compiling_meanwhile
@@ -291,19 +291,12 @@ def train(
         series: Shows the progress, if this is one of several runs.
     """
     options = replace(_options(quiet, trust_code, finishers, callbacks, began), series=series)
-    if phases.pending(recipe) is not None:
-        if part is not None or (job is not None and job.latest.world_size > 1):
-            phases.refuse(recipe)
-        return _train_two_phases(NewRun(recipe, path, name, counts_all, origin=origin), options)
     source = NewRun(recipe, path, name, counts_all, part, origin)
-    if job is None:
-        return Session(source, options).run()
-    recovery = Recovery(job.latest)
-    return recovery.through(
-        lambda: Session(source, options, recovery).run(),
-        lambda where: _resumed(RecordedRun(where), options, recovery),
-        path,
-    )
+    if phases.pending(recipe) is None:
+        return _started(source, options, job)
+    if part is not None:
+        phases.refuse(recipe)
+    return _train_two_phases(source, options, job)
 
 
 @safe_streams("stderr", "stdout")
@@ -333,15 +326,32 @@ def resume(
     """
     options = _options(quiet, trust_code, finishers, callbacks, began)
     options = replace(options, stopping=tuple(stopping), series=series)
+    return _continued(Path(path), overrides, options, job)
+
+
+def _started(source: NewRun, options: SessionOptions, job: Communicator | None) -> TrainedRun:
+    """Train a new run in this process, or as one of the ranks of a job."""
     if job is None:
-        return _resumed(RecordedRun(Path(path), overrides), options)
+        return Session(source, options).run()
     recovery = Recovery(job.latest)
-    recovery.path = Path(path)
+    return recovery.through(
+        lambda: Session(source, options, recovery).run(),
+        lambda where: _resumed(RecordedRun(where), options, recovery),
+        source.path,
+    )
+
+
+def _continued(path: Path, overrides: Sequence[str], options: SessionOptions, job: Communicator | None) -> TrainedRun:
+    """Continue a run in this process, or as one of the ranks of a job."""
+    if job is None:
+        return _resumed(RecordedRun(path, overrides), options)
+    recovery = Recovery(job.latest)
+    recovery.path = path
 
     def again(where: Path) -> TrainedRun:
         return _resumed(RecordedRun(where, overrides), options, recovery)
 
-    return recovery.through(lambda: again(Path(path)), again)
+    return recovery.through(lambda: again(path), again)
 
 
 def _options(
@@ -357,49 +367,62 @@ def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | 
     return Session(source, options, recovery).run()
 
 
-def _second_phase(recipe: Recipe, herd: PreparedHerd, began: float) -> SecondPhase:
-    """Estimate what the second phase of a recipe takes in addition to its training."""
-    assert recipe.herd.first is not None
+def _times_of_second_phase(herd: PreparedHerd | None, began: float) -> dict[str, Any]:
+    """Estimate what a second phase takes in addition to its training, as `SecondPhase` has it. `herd`: of that phase."""
+    assert herd is not None
     starts = start_times.recorded_starts(herd.recipe)
-    closing = estimate_closing(herd).seconds
-    return SecondPhase(recipe.herd.first.share, closing, starts[-1] if starts else None, time.monotonic() - began)
+    return {
+        "closing": estimate_closing(herd).seconds,
+        "start": starts[-1] if starts else None,
+        "imports": time.monotonic() - began,
+    }
 
 
-def _train_two_phases(whole: NewRun, options: SessionOptions) -> TrainedRun:
+def _train_two_phases(whole: NewRun, options: SessionOptions, job: Communicator | None) -> TrainedRun:
     """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
 
-    Both phases together have the budget. If the call is interrupted, the same call continues where it stopped.
+    Both phases together have the budget. If the call is interrupted, the same call continues where it stopped. The ranks of
+    a job all call this, and train both phases together.
     """
     recipe, name, counts_all = whole.recipe, whole.name, whole.counts_all
-    where = Path(whole.path) if whole.path is not None else next_path(RUNS, name)
-    log = options.log
+    assert recipe.herd.first is not None
+    comm = Local() if job is None else job.latest
+    where = Path(run_on_first_rank(comm, lambda: str(whole.path or next_path(RUNS, name))))
+    log = options.log if comm.rank == 0 else (lambda text: None)
     folder = RunFolder(where).first
-    first, then = phases.before(recipe), phases.after(recipe, folder.path)
-    preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
-    foreseen = phases.foreseen(phases.after(recipe), first)
+    first, then = run_on_all_ranks(comm, lambda: (phases.before(recipe), phases.after(recipe, folder.path)))
+
+    def foresee() -> PreparedHerd:
+        preflight.check_request(then, where)  # mistakes in the second phase are reported before the first one
+        return phases.foreseen(phases.after(recipe), first)
+
+    herd = run_on_all_ranks(comm, lambda: foresee() if comm.rank == 0 else None)
+    is_begun = run_on_first_rank(comm, folder.info_path.is_file)
+    times = run_on_first_rank(comm, lambda: _times_of_second_phase(herd, options.began))
     log(Detail(f"first phase: {first.train.budget}, in {folder.path}"))
     unit, amount = parse_budget(first.train.budget)
     second = options
     try:
-        if not folder.info_path.is_file():
+        if not is_begun:
             if unit == "seconds" and not counts_all:
                 second = replace(options, began=options.began + amount, before=amount)
-                options = replace(options, second_phase=_second_phase(recipe, foreseen, options.began))
-            assert recipe.herd.first is not None
+                options = replace(options, second_phase=SecondPhase(recipe.herd.first.share, **times))
             origin = {"recipe": Path(recipe.herd.first.recipe).stem}
             set_precision(then)  # it is part of the kernels
-            with compiling_meanwhile(foreseen.herd):
-                del foreseen  # its memory is for the first phase
-                Session(NewRun(first, folder.path, name, counts_all, origin=origin), options).run()
+            # Kernels are for a number of members: ranks, which divide them, need others.
+            with compiling_meanwhile(herd.herd) if herd and comm.world_size == 1 else nullcontext():
+                herd = None  # its memory is for the first phase
+                _started(NewRun(first, folder.path, name, counts_all, origin=origin), options, job)
         else:
             refuse_changes(folder.recipe, first, folder)
             if folder.info.state != "finished" or folder.recipe.train.budget != first.train.budget:
                 with trust.vouched(first):
-                    _resumed(RecordedRun(folder.path, [f"train.budget={first.train.budget}"]), options)
+                    _continued(folder.path, [f"train.budget={first.train.budget}"], options, job)
                 second = replace(options, began=time.monotonic())
-    except Interrupted:
+    except Interrupted as error:
+        why = f"{error.__cause__}. " if isinstance(error.__cause__, RankLost) else ""
         raise Interrupted(
-            f"Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
+            f"{why}Stopped in the first phase, and nothing is lost: the same command with --run {where} continues it."
         ) from None
     log(Detail(f"second phase: {then.train.budget}, in {where}"))
-    return Session(NewRun(then, where, name, counts_all, origin=whole.origin), second).run()
+    return _started(NewRun(then, where, name, counts_all, origin=whole.origin), second, job)

@@ -43,10 +43,14 @@ def reached(folder: RunFolder) -> int | None:
     return 0
 
 
-def begun(run: Path | None, environ: Mapping[str, str]) -> Path | None:
+def begun(run: Path | None, environ: Mapping[str, str], two_phases: bool = False) -> Path | None:
     """Return the unfinished run that this torchrun had started before it restarted the ranks; None if there is none.
 
-    Called by the first rank. `run`: the folder that the command names, if it does.
+    Called by the first rank.
+
+    Args:
+        run: The folder that the command names, if it does.
+        two_phases: Whether the recipe has a first phase. While that is trained, the run itself has no folder yet.
     """
     if not restarts(environ):
         return None
@@ -54,7 +58,12 @@ def begun(run: Path | None, environ: Mapping[str, str]) -> Path | None:
         return run if (run / "run.json").is_file() else None
     for path in sorted(RUNS.glob("*/run.json"), reverse=True):
         with suppress(UserError):
-            info = RunFolder(path.parent).info
-            if info.launcher == launcher(environ) and info.state != "finished":
-                return path.parent
+            folder = RunFolder(path.parent)
+            if folder.info.launcher != launcher(environ):
+                continue
+            if two_phases and (whole := folder.second) is not None:
+                if not whole.info_path.is_file():
+                    return whole.path
+            elif folder.info.state != "finished":
+                return folder.path
     return None

@@ -22,10 +22,10 @@ def pending(recipe: Recipe) -> FirstPhaseConfig | None:
 
 
 def refuse(recipe: Recipe) -> None:
-    """Refuse a first phase, which several processes and parts of a herd cannot train."""
+    """Refuse a first phase, which jobs that know nothing of each other cannot train."""
     if (first := pending(recipe)) is not None:
         raise UserError(
-            f"herd.first is trained by one process: train {first.recipe} by itself, then this with --set herd.start_from=RUN."
+            f"herd.first is not for --members: train {first.recipe} by itself, then all parts with --set herd.start_from=RUN."
         )
 
 
