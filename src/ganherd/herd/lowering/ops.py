@@ -123,6 +123,28 @@ class MemberRows(torch.autograd.Function):
             return one_hot.to(grad.dtype) @ grad, None
 
 
+def join_members(each: list[Tensor]) -> Tensor:
+    """Stack the values of all members, as `torch.stack` does, in time that grows with their number even for second derivatives."""
+    out: Tensor = MemberStack.apply(*each)  # type: ignore[no-untyped-call]
+    return out
+
+
+class MemberStack(torch.autograd.Function):
+    """A stack whose gradient is divided among the members at once.
+
+    PyTorch's selects one member after another. The derivative of each selection is a tensor of zeros for all members, so that
+    a second derivative, as R1 takes, would write members × members of them.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, *each: Tensor) -> Tensor:
+        return torch.stack(each)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad.unbind()
+
+
 def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:
     """Apply a (leaky) ReLU with this slope below 0 (1: none), then dropout with masks from each member's stream."""
     x = x if slope == 1.0 else F.leaky_relu(x, slope)
@@ -274,7 +296,7 @@ def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusi
         out = _members_as_groups(F.conv2d, x, weight, bias, like.groups, settings)
     else:
         biases = bias if bias is not None else [None] * len(x)
-        out = torch.stack([like._conv_forward(*one) for one in zip(x, weight, biases, strict=True)])
+        out = join_members([like._conv_forward(*one) for one in zip(x, weight, biases, strict=True)])
     out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
     return fusions.epilogue(out) if fusions.epilogue else out
 
@@ -289,7 +311,7 @@ def conv_transpose2d(
         out = _members_as_groups(F.conv_transpose2d, x, weight, bias, like.groups, settings)
     else:
         biases = bias if bias is not None else [None] * len(x)
-        out = torch.stack([F.conv_transpose2d(*one, **settings) for one in zip(x, weight, biases, strict=True)])
+        out = join_members([F.conv_transpose2d(*one, **settings) for one in zip(x, weight, biases, strict=True)])
     return fusions.epilogue(out) if fusions.epilogue else out
 
 
