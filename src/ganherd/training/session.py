@@ -45,7 +45,7 @@ from ganherd.training.stop_request import StopRequest
 from ganherd.training.user_callbacks import UserCallback, check_callbacks
 from ganherd.training.variants import phases
 from ganherd.util import text as printed
-from ganherd.util.errors import Interrupted
+from ganherd.util.errors import Interrupted, counted
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.meter import Detail, ProgressBar
 from ganherd.util.paths import RUNS
@@ -253,10 +253,10 @@ class Session:
         steps, limit, ranks = self.budget.steps, self.budget.limit, self.ranks
         if step >= steps and limit is None:
             return f"{self.folder.path} has made all of its {steps:,} steps; give it a larger --budget to continue."
-        over = "" if ranks.is_single_process else f" on {len(ranks.placement.ranks)} ranks"
+        over = "" if ranks.is_single_process else f" on {counted(len(ranks.placement.ranks), 'ranks')}"
         plan = self.own_plan.describe(self.herd.herd.num_members)
         length = f"step {step:,} to {steps:,}" if limit is None else f"{duration(limit)} of training"
-        return f"{self.folder.path}: {self.herd.size} members{over}, {length}, {plan}"
+        return f"{self.folder.path}: {counted(self.herd.size, 'members')}{over}, {length}, {plan}"
 
 
 @safe_streams("stderr", "stdout")
