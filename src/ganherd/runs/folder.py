@@ -73,13 +73,13 @@ class RunFolder:
 
     @property
     def second(self) -> RunFolder | None:
-        """The folder of the run whose first phase this one is; None if this is none, by its name.
+        """The folder of the run whose first phase is in this one, judging by its name; None if this is no first phase.
 
         >>> RunFolder("runs/00012-cifar10-perclass").first.second.path.name, RunFolder("runs/00012-digits").second
         ('00012-cifar10-perclass', None)
         """
         own = self.path.name.removesuffix(_FIRST)
-        return RunFolder(self.path.with_name(own)) if own != self.path.name else None
+        return RunFolder(self.path.with_name(own)) if own not in ("", self.path.name) else None
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
