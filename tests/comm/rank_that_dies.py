@@ -14,7 +14,7 @@ def main(how: str, folder: Path) -> None:
     comm = connect(detect(os.environ))
     if comm.rank == 0:
         print(comm.describe_loss("ganherd train --resume RUN"), flush=True)
-    comm.barrier()  # a launcher may end all ranks as soon as one has died: whatever they say, they have said before
+    comm.barrier()  # a launcher may end all ranks as soon as one has died, so they print before that
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     if comm.rank == (0 if how == "first" else 1) and attempt == "0" and how != "all fail":
         if how == "abort":

@@ -40,7 +40,7 @@ def test_ranks_answer_as_one_process(start: str, ranks: int, tmp_path: Path) -> 
 
 
 @pytest.mark.further
-def test_a_killed_rank_s_group_meets_again(tmp_path: Path) -> None:
+def test_the_group_of_a_killed_rank_meets_again(tmp_path: Path) -> None:
     code, said = job("torch", 2, "rank_that_dies.py", "killed", tmp_path, options=("--max-restarts", "1"))
     assert code == 0, said
     assert sorted(path.name for path in tmp_path.iterdir()) == ["0-1", "1-1"], said

@@ -398,7 +398,6 @@ def _train_two_phases(whole: NewRun, options: SessionOptions, job: Communicator 
 
     herd = run_on_all_ranks(comm, lambda: foresee() if comm.rank == 0 else None)
     is_begun = run_on_first_rank(comm, folder.info_path.is_file)
-    times = run_on_first_rank(comm, lambda: _times_of_second_phase(herd, options.began))
     log(Detail(f"first phase: {first.train.budget}, in {folder.path}"))
     unit, amount = parse_budget(first.train.budget)
     second = options
@@ -406,10 +405,11 @@ def _train_two_phases(whole: NewRun, options: SessionOptions, job: Communicator 
         if not is_begun:
             if unit == "seconds" and not counts_all:
                 second = replace(options, began=options.began + amount, before=amount)
+                times = run_on_first_rank(comm, lambda: _times_of_second_phase(herd, options.began))
                 options = replace(options, second_phase=SecondPhase(recipe.herd.first.share, **times))
             origin = {"recipe": Path(recipe.herd.first.recipe).stem}
             set_precision(then)  # it is part of the kernels
-            # Kernels are for a number of members: ranks, which divide them, need others.
+            # Kernels depend on the number of members, which is smaller on each rank of a job.
             with compiling_meanwhile(herd.herd) if herd and comm.world_size == 1 else nullcontext():
                 herd = None  # its memory is for the first phase
                 _started(NewRun(first, folder.path, name, counts_all, origin=origin), options, job)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,22 +13,22 @@ from ganherd.herd.lowering import ops
 
 
 class Written(TorchDispatchMode):
-    """Counts the numbers that each operation writes."""
+    """Counts the numbers that operations write."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.numbers = Counter[str]()
+        self.numbers = 0
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = function(*args, **(kwargs or {}))
         if isinstance(out, Tensor):
-            self.numbers[function.overloadpacket.__name__] += out.numel()
+            self.numbers += out.numel()
         return out
 
 
 @pytest.mark.parametrize("operation", [ops.conv2d, ops.conv_transpose2d])
 def test_a_penalty_on_gradients_costs_each_member_the_same(operation: Any) -> None:
-    """Not more for each of a hundred members than for each of two, as selections one by one would."""
+    """Twelve members write four times as much as three, and not sixteen times."""
     like = (nn.Conv2d if operation is ops.conv2d else nn.ConvTranspose2d)(1, 2, 3, bias=False)
 
     def written(members: int) -> float:
@@ -39,7 +38,7 @@ def test_a_penalty_on_gradients_costs_each_member_the_same(operation: Any) -> No
             logits = operation(x, weight, None, like).square().sum()
             (slope,) = torch.autograd.grad(logits, x, create_graph=True)
             torch.autograd.grad(slope.square().sum(), weight)
-        return sum(seen.numbers.values()) / members
+        return seen.numbers / members
 
     assert written(12) == pytest.approx(written(3), rel=0.05)
 

@@ -26,7 +26,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_unfinished_run_of_the_same_torchrun_is_continued() -> None:
     mine = make("00001-a", "running")
-    make("00002-b", "running", by="torchrun of somebody else")
+    make("00002-b", "running", by="another torchrun")
     make("00003-c", "finished")
     assert begun(None, AGAIN) == mine and begun(None, FIRST) is None
     assert begun(mine, AGAIN) == mine and begun(Path("runs/00009-new"), AGAIN) is None
