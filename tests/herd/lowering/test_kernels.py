@@ -23,7 +23,7 @@ from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
 from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm
 from ganherd.herd.lowering.kernels.norm import MemberNorm
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
-from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, Halve
+from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, DoubleSmoothly, Halve
 from ganherd.herd.step.optimizer import adam_reference_
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
@@ -206,6 +206,61 @@ def test_halving_and_doubling_equal_plain_pytorch_also_in_their_gradients(shape)
         results += [slope, given.grad]
     close(results[0], results[2], 1e-5)
     close(results[1], results[3], 1e-5)
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 4, 5), (2, 1, 3, 130), (1, 5, 1, 2)])
+def test_bilinear_doubling_equals_plain_pytorch_also_in_its_gradients(shape):
+    x = torch.randn(shape, device=DEVICE)
+    results = []
+    for double, dtype in (
+        (DoubleSmoothly.apply, torch.float32),
+        (lambda v: F.interpolate(v.movedim(3, 1), scale_factor=2, mode="bilinear").movedim(1, 3), torch.float64),
+    ):
+        given = x.to(dtype, copy=True).requires_grad_()
+        out = double(given)
+        (slope,) = torch.autograd.grad(out.pow(3).sum(), given, create_graph=True)
+        slope.square().sum().backward()  # the gradient of a gradient
+        results.append([out, slope, given.grad])
+    for ours, theirs in zip(*results, strict=True):
+        close(ours, theirs, 1e-5)
+
+
+@pytest.mark.parametrize("sides", [(6, 4), (5, 4)])
+@pytest.mark.parametrize("fusions", [ops.Fusions(upsample=True), ops.Fusions(pool=torch.nn.AvgPool2d(2))])
+def test_a_1x1_convolution_changes_places_with_what_resizes_its_images(sides, fusions):
+    torch.manual_seed(0)
+    like = torch.nn.Conv2d(3, 4, 1)
+    values = torch.randn(2, 3, 3, *sides), torch.randn(2, 4, 3, 1, 1), torch.randn(2, 4)
+    results = []
+    for library in (ops_triton, ops):
+        leaves = [value.to(DEVICE).requires_grad_() for value in values]
+        out = library.conv2d(*leaves, like, fusions)
+        results.append([out, *torch.autograd.grad(out.pow(3).sum(), leaves)])
+    for ours, theirs in zip(*results, strict=True):
+        close(ours, theirs, 1e-3 if DEVICE == "cuda" else 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("like", "sides"),
+    [
+        (torch.nn.Conv2d(6, 6, 4, groups=6), (4, 4)),  # a weight for each number of a channel
+        (torch.nn.Conv2d(6, 4, 1, groups=2), (4, 3)),
+        (torch.nn.Conv2d(6, 6, 3, padding=1, groups=3), (4, 3)),
+    ],
+    ids=["whole images", "1x1", "narrow groups"],
+)
+def test_convolutions_with_narrow_groups_equal_plain_pytorch_also_in_their_gradients(like, sides):
+    torch.manual_seed(0)
+    values = torch.randn(2, 3, 6, *sides), torch.randn(2, *like.weight.shape), torch.randn(2, like.out_channels)
+    results = []
+    for library in (ops_triton, ops):
+        leaves = [value.to(DEVICE).requires_grad_() for value in values]
+        out = library.conv2d(*leaves, like)
+        slopes = torch.autograd.grad(out.pow(3).sum(), leaves, create_graph=True)
+        seconds = torch.autograd.grad(sum(slope.square().sum() for slope in slopes), leaves)
+        results.append([out, *slopes, *seconds])
+    for ours, theirs in zip(*results, strict=True):
+        close(ours, theirs, 1e-3 if DEVICE == "cuda" else 1e-5)
 
 
 def test_rows_by_kernel_equal_an_embedding():

@@ -79,9 +79,27 @@ def test_second_gradient_of_convolution_kernel_equals_plain_pytorch(name):
         close(one, other)
 
 
+class WithoutLayers(nn.Module):
+    """A critic that calls functions for everything but its products, as R3GAN's and StyleGAN2's do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.bias = nn.Conv2d(1, 32, 1, bias=False), nn.Parameter(torch.rand(32))
+        self.groups = nn.Conv2d(32, 32, 3, padding=1, groups=2, bias=False)
+        self.basis, self.score = nn.Conv2d(32, 32, (3, 4), groups=32, bias=False), nn.Linear(32, 1)
+
+    def forward(self, x):
+        x = F.leaky_relu(self.first(x) + self.bias.view(1, -1, 1, 1), 0.2)
+        x = F.interpolate(self.groups(x), scale_factor=2, mode="bilinear", align_corners=False)
+        x = F.avg_pool2d(F.interpolate(x, scale_factor=0.5, mode="bilinear"), 2)
+        return self.score(self.basis(x).flatten(1)).view(x.shape[0])
+
+
 def critic_of(penalty: str) -> nn.Module:
     if penalty == "r1, residual":  # spectral norm, and convolutions that are pooled
         return ResidualDiscriminator((1, 6, 8), width=3)
+    if penalty == "r1, functions":
+        return WithoutLayers()
     norm = nn.BatchNorm2d(3, track_running_stats=False) if penalty == "r1" else nn.Dropout(0.25)
     return nn.Sequential(
         nn.Conv2d(1, 3, 3, 2, 1), nn.LeakyReLU(0.2), norm, nn.Conv2d(3, 8, 3, 1, 1), nn.LeakyReLU(0.2), nn.Flatten(),
@@ -90,7 +108,7 @@ def critic_of(penalty: str) -> nn.Module:
 
 
 @pytest.mark.further("r1, residual")
-@pytest.mark.parametrize("penalty", ["gradient", "r1", "r1, residual"])
+@pytest.mark.parametrize("penalty", ["gradient", "r1", "r1, residual", "r1, functions"])
 def test_gradient_penalty_by_kernels_equals_plain_pytorch(penalty, monkeypatch):
     monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
     torch.manual_seed(0)
@@ -98,7 +116,7 @@ def test_gradient_penalty_by_kernels_equals_plain_pytorch(penalty, monkeypatch):
     net = Blueprint(modules[0])
     rows = torch.stack([net.flatten_parameters(module) for module in modules])
     rows += 0.1 * torch.randn(rows.shape)
-    shape = (6, 8) if penalty == "r1, residual" else (5, 4)
+    shape = (6, 8) if penalty in ("r1, residual", "r1, functions") else (5, 4)
     real, fake = (torch.randn(2, 3, 1, *shape) for _ in range(2))
     kinds = {key: torch.stack([dict(one.named_buffers())[key] for one in modules]) for key in net.buffers}
     at = torch.rand(2, 3)

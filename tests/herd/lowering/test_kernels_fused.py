@@ -7,6 +7,7 @@ import os
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # before Triton is imported
@@ -114,7 +115,29 @@ class ChangesBeforeTheSum(nn.Module):
         return self.up(rows) + rows.repeat(1, 1, 2)
 
 
+class FunctionsForLayers(nn.Module):
+    """Activations, resizing, pooling, flattening and biases written as functions, some of whose results have two readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.bias = nn.BatchNorm2d(5), nn.Parameter(torch.rand(18))
+        self.conv1, self.conv2 = nn.Conv2d(3, 5, 3, padding=1), nn.Conv2d(5, 18, 3, padding=1, bias=False)
+        self.skip, self.shift = nn.Conv2d(5, 18, 1, bias=False), nn.Parameter(torch.rand(18))
+        self.last, self.linear = nn.Conv2d(18, 4, 3, padding=1), nn.Linear(4 * 3 * 2, 2)
+
+    def forward(self, x):
+        h = F.leaky_relu(self.norm(self.conv1(x)), 0.1, inplace=True)
+        h = F.interpolate(F.avg_pool2d(h, 2), scale_factor=2)
+        y = F.leaky_relu(self.conv2(h) + self.bias.view(1, -1, 1, 1), negative_slope=0.2)
+        y = y + (self.shift.reshape((1, -1, 1, 1)) + self.skip(F.interpolate(F.avg_pool2d(h, 2), scale_factor=2.0)))
+        y = F.interpolate(y.relu(), scale_factor=0.5, mode="bilinear", align_corners=False)
+        y = F.relu(self.last(F.interpolate(y, scale_factor=(2, 2), mode="bilinear")))
+        y = F.avg_pool2d(input=y, kernel_size=(2, 2)) + F.interpolate(y, size=(3, 2), mode="bilinear")
+        return self.linear(y.flatten(1)) + self.linear(torch.flatten(y.relu(), start_dim=1))
+
+
 NETS |= {
+    "functions for layers": (FunctionsForLayers, (3, 6, 4)),
     "changes before the sum": (ChangesBeforeTheSum, (3, 2, 4)),
     "shortcuts": (Shortcuts, (3, 6, 10)),
     "gains of each image": (GainsFromTheNoise, (7,)),
@@ -163,6 +186,18 @@ def test_pooling_and_activations_of_a_residual_block_are_fused_into_convolutions
     by_name = {op.layer: op.method for op in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
     assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {FUSED}
     assert by_name["body.blocks.0.pool2"] == KERNEL  # separately, because its input has another reader
+
+
+def test_functions_that_do_the_same_as_a_layer_run_by_the_kernels_of_layers():
+    operations = lower(FunctionsForLayers(), kernels=True).explain()
+    by_kind = {
+        op.operation: [other.method for other in operations if other.operation == op.operation] for op in operations
+    }
+    assert by_kind["Upsample"] == [KERNEL, FUSED, KERNEL] and by_kind["Conv2d"] == [KERNEL] * 4
+    assert by_kind["Flatten"] == [FUSED, FUSED]
+    assert by_kind["interpolate"] == [ALL_AT_ONCE]  # a size is no factor
+    assert len(by_kind["add"]) == 3  # two more became biases
+    assert "view" not in by_kind and "reshape" not in by_kind
 
 
 def test_the_sum_at_the_end_of_a_residual_block_also_doubles_its_shortcut():

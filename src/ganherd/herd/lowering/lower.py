@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from ganherd.herd.lowering import functions, layers, ops
+from ganherd.herd.lowering.function_layers import with_layers
 from ganherd.herd.lowering.fusion import FusionPlan
 from ganherd.herd.lowering.layers import Layer, Library, find_operation, image_norm
 from ganherd.herd.lowering.shape_rules import aligned
@@ -190,7 +191,7 @@ class LoweredModule:
             return ONE_BY_ONE, "no kernel for its size, stride, padding or groups" if kernels else ""
         if not kernels:
             return ALL_AT_ONCE, ""
-        if ops.doubles(layer) or ops.halves(layer):
+        if ops.doubles(layer) or ops.doubles_smoothly(layer) or ops.halves(layer):
             return KERNEL, ""
         if isinstance(layer, nn.Linear):
             return self._linear_method(node, layer, batch, dtype)
@@ -257,11 +258,12 @@ def lower(module: nn.Module | TracedGraph, kernels: bool = False, double_backwar
         NotTraceable: If the module cannot be traced, e.g. because its control flow depends on its inputs.
     """
     library: Any = ops
+    graph = module if isinstance(module, TracedGraph) else trace(module)
     if kernels and double_backward:
         from ganherd.herd.lowering import ops_triton_double_backward as library
     elif kernels:
         from ganherd.herd.lowering import ops_triton as library
-    return LoweredModule(module if isinstance(module, TracedGraph) else trace(module), library)
+    return LoweredModule(with_layers(graph) if kernels else graph, library)
 
 
 def graph_may_draw(graph: TracedGraph) -> bool:

@@ -269,6 +269,17 @@ def doubles(layer: nn.Module | None) -> bool:
     )
 
 
+def doubles_smoothly(layer: nn.Module | None) -> bool:
+    """Return whether a layer is a bilinear upsampling by exactly 2, whose corners are not aligned."""
+    return (
+        type(layer) is nn.Upsample
+        and layer.mode == "bilinear"
+        and not layer.align_corners
+        and layer.size is None
+        and layer.scale_factor in (2, 2.0, (2, 2), (2.0, 2.0))
+    )
+
+
 def halves(layer: nn.Module | None) -> bool:
     """Return whether a layer averages every 2×2 pixels."""
     return (

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import math
-from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from ganherd.herd.lowering import ops
+from ganherd.herd.lowering.grouped_convolutions import (
+    groups_as_members,
+    one_group,
+    products_of_groups,
+    weighted_sums,
+)
 from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec
 from ganherd.herd.lowering.kernels.convolution.image_gradients import has_few_outputs
 from ganherd.herd.lowering.kernels.convolution.member_conv import MemberConv, Source
@@ -18,10 +23,9 @@ from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm
 from ganherd.herd.lowering.kernels.linear import MemberLinear
 from ganherd.herd.lowering.kernels.norm import MemberNorm, NormOnLoad
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout
-from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, Halve
+from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, DoubleSmoothly, Halve
 from ganherd.herd.lowering.kernels.row_lookup import MemberRowsByKernel
 from ganherd.herd.lowering.kernels.spectral_kernel import MemberDivide
-from ganherd.herd.lowering.kernels.weight_cache import cache_weights
 from ganherd.herd.lowering.ops import Bias, Epilogue, Fusions
 
 # Floating-point operations; layers with more do not normalise their input on load, which would slow them down.
@@ -177,14 +181,35 @@ def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
     """Apply a layer without parameters to images [N, B, C, H, W]."""
     if x.dim() != 5 or x.dtype == torch.float64:
         return ops.apply_to_images(layer, x)
-    doubled = ops.doubles(layer)
-    halved = ops.halves(layer) and x.shape[3] % 2 == 0 and x.shape[4] % 2 == 0
-    if not (doubled or halved):
-        return ops.apply_to_images(layer, x)
-    images = _channels_last(x)
-    flat = images.flatten(0, 1)
-    out = Double.apply(flat, 1.0) if doubled else Halve.apply(flat, 0.25)
+    if ops.doubles(layer):
+        return _double(x)
+    if ops.doubles_smoothly(layer):
+        return _resized(DoubleSmoothly.apply(_images(x)), x)
+    return _halve(x) if ops.halves(layer) and _has_even_sides(x) else ops.apply_to_images(layer, x)
+
+
+def _images(x: Tensor) -> Tensor:
+    """Return the images [N, B, C, H, W] of all members as [N * B, H, W, C], contiguous."""
+    return _channels_last(x).flatten(0, 1)
+
+
+def _resized(out: Tensor, x: Tensor) -> Tensor:
+    """Return images [N * B, H, W, C] that were computed from x [N, B, …] as [N, B, C, H, W]."""
     return out.unflatten(0, x.shape[:2]).permute(0, 1, 4, 2, 3)
+
+
+def _double(x: Tensor) -> Tensor:
+    """Double the sides of images [N, B, C, H, W] by repeating pixels."""
+    return _resized(Double.apply(_images(x), 1.0), x)
+
+
+def _halve(x: Tensor) -> Tensor:
+    """Average every 2×2 pixels of images [N, B, C, H, W]."""
+    return _resized(Halve.apply(_images(x), 0.25), x)
+
+
+def _has_even_sides(x: Tensor) -> bool:
+    return x.shape[3] % 2 == 0 and x.shape[4] % 2 == 0
 
 
 def add_doubled(other: Tensor, x: Tensor) -> Tensor | None:
@@ -221,21 +246,27 @@ def reads_images(layer: nn.Module, doubled: bool = False) -> bool:
 
 def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusions = Fusions()) -> Tensor:
     """Run convolutions; see `ops.conv2d`. With an epilogue, only a batch norm or another kernel may read the output."""
-    if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
-        x = ops.upsample(x) if fusions.upsample else x
-        out = _groups_as_members(x, weight, bias, like)
-        out = out if fusions.pool is None else ops.apply_to_images(fusions.pool, out)
-        return fusions.epilogue(out) if fusions.epilogue else out
-    if not has_conv_kernel(like):
+    if x.dtype == torch.float64:
         return ops.conv2d(x, weight, bias, like, fusions)
+    if like.groups > 1 or not has_conv_kernel(like):
+        x = _double(x) if fusions.upsample else x
+        out = _without_conv_kernel(x, weight, bias, like)
+        out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
+        return fusions.epilogue(out) if fusions.epilogue else out
     k, stride, pad = like.kernel_size[0], int(like.stride[0]), int(like.padding[0])
-    doubled = fusions.upsample
-    if doubled and not (k == 3 and stride == 1 and pad == 1):
-        x, doubled = ops.upsample(x), False
+    doubled, is_point = fusions.upsample, (k, stride, pad) == (1, 1, 0)
+    if doubled and is_point:  # four equal pixels give four equal results: compute one of them
+        out = _double(conv2d(x, weight, bias, like))
+        out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
+        return fusions.epilogue(out) if fusions.epilogue else out
+    if doubled and (k, stride, pad) != (3, 1, 1):
+        x, doubled = _double(x), False
     h, w = x.shape[3:]
     if fusions.pool is not None:
+        if is_point and _has_even_sides(x):  # the mean of the results is the result of the mean
+            return conv2d(_halve(x), weight, bias, like, replace(fusions, pool=None))
         if doubled or (k, stride, pad, h % 2, w % 2) != (3, 1, 1, 0, 0):
-            return ops.apply_to_images(fusions.pool, conv2d(x, weight, bias, like, Fusions(upsample=doubled)))
+            return apply_to_images(fusions.pool, conv2d(x, weight, bias, like, Fusions(upsample=doubled)))
         spec = _conv_spec((h // 2, w // 2), WeightLayout(3, pool=True), 2, 1, False)
     elif doubled:
         spec = _conv_spec((2 * h, 2 * w), WeightLayout(3, fold=True), 2, 1, True)
@@ -250,7 +281,7 @@ def conv_transpose2d(
 ) -> Tensor:
     """Run transposed convolutions; see `ops.conv_transpose2d`."""
     if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
-        out = _groups_as_members(x, weight, bias, like)
+        out = groups_as_members(conv_transpose2d, x, weight, bias, like, _dtype(x))
         return fusions.epilogue(out) if fusions.epilogue else out
     if not has_conv_kernel(like):
         return ops.conv_transpose2d(x, weight, bias, like, fusions)
@@ -264,31 +295,22 @@ def conv_transpose2d(
     return _run(x, weight, bias, spec, fusions)
 
 
+def _without_conv_kernel(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d) -> Tensor:
+    """Run a convolution for which no kernel is made, by what is fastest for it."""
+    if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
+        return groups_as_members(conv2d, x, weight, bias, like, _dtype(x))
+    unpadded = set(like.padding) == {0} and set(like.dilation) == {1}
+    if unpadded and like.groups == like.in_channels == like.out_channels and like.kernel_size == x.shape[3:]:
+        return weighted_sums(x, weight, bias, _dtype(x))
+    if unpadded and like.kernel_size == like.stride == (1, 1) and like.groups > 1:
+        return products_of_groups(x, weight, bias, like.groups)
+    return ops.conv2d(x, weight, bias, like)
+
+
 def has_group_kernel(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
     """Return whether kernels run the groups of a convolution: each must be as wide as a product on tensor cores."""
     narrow = min(like.in_channels, like.out_channels) // like.groups
-    return like.groups > 1 and narrow >= _GROUP_WIDTH and has_conv_kernel(_one_group(like))
-
-
-def _groups_as_members(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d | nn.ConvTranspose2d) -> Tensor:
-    """Run a convolution with groups: each group of each member is a member, with its own weights and channels."""
-    groups, run = like.groups, conv2d if isinstance(like, nn.Conv2d) else conv_transpose2d
-    one_sample = x.shape[1] == 1  # as in a modulated convolution, whose weights are computed for each sample
-    x = x.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)  # [N * groups, B, C, H, W]
-    weight = weight.unflatten(1, (groups, -1)).flatten(0, 1)
-    bias = None if bias is None else bias.unflatten(1, (groups, -1)).flatten(0, 1)
-    with cache_weights(keep=False) if one_sample else nullcontext():
-        out = run(x, weight, bias, _one_group(like))  # type: ignore[arg-type]
-    return out.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2, 3)
-
-
-def _one_group(like: nn.Conv2d | nn.ConvTranspose2d) -> nn.Conv2d | nn.ConvTranspose2d:
-    """Return the settings of a convolution for one of its groups."""
-    copied = copy.copy(like)
-    copied.groups, copied.in_channels, copied.out_channels = (
-        1, like.in_channels // like.groups, like.out_channels // like.groups,
-    )  # fmt: skip
-    return copied
+    return like.groups > 1 and narrow >= _GROUP_WIDTH and has_conv_kernel(one_group(like))
 
 
 def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:

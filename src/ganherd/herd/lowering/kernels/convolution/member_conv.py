@@ -85,7 +85,7 @@ class MemberConv(torch.autograd.Function):
                 raise RuntimeError("a convolution that is fused with its neighbours can be differentiated only once")
             dx = InputGradient.apply(grad, weight, spec, tuple(x.shape[2:4])) if needs[0] else None
             dw = WeightGradient.apply(x, grad, spec, weight.shape) if needs[1] else None
-            db = grad.float().sum((1, 2, 3)) if needs_bias else None
+            db = grad.sum((1, 2, 3), dtype=torch.float32) if needs_bias else None
         else:
             if needs[0]:
                 upstream = UpstreamConv(source[0], x, source[1]) if isinstance(source, tuple) else source

@@ -1,0 +1,69 @@
+"""Run convolutions with groups on a GPU, where cuDNN's are slow: as convolutions of more members, as products, or as sums."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import torch
+from torch import Tensor, nn
+
+from ganherd.herd.lowering import ops
+from ganherd.herd.lowering.kernels.weight_cache import cache_weights
+from ganherd.herd.lowering.ops import Bias
+
+Convolution = nn.Conv2d | nn.ConvTranspose2d
+
+
+def groups_as_members(
+    run: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Bias, like: Convolution, dtype: torch.dtype
+) -> Tensor:
+    """Run a convolution with groups: each group of each member is a member, with its own weights and channels.
+
+    Args:
+        run: The convolution without groups, (x, weight, bias, like) -> output.
+        dtype: In which it computes.
+    """
+    groups = like.groups
+    one_sample = x.shape[1] == 1  # as in a modulated convolution, whose weights are computed for each sample
+    if one_sample:  # stored channel by channel: nothing is copied here
+        x = x.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)  # [N * groups, 1, C, H, W]
+    else:  # stored channels last, before and after it
+        rows = x.permute(0, 1, 3, 4, 2).unflatten(4, (groups, -1))  # [N, B, H, W, groups, C]
+        x = rows.permute(0, 4, 1, 2, 3, 5).to(dtype, memory_format=torch.contiguous_format).flatten(0, 1)
+        x = x.permute(0, 1, 4, 2, 3)
+    weight = weight.unflatten(1, (groups, -1)).flatten(0, 1)
+    bias = None if bias is None else bias.unflatten(1, (groups, -1)).flatten(0, 1)
+    with cache_weights(keep=False) if one_sample else nullcontext():
+        out = run(x, weight, bias, one_group(like))
+    apart: Tensor = out.unflatten(0, (-1, groups))  # [N, groups, B, O, H, W]
+    if one_sample:
+        return apart.transpose(1, 2).flatten(2, 3)
+    return apart.permute(0, 2, 4, 5, 1, 3).flatten(4).permute(0, 1, 4, 2, 3)
+
+
+def one_group(like: Convolution) -> Convolution:
+    """Return the settings of a convolution for one of its groups."""
+    copied = copy.copy(like)
+    copied.groups, copied.in_channels, copied.out_channels = (
+        1, like.in_channels // like.groups, like.out_channels // like.groups,
+    )  # fmt: skip
+    return copied
+
+
+def weighted_sums(x: Tensor, weight: Tensor, bias: Bias, dtype: torch.dtype) -> Tensor:
+    """Run a convolution of each channel by itself whose weights cover the whole of x [N, B, C, H, W].
+
+    cuDNN's second derivative of such a convolution treats one channel after another.
+    """
+    out = (x * weight.transpose(1, 2)).sum((3, 4), keepdim=True)  # the weight: [N, 1, C, H, W]
+    return (out if bias is None else out + ops.per_channel(bias, out)).to(dtype)
+
+
+def products_of_groups(x: Tensor, weight: Tensor, bias: Bias, groups: int) -> Tensor:
+    """Run a 1×1 convolution with groups that are too narrow for a kernel as a batched product."""
+    columns = x.unflatten(2, (groups, -1)).flatten(4)  # [N, B, groups, C, H * W]
+    matrices = weight.flatten(2).unflatten(1, (groups, -1))[:, None]  # [N, 1, groups, O, C]
+    out: Tensor = torch.matmul(matrices, columns).flatten(2, 3).unflatten(3, x.shape[3:])
+    return out if bias is None else (out + ops.per_channel(bias, out)).to(out.dtype)
