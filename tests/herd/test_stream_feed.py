@@ -141,6 +141,21 @@ def test_members_with_the_same_rows_share_one_index(data: Dataset) -> None:
     assert made.resident and made.plan.index.strides[0] == 0 and same(resident, made, slice(0, 3), BASE, 5)
 
 
+def test_data_that_cannot_be_written_to_causes_no_warning(data: Dataset, recwarn) -> None:
+    """As files that are mapped into memory: PyTorch would warn that it shares them."""
+    x, y = np.array(data.x[:]), np.array(data.y[:])
+    x.flags.writeable = y.flags.writeable = False
+    cut = partition(data, DataConfig(partition="all"), 1, BATCH, 0)
+    plan = BatchPlan(cut.index, cut.count, BATCH, data.offset, data.scale, torch.float32)
+    before = torch.is_warn_always_enabled()
+    torch.set_warn_always(True)
+    try:
+        made = make_feed(x, y, plan, CPU)
+    finally:
+        torch.set_warn_always(before)
+    assert made.resident and not recwarn.list
+
+
 def test_a_herd_trains_to_the_same_weights_with_streamed_data(data: Dataset, tmp_path: Path) -> None:
     """Through the engine, with several critic updates, blocks and members one by one."""
     from ganherd.herd.engine.engines import Engine, Plan

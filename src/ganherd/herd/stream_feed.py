@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -209,8 +210,10 @@ def make_feed(x: Any, y: np.ndarray, plan: BatchPlan, device: torch.device, room
 
 
 def _on(array: np.ndarray, device: torch.device) -> Tensor:
-    """Copy an array to a device."""
-    return torch.from_numpy(array).to(device)
+    """Copy an array to a device; on a CPU its memory is shared, and nothing writes to it."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a memory-mapped file
+        return torch.from_numpy(array).to(device)
 
 
 def _half_of_free(device: torch.device) -> int:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd.lowering import ops
+from ganherd.herd.lowering.kernels.regroup import Regroup
 from ganherd.herd.lowering.kernels.weight_cache import cache_weights
 from ganherd.herd.lowering.ops import Bias
 
@@ -30,17 +31,18 @@ def groups_as_members(
     if one_sample:  # stored channel by channel: nothing is copied here
         x = x.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)  # [N * groups, 1, C, H, W]
     else:  # stored channels last, before and after it
-        rows = x.permute(0, 1, 3, 4, 2).unflatten(4, (groups, -1))  # [N, B, H, W, groups, C]
-        x = rows.permute(0, 4, 1, 2, 3, 5).to(dtype, memory_format=torch.contiguous_format).flatten(0, 1)
-        x = x.permute(0, 1, 4, 2, 3)
+        rows = x.permute(0, 1, 3, 4, 2).to(dtype).contiguous()  # [N, B, H, W, groups * C]
+        x = Regroup.apply(rows.flatten(1, 3).unflatten(2, (groups, -1)), True)
+        x = x.flatten(0, 1).unflatten(1, rows.shape[1:4]).permute(0, 1, 4, 2, 3)
     weight = weight.unflatten(1, (groups, -1)).flatten(0, 1)
     bias = None if bias is None else bias.unflatten(1, (groups, -1)).flatten(0, 1)
     with cache_weights(keep=False) if one_sample else nullcontext():
-        out = run(x, weight, bias, one_group(like))
-    apart: Tensor = out.unflatten(0, (-1, groups))  # [N, groups, B, O, H, W]
+        out: Tensor = run(x, weight, bias, one_group(like))
     if one_sample:
-        return apart.transpose(1, 2).flatten(2, 3)
-    return apart.permute(0, 2, 4, 5, 1, 3).flatten(4).permute(0, 1, 4, 2, 3)
+        return out.unflatten(0, (-1, groups)).transpose(1, 2).flatten(2, 3)
+    rows = out.permute(0, 1, 3, 4, 2).contiguous()  # [N * groups, B, H, W, O]
+    together: Tensor = Regroup.apply(rows.flatten(1, 3).unflatten(0, (-1, groups)), False)  # [N, B * H * W, groups, O]
+    return together.flatten(2).unflatten(1, rows.shape[1:4]).permute(0, 1, 4, 2, 3)
 
 
 def one_group(like: Convolution) -> Convolution:
