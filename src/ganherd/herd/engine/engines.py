@@ -20,6 +20,7 @@ from ganherd.herd.step.opponents import FrozenOpponents
 from ganherd.herd.step.pace import Pace, own_step, pace_blocks
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, GradientHook, Step
+from ganherd.util.host import keep_freed_memory
 from ganherd.util.registry import ENGINES, load_target
 
 StopCheck = Callable[[], bool]
@@ -140,6 +141,8 @@ class Engine:
             rows: Train only these members; for the engine `loop`. None: all.
         """
         self.herd, self.plan = herd, plan
+        if herd.device.type == "cpu":
+            keep_freed_memory()
         width = 1 if plan.one_by_one else plan.chunk
         self._blocks = [(block, breed) for block, breed in herd.blocks(width) if rows is None or block.start in rows]
         parallel = plan.name == "graph" and herd.device.type == "cuda" and not is_large(herd.state, herd.device)
