@@ -125,7 +125,7 @@ def _upsample(size: Any = None, scale_factor: Any = None, mode: str = "nearest",
     if size is not None or scale_factor is None or any(options.values()):
         return None
     if mode == "bilinear" and not corners and scale_factor in (0.5, (0.5, 0.5), [0.5, 0.5]):
-        return nn.AvgPool2d(2)  # each pixel of the result lies in the middle of 2 × 2
+        return nn.AvgPool2d(2)  # each pixel of the result is the mean of 2 × 2
     return nn.Upsample(scale_factor=scale_factor, mode=mode, align_corners=corners)
 
 

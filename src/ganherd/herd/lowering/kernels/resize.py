@@ -55,7 +55,7 @@ def _double_smoothly(
 ):
     """Compute y [M, 2 H, 2 W, C] from x [M, H, W, C] bilinearly; COUNT pixels in y.
 
-    Along each side a pixel is 3/4 of the one it lies in plus 1/4 of that one's nearer neighbour; at the border, of itself.
+    Along each side a pixel is 3/4 of the one that contains it plus 1/4 of that one's nearer neighbour; at the border, of itself.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
