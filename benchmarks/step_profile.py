@@ -1,9 +1,10 @@
 """Profile a training step on a GPU: the time of each kernel, by name, in the order of what takes longest.
 
     python benchmarks/step_profile.py cifar10-conditional --set nets.generator.width=256 -o FILE.json
+    python benchmarks/step_profile.py dcgan64:8 -o FILE.json
 
-The recipe trains on random images of `--shape`. Kernels are counted in replays of the captured graph, as a run makes them.
-`gap` is the part of a step in which no kernel runs.
+A recipe trains on random images of `--shape`. CASE:MEMBERS is a case of `ganherd bench fusion` in bf16. Kernels are counted
+in replays of the captured graph, as a run makes them. Those of several streams overlap, so all together may exceed the step.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ import numpy as np
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from ganherd.bench import cases
 from ganherd.herd.engine import autotune
+from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engine_trials import trial_engine
 from ganherd.herd.engine.engines import StackedHerd
 from ganherd.recipe import recipe_file
@@ -34,24 +37,37 @@ _STEPS = 20
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("recipe")
+    parser.add_argument("recipe", help="A recipe, or CASE:MEMBERS.")
     parser.add_argument("--set", action="append", default=[], dest="settings")
     parser.add_argument("--shape", default="3,32,32")
     parser.add_argument("--top", type=int, default=40)
     parser.add_argument("-o", "--output", type=Path, help="Rows are added to this file.")
     args = parser.parse_args()
+    name, _, members = args.recipe.partition(":")
+    if members:
+        case = cases.known(name)
+        with cases.as_file(case) as path:
+            recipe = cases.recipe_of(case, int(members), path, "cuda", "bf16")
+            set_precision(recipe)
+            herd = assemble(recipe).herd
+        report(measure(herd, recipe.engine, args.top), args.output)
+        return
     with tempfile.TemporaryDirectory() as folder:
         shape = tuple(int(edge) for edge in args.shape.split(","))
         images = np.random.default_rng(0).integers(0, 256, (5000, *shape), dtype=np.uint8)
         np.savez(Path(folder) / "random.npz", x=images, y=np.arange(5000) % 10)
         source = f"data.source={folder}/random.npz"
         recipe = recipe_file.load(args.recipe, [source, "data.holdout=0", *args.settings])
-        row = measure(assemble(recipe, trust_code=True).herd, recipe.engine, args.top)
+        report(measure(assemble(recipe, trust_code=True).herd, recipe.engine, args.top), args.output)
+
+
+def report(row: dict[str, object], output: Path | None) -> None:
+    """Print a row, and add it to a file."""
     print(json.dumps(row, indent=1))
-    if args.output:
-        old = json.loads(args.output.read_text())["rows"] if args.output.exists() else []
+    if output:
+        old = json.loads(output.read_text())["rows"] if output.exists() else []
         rows = [*old, {**provenance(), **row}]
-        args.output.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n")
+        output.write_text(json.dumps({"device": torch.cuda.get_device_name(), "rows": rows}, indent=1) + "\n")
 
 
 def measure(herd: StackedHerd, settings: EngineConfig, top: int) -> dict[str, object]:
