@@ -136,14 +136,58 @@ class FunctionsForLayers(nn.Module):
         return self.linear(y.flatten(1)) + self.linear(torch.flatten(y.relu(), start_dim=1))
 
 
+class ChangesInPlace(nn.Module):
+    """Functions that change a tensor in place before a result that was computed from it is read, or that others read, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.drop = nn.Conv2d(3, 5, 3, padding=1), nn.Dropout(0.3)
+        self.one, self.two = nn.Conv2d(5, 4, 1), nn.Conv2d(5, 4, 3, padding=1)
+
+    def forward(self, x):
+        x = self.conv(x)
+        y = F.interpolate(x, scale_factor=2)
+        x = F.relu(x, inplace=True)
+        y = self.one(y) + self.two(F.interpolate(x, scale_factor=[2, 2]))
+        h = torch.relu(y)
+        y = F.hardtanh(y, -0.3, 0.3, True)
+        z = self.drop(h) + y
+        return self.drop(F.relu(z, inplace=True)) + z
+
+
+def before_a_pooled_point(*before: nn.Module) -> nn.Sequential:
+    """A 1x1 convolution that is pooled, after layers that leave it something to compute."""
+    return nn.Sequential(nn.Conv2d(3, 18, 3, padding=1), *before, nn.Conv2d(18, 5, 1), nn.AvgPool2d(2))
+
+
 NETS |= {
     "functions for layers": (FunctionsForLayers, (3, 6, 4)),
+    "changes in place": (ChangesInPlace, (3, 4, 3)),
+    "a pooled 1x1 after a batch norm": (lambda: before_a_pooled_point(nn.BatchNorm2d(18), nn.ReLU()), (3, 4, 6)),
+    "a pooled 1x1 after an activation": (lambda: before_a_pooled_point(nn.ReLU(), nn.Dropout(0.3)), (3, 4, 6)),
+    "sequences after a linear layer": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 18, 3, padding=1), nn.BatchNorm2d(18), nn.ReLU(), nn.Flatten(), nn.Linear(18 * 24, 12),
+            nn.LeakyReLU(0.1), nn.Unflatten(1, (3, 4)),
+        ),
+        (3, 4, 6),
+    ),
+    "sequences after an activation": (
+        lambda: nn.Sequential(
+            nn.Conv2d(3, 18, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(18 * 24, 12), nn.Unflatten(1, (3, 4))
+        ),
+        (3, 4, 6),
+    ),
+    "a negative slope": (
+        lambda: nn.Sequential(nn.Conv2d(3, 18, 3, padding=1), nn.LeakyReLU(-0.5), nn.Conv2d(18, 4, 3, padding=1)),
+        (3, 4, 6),
+    ),
     "changes before the sum": (ChangesBeforeTheSum, (3, 2, 4)),
     "shortcuts": (Shortcuts, (3, 6, 10)),
     "gains of each image": (GainsFromTheNoise, (7,)),
     "gains of each image after an activation": (lambda: GainsFromTheNoise(activation=True), (7,)),
     "a gain of all images": (lambda: GainsFromTheNoise(per_image=False), (7,)),
-}
+}  # fmt: skip
 
 
 @pytest.mark.further(

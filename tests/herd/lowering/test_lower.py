@@ -8,7 +8,7 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
-from ganherd.herd.lowering.lower import lower
+from ganherd.herd.lowering.lower import FUSED, lower
 from ganherd.herd.lowering.network import may_draw
 from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.state import Blueprint
@@ -103,6 +103,20 @@ class Shared(nn.Module):
         return self.other(self.also(x, self.same(x, x)), x)
 
 
+class ChangesInPlace(nn.Module):
+    """An upsampling whose input is changed in place before a convolution reads the result."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.act = nn.Upsample(scale_factor=2), nn.ReLU(inplace=True)
+        self.first, self.conv, self.other = nn.Linear(3, 4), nn.Conv2d(1, 2, 1), nn.Conv2d(1, 2, 3, padding=1)
+
+    def forward(self, x):
+        x = self.first(x).view(-1, 1, 2, 2)
+        y = self.up(x)
+        return self.other(self.up(self.act(x))) + self.conv(y)
+
+
 class Counts(nn.Module):
     """Changes a buffer in place: cannot be lowered, and must not be."""
 
@@ -123,7 +137,7 @@ class Branches(nn.Module):
 
 
 @pytest.mark.parametrize("members", [2, 5])
-@pytest.mark.parametrize("make", [Scaled, Residual, Shapes, ByName, Indices, Maxout, Shared])
+@pytest.mark.parametrize("make", [Scaled, Residual, Shapes, ByName, Indices, Maxout, Shared, ChangesInPlace])
 def test_lowered_members_equal_each_member_alone(make, members):
     torch.manual_seed(0)
     modules = [make().double() for _ in range(members)]
@@ -194,3 +208,19 @@ class SharedParameters(nn.Module):
 def test_parameters_with_a_single_use_are_known():
     """Only their gradients may be computed on another stream: PyTorch adds those of several uses without waiting."""
     assert lower(SharedParameters()).used_once == {"one.weight", "two.weight", "once.weight"}
+
+
+def test_an_activation_whose_change_in_place_others_read_is_not_part_of_a_dropout():
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.act, self.drop = nn.Linear(3, 3), nn.ReLU(inplace=True), nn.Dropout(0.5)
+
+        def forward(self, x):
+            x = self.first(x)
+            return self.drop(self.act(x)) + x
+
+    methods = {op.layer: op.method for op in lower(Both()).explain()}
+    assert methods["act"] != FUSED
+    alone = {op.layer: op.method for op in lower(nn.Sequential(nn.Linear(3, 3), nn.ReLU(True), nn.Dropout())).explain()}
+    assert alone["1"] == FUSED

@@ -122,9 +122,10 @@ def _parameter_of_channels(shape: fx.Node, total: fx.Node) -> list[fx.Node]:
 
 def _upsample(size: Any = None, scale_factor: Any = None, mode: str = "nearest", **options: Any) -> nn.Module | None:
     corners = options.pop("align_corners", None)
+    scale_factor = tuple(scale_factor) if isinstance(scale_factor, list) else scale_factor
     if size is not None or scale_factor is None or any(options.values()):
         return None
-    if mode == "bilinear" and not corners and scale_factor in (0.5, (0.5, 0.5), [0.5, 0.5]):
+    if mode == "bilinear" and not corners and scale_factor in (0.5, (0.5, 0.5)):
         return nn.AvgPool2d(2)  # each pixel of the result is the mean of 2 × 2
     return nn.Upsample(scale_factor=scale_factor, mode=mode, align_corners=corners)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import torch
 from torch import fx, nn
@@ -92,14 +92,15 @@ class FusionPlan:
             layer, after = self._layer(node), self._layer(user)
             if user is None or layer is None or after is None:
                 continue
-            if doubles(layer) and type(after) in _CONVOLUTIONS:
+            if doubles(layer) and type(after) in _CONVOLUTIONS and self._stays(node, user):
                 fused[node] = user
             if type(layer) in _CONVOLUTIONS and halves(after):
                 fused[user] = node
-            if type(layer) in _NORMS and type(after) in _ACTIVATIONS:
+            if type(layer) in _NORMS and _is_activation(after):
                 fused[user] = node
-            if type(layer) in _ACTIVATIONS and node not in fused and type(after) is nn.Dropout and _draws(after):
-                fused[node] = user
+            if _is_activation(layer) and node not in fused and type(after) is nn.Dropout and _draws(after):
+                shows = bool(layer.inplace) and only_user(node.all_input_nodes[0]) is None  # others see its result
+                fused |= {} if shows or not self._stays(node, user) else {node: user}
             if type(layer) is nn.Flatten and _is_whole(layer) and type(after) in _LINEARS:
                 fused[node] = user
             if type(layer) in _LINEARS and type(after) is nn.Unflatten and after.dim == 1:
@@ -152,17 +153,19 @@ class FusionPlan:
 
     def _may_defer(self, node: fx.Node, until: fx.Node) -> bool:
         """Return whether a layer may run as late as another node: its input stays as it is, and it is called once."""
+        calls = sum(other.op == "call_module" and other.target == node.target for other in self._graph.nodes)
+        return calls == 1 and self._stays(node, until)
+
+    def _stays(self, node: fx.Node, until: fx.Node) -> bool:
+        """Return whether nothing changes the input of a layer before another node runs."""
         nodes = self._graph.nodes
         between = nodes[nodes.index(node) + 1 : nodes.index(until)]
-        calls = sum(other.op == "call_module" and other.target == node.target for other in nodes)
-        return calls == 1 and not any(_is_in_place(other, self._graph.layer(other)) for other in between)
+        return not any(_is_in_place(other, self._graph.layer(other)) for other in between)
 
     def _activations_of_image_norms(self) -> dict[fx.Node, fx.Node]:
         """Map the activation after an `ImageNorm` to the sum that computes it."""
         after = {total: only_user(total) for total in self.image_norms}
-        return {
-            user: total for total, user in after.items() if user is not None and type(self._layer(user)) in _ACTIVATIONS
-        }
+        return {user: total for total, user in after.items() if user is not None and _is_activation(self._layer(user))}
 
     def _feeds_norm(self, node: fx.Node) -> bool:
         """Compute `Neighbours.feeds_norm`."""
@@ -219,7 +222,14 @@ def _may_end(layer: nn.Module, after: nn.Module | None) -> bool:
     """Return whether the kernel of a product can compute the layer after it."""
     if isinstance(after, nn.Dropout):
         return _draws(after) and after.p < 1.0 and not isinstance(layer, nn.Linear)
+    if isinstance(after, _ACTIVATIONS):
+        return _is_activation(after)
     return not isinstance(after, nn.Unflatten) or (isinstance(layer, nn.Linear) and after.dim == 1)
+
+
+def _is_activation(layer: nn.Module | None) -> TypeGuard[nn.ReLU | nn.LeakyReLU]:
+    """Return whether a layer is a (leaky) ReLU that a neighbour can compute: a backward pass tells its sides by their signs."""
+    return type(layer) in _ACTIVATIONS and getattr(layer, "negative_slope", 0.0) >= 0
 
 
 def _uses_batch_statistics(layer: nn.Module | None) -> bool:

@@ -58,8 +58,11 @@ def linear(x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions()) 
     images need not be permuted.
     """
     images, shape = fusions.flatten and x.dim() == 5, fusions.unflatten
-    if (x.dim() != 3 and not images) or (shape and len(shape) != 3):
+    if x.dim() != 3 and not images:
         return ops.linear(x, weight, bias, fusions)
+    if shape and len(shape) != 3:
+        out = linear(x, weight, bias, Fusions(fusions.flatten)).unflatten(2, shape)
+        return fusions.epilogue(out) if fusions.epilogue else out
     if not images and not shape and x.dtype == _dtype(x) and is_aligned(x.dtype, *x.shape[1:], weight.shape[1]):
         if bias is None:
             return ops.linear(x, weight, bias, fusions)
@@ -246,7 +249,7 @@ def reads_images(layer: nn.Module, doubled: bool = False) -> bool:
 
 def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusions = Fusions()) -> Tensor:
     """Run convolutions; see `ops.conv2d`. With an epilogue, only a batch norm or another kernel may read the output."""
-    if x.dtype == torch.float64:
+    if x.dtype == torch.float64 or x.dim() != 5:
         return ops.conv2d(x, weight, bias, like, fusions)
     if like.groups > 1 or not has_conv_kernel(like):
         x = _double(x) if fusions.upsample else x
@@ -263,7 +266,7 @@ def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusi
         x, doubled = _double(x), False
     h, w = x.shape[3:]
     if fusions.pool is not None:
-        if is_point and _has_even_sides(x):  # the mean of the results is the result of the mean
+        if is_point and _has_even_sides(x) and _source(x) is None:  # the mean of the results is the result of the mean
             return conv2d(_halve(x), weight, bias, like, replace(fusions, pool=None))
         if doubled or (k, stride, pad, h % 2, w % 2) != (3, 1, 1, 0, 0):
             return apply_to_images(fusions.pool, conv2d(x, weight, bias, like, Fusions(upsample=doubled)))
