@@ -136,6 +136,17 @@ class FunctionsForLayers(nn.Module):
         return self.linear(y.flatten(1)) + self.linear(torch.flatten(y.relu(), start_dim=1))
 
 
+class OneImage(nn.Module):
+    """A convolution of a single image, to which a bias is added that makes a batch of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bias = nn.Conv2d(3, 4, 3, padding=1, bias=False), nn.Parameter(torch.rand(4))
+
+    def forward(self, x):
+        return self.conv(x[0]) + self.bias.view(1, -1, 1, 1)
+
+
 class ChangesInPlace(nn.Module):
     """Functions that change a tensor in place before a result that was computed from it is read, or that others read, too."""
 
@@ -162,6 +173,7 @@ def before_a_pooled_point(*before: nn.Module) -> nn.Sequential:
 
 NETS |= {
     "functions for layers": (FunctionsForLayers, (3, 6, 4)),
+    "one image": (OneImage, (3, 4, 6)),
     "changes in place": (ChangesInPlace, (3, 4, 3)),
     "a pooled 1x1 after a batch norm": (lambda: before_a_pooled_point(nn.BatchNorm2d(18), nn.ReLU()), (3, 4, 6)),
     "a pooled 1x1 after an activation": (lambda: before_a_pooled_point(nn.ReLU(), nn.Dropout(0.3)), (3, 4, 6)),

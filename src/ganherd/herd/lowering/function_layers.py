@@ -98,8 +98,10 @@ class _Rewriting:
 
     def _with_bias(self, conv: fx.Node, parameter: str) -> str:
         """Add a copy of a convolution that has a parameter of the module as its bias, and return its name."""
-        old, layer = str(conv.target), copy.copy(self._old.layers[str(conv.target)])
+        old = str(conv.target)
+        layer: Any = copy.copy(self._old.layers[old])
         layer._parameters = {**layer._parameters, "bias": self._old.layers[""].get_parameter(parameter)}
+        layer.has_added_bias = True
         name = self._added(old + "_with_bias", layer)
         for own, _ in (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers(remove_duplicate=False)):
             self._names[f"{name}.{own}"] = self._names[parameter if own == "bias" else f"{old}.{own}"]

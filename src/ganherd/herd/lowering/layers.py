@@ -150,6 +150,8 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
     """Run a convolution."""
     weight, bias = layer.params["weight"], layer.params.get("bias")
     result: Tensor = layer.library.conv2d(x, weight, bias, layer.module, layer.fusions)
+    if x.dim() == 4 and getattr(layer.module, "has_added_bias", False):
+        return result[:, None]  # the sum with a value [1, C, 1, 1] made a batch of a single image
     return result
 
 
