@@ -8,9 +8,9 @@ from torch import nn
 from torch.func import functional_call
 from torch.nn import functional as F
 
+from ganherd.herd.lowering.graph.trace import NotTraceable
 from ganherd.herd.lowering.lower import FUSED, lower
 from ganherd.herd.lowering.network import may_draw
-from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.state import Blueprint
 
 

@@ -10,9 +10,9 @@ import torch
 from ganherd.herd import rng
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import StackedHerd
+from ganherd.herd.lowering.graph.trace import NotTraceable
 from ganherd.herd.lowering.lower import VMAP, LoweredOperation
 from ganherd.herd.lowering.network import lower_net
-from ganherd.herd.lowering.trace import NotTraceable
 from ganherd.herd.lowering.vmap import mute_slow_operations
 from ganherd.herd.state import Blueprint
 from ganherd.herd.step.rules import StepRules

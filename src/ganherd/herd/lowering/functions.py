@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor, fx
 
 from ganherd.herd.lowering.function_rules import find_rule, tensor_first
+from ganherd.herd.lowering.graph.trace import CREATES
 from ganherd.herd.lowering.shape_rules import Call, basic_indices
-from ganherd.herd.lowering.trace import CREATES
 from ganherd.herd.lowering.vmap import Draws, vmap_call
 from ganherd.herd.member_randomness import DRAWS
 

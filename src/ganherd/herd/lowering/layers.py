@@ -45,7 +45,7 @@ class Layer:
     buffers: Tensors  # [N, …]; operations replace those that change
     draws: Draws
     library: Library
-    # See `herd.lowering.fusion.Neighbours`.
+    # See `herd.lowering.graph.fusion.Neighbours`.
     fused: list[Any]
     feeds_norm: bool
     reader: tuple[nn.Module | None, bool]

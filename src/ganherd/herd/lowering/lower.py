@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, fx, nn
 
 from ganherd.herd.lowering import functions, layers, ops
-from ganherd.herd.lowering.function_layers import with_layers
-from ganherd.herd.lowering.fusion import FusionPlan
+from ganherd.herd.lowering.graph.function_layers import with_layers
+from ganherd.herd.lowering.graph.fusion import FusionPlan
+from ganherd.herd.lowering.graph.trace import TracedGraph, node_label, trace
 from ganherd.herd.lowering.layers import Layer, Library, find_operation, image_norm
 from ganherd.herd.lowering.shape_rules import aligned
-from ganherd.herd.lowering.trace import TracedGraph, node_label, trace
 from ganherd.herd.lowering.vmap import Draws, Keys, Tensors, vmap_layer
 
 # Methods by which an operation runs, as they are shown to users.

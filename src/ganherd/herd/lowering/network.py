@@ -13,8 +13,8 @@ from torch.utils._pytree import tree_map
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ganherd.herd.checks.source_line import assignment_line
+from ganherd.herd.lowering.graph.trace import NotTraceable, TracedGraph, trace
 from ganherd.herd.lowering.lower import LoweredModule, graph_may_draw, lower
-from ganherd.herd.lowering.trace import NotTraceable, TracedGraph, trace
 from ganherd.herd.lowering.vmap import Keys, Tensors, VmapRandomness
 from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors

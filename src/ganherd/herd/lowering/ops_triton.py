@@ -9,13 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd.lowering import ops
-from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec
-from ganherd.herd.lowering.kernels.convolution.groups import (
+from ganherd.herd.lowering.kernels.convolution.conv_groups import (
     groups_as_members,
     one_group,
     products_of_groups,
     weighted_sums,
 )
+from ganherd.herd.lowering.kernels.convolution.conv_spec import ConvSpec
 from ganherd.herd.lowering.kernels.convolution.image_gradients import has_few_outputs
 from ganherd.herd.lowering.kernels.convolution.member_conv import MemberConv, Source
 from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout

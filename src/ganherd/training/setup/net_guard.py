@@ -27,7 +27,7 @@ from ganherd.herd.checks.agreement import FAILS, Agreement
 from ganherd.herd.checks.guard import GuardReport
 from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
 from ganherd.herd.global_generators import seeded_generators
-from ganherd.herd.lowering.trace import NotTraceable, trace
+from ganherd.herd.lowering.graph.trace import NotTraceable, trace
 from ganherd.herd.lowering.vmap import mute_slow_operations
 from ganherd.herd.state import Blueprint
 from ganherd.nets import catalog

@@ -9,9 +9,9 @@ from typing import NamedTuple, TypeGuard
 import torch
 from torch import fx, nn
 
+from ganherd.herd.lowering.graph.trace import TracedGraph, only_user
 from ganherd.herd.lowering.layers import Library
 from ganherd.herd.lowering.ops import doubles, halves
-from ganherd.herd.lowering.trace import TracedGraph, only_user
 from ganherd.nets.common.scaled import ScaledConv2d, ScaledLinear
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralLinear
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd.lowering import ops
-from ganherd.herd.lowering.kernels.regroup import Regroup
+from ganherd.herd.lowering.kernels.convolution.regroup import Regroup
 from ganherd.herd.lowering.kernels.weight_cache import cache_weights
 from ganherd.herd.lowering.ops import Bias
 

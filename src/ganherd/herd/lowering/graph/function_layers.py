@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.nn import functional as F
 
-from ganherd.herd.lowering.trace import TracedGraph, only_user
+from ganherd.herd.lowering.graph.trace import TracedGraph, only_user
 
 _SUMS: set[object] = {operator.add, torch.add}
 _PER_CHANNEL = (1, -1, 1, 1)  # the shape in which a value for each channel is added to images
@@ -23,7 +23,7 @@ def with_layers(graph: TracedGraph) -> TracedGraph:
     `F.relu(x)`, `x.relu()`, `F.leaky_relu`, `F.avg_pool2d`, `F.interpolate` and `x.flatten(1)` become layers, and a parameter that
     is added to the output of a convolution without a bias becomes its bias.
 
-    >>> from ganherd.herd.lowering.trace import trace
+    >>> from ganherd.herd.lowering.graph.trace import trace
     >>> class Block(nn.Module):
     ...     def __init__(self):
     ...         super().__init__()
