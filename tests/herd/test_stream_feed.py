@@ -150,10 +150,10 @@ def test_data_that_cannot_be_written_to_causes_no_warning(data: Dataset, recwarn
     before = torch.is_warn_always_enabled()
     torch.set_warn_always(True)
     try:
-        made = make_feed(x, y, plan, CPU)
+        feed = make_feed(x, y, plan, CPU)
     finally:
         torch.set_warn_always(before)
-    assert made.resident and not recwarn.list
+    assert feed.resident and not recwarn.list
 
 
 def test_a_herd_trains_to_the_same_weights_with_streamed_data(data: Dataset, tmp_path: Path) -> None:

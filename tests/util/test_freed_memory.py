@@ -26,9 +26,9 @@ print(faults())
 keep_freed_memory()
 faults()
 print(faults())
-kept = resident()
+before = resident()
 give_back()
-print(kept - resident())
+print(before - resident())
 """
 
 

@@ -12,9 +12,10 @@ from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
-# Settings of GNU's `mallopt`, and their values in bytes.
-_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_LARGEST_KEPT, _LARGEST_KEPT_BY_OLD, _NEVER = 1 << 30, 1 << 25, (1 << 31) - 1  # old versions refuse more than 32 MiB
+# Settings of GNU's `mallopt`: which blocks are returned when they are freed, and how much free memory is kept at the end.
+_MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
+_LARGEST_BLOCKS = (1 << 30, 1 << 25)  # bytes; older versions refuse more than 32 MiB
+_MOST_KEPT = (1 << 31) - 1  # bytes
 
 
 def own_cores() -> list[int]:
@@ -61,8 +62,8 @@ def keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError):  # only GNU has this
         mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT) or mallopt(_MMAP_THRESHOLD, _LARGEST_KEPT_BY_OLD)
-        mallopt(_TRIM_THRESHOLD, _NEVER)
+        any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST_BLOCKS)  # up to the first that is accepted
+        mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
 
 
 def give_back() -> None:

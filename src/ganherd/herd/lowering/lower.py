@@ -191,7 +191,7 @@ class LoweredModule:
             return ONE_BY_ONE, "no kernel for its size, stride, padding or groups" if kernels else ""
         if not kernels:
             return ALL_AT_ONCE, ""
-        if ops.doubles(layer) or ops.doubles_smoothly(layer) or ops.halves(layer):
+        if ops.doubles(layer) or ops.doubles(layer, "bilinear") or ops.halves(layer):
             return KERNEL, ""
         if isinstance(layer, nn.Linear):
             return self._linear_method(node, layer, batch, dtype)

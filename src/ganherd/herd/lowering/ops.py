@@ -259,21 +259,11 @@ def upsample(x: Tensor) -> Tensor:
     return x.repeat_interleave(2, -1).repeat_interleave(2, -2)
 
 
-def doubles(layer: nn.Module | None) -> bool:
-    """Return whether a layer is a nearest upsampling by exactly 2."""
+def doubles(layer: nn.Module | None, mode: str = "nearest") -> bool:
+    """Return whether a layer is an upsampling by exactly 2 in this mode, whose corners are not aligned."""
     return (
         type(layer) is nn.Upsample
-        and layer.mode == "nearest"
-        and layer.size is None
-        and layer.scale_factor in (2, 2.0, (2, 2), (2.0, 2.0))
-    )
-
-
-def doubles_smoothly(layer: nn.Module | None) -> bool:
-    """Return whether a layer is a bilinear upsampling by exactly 2, whose corners are not aligned."""
-    return (
-        type(layer) is nn.Upsample
-        and layer.mode == "bilinear"
+        and layer.mode == mode
         and not layer.align_corners
         and layer.size is None
         and layer.scale_factor in (2, 2.0, (2, 2), (2.0, 2.0))

@@ -186,7 +186,7 @@ def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
         return ops.apply_to_images(layer, x)
     if ops.doubles(layer):
         return _double(x)
-    if ops.doubles_smoothly(layer):
+    if ops.doubles(layer, "bilinear"):
         return _resized(DoubleSmoothly.apply(_images(x)), x)
     return _halve(x) if ops.halves(layer) and _has_even_sides(x) else ops.apply_to_images(layer, x)
 
@@ -253,15 +253,11 @@ def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusi
         return ops.conv2d(x, weight, bias, like, fusions)
     if like.groups > 1 or not has_conv_kernel(like):
         x = _double(x) if fusions.upsample else x
-        out = _without_conv_kernel(x, weight, bias, like)
-        out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
-        return fusions.epilogue(out) if fusions.epilogue else out
+        return _pooled(_without_conv_kernel(x, weight, bias, like), fusions)
     k, stride, pad = like.kernel_size[0], int(like.stride[0]), int(like.padding[0])
     doubled, is_point = fusions.upsample, (k, stride, pad) == (1, 1, 0)
     if doubled and is_point:  # four equal pixels give four equal results: compute one of them
-        out = _double(conv2d(x, weight, bias, like))
-        out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
-        return fusions.epilogue(out) if fusions.epilogue else out
+        return _pooled(_double(conv2d(x, weight, bias, like)), fusions)
     if doubled and (k, stride, pad) != (3, 1, 1):
         x, doubled = _double(x), False
     h, w = x.shape[3:]
@@ -298,8 +294,14 @@ def conv_transpose2d(
     return _run(x, weight, bias, spec, fusions)
 
 
+def _pooled(out: Tensor, fusions: Fusions) -> Tensor:
+    """Apply the pooling and the epilogue that are fused into a convolution to its output."""
+    out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
+    return fusions.epilogue(out) if fusions.epilogue else out
+
+
 def _without_conv_kernel(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d) -> Tensor:
-    """Run a convolution for which no kernel is made, by what is fastest for it."""
+    """Run a convolution that has groups, or a size for which there is no kernel, in the way that is fastest for it."""
     if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
         return groups_as_members(conv2d, x, weight, bias, like, _dtype(x))
     unpadded = set(like.padding) == {0} and set(like.dilation) == {1}

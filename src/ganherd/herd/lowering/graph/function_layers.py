@@ -1,4 +1,4 @@
-"""Replace functions in a graph by the layers that compute the same, so that kernels and fusions meet only one form of each."""
+"""Replace functions in a graph by the layers that compute the same, so that kernels and fusions find each in one form only."""
 
 from __future__ import annotations
 

@@ -92,20 +92,27 @@ class FusionPlan:
             layer, after = self._layer(node), self._layer(user)
             if user is None or layer is None or after is None:
                 continue
-            if doubles(layer) and type(after) in _CONVOLUTIONS and self._stays(node, user):
+            if doubles(layer) and type(after) in _CONVOLUTIONS and self._input_stays(node, user):
                 fused[node] = user
             if type(layer) in _CONVOLUTIONS and halves(after):
                 fused[user] = node
             if type(layer) in _NORMS and _is_activation(after):
                 fused[user] = node
-            if _is_activation(layer) and node not in fused and type(after) is nn.Dropout and _draws(after):
-                shows = bool(layer.inplace) and only_user(node.all_input_nodes[0]) is None  # others see its result
-                fused |= {} if shows or not self._stays(node, user) else {node: user}
+            if node not in fused and self._may_join_dropout(node, user):
+                fused[node] = user
             if type(layer) is nn.Flatten and _is_whole(layer) and type(after) in _LINEARS:
                 fused[node] = user
             if type(layer) in _LINEARS and type(after) is nn.Unflatten and after.dim == 1:
                 fused[user] = node
         return fused
+
+    def _may_join_dropout(self, node: fx.Node, user: fx.Node) -> bool:
+        """Return whether a node is an activation that the dropout after it can compute, without anyone seeing a difference."""
+        layer, after = self._layer(node), self._layer(user)
+        if not _is_activation(layer) or type(after) is not nn.Dropout or not _draws(after):
+            return False
+        changes_for_others = layer.inplace and only_user(node.all_input_nodes[0]) is None
+        return not changes_for_others and self._input_stays(node, user)
 
     def _epilogues(self) -> dict[fx.Node, fx.Node]:
         """Map activations and dropouts to the convolution or linear layer before them if that layer can compute them.
@@ -154,9 +161,9 @@ class FusionPlan:
     def _may_defer(self, node: fx.Node, until: fx.Node) -> bool:
         """Return whether a layer may run as late as another node: its input stays as it is, and it is called once."""
         calls = sum(other.op == "call_module" and other.target == node.target for other in self._graph.nodes)
-        return calls == 1 and self._stays(node, until)
+        return calls == 1 and self._input_stays(node, until)
 
-    def _stays(self, node: fx.Node, until: fx.Node) -> bool:
+    def _input_stays(self, node: fx.Node, until: fx.Node) -> bool:
         """Return whether nothing changes the input of a layer before another node runs."""
         nodes = self._graph.nodes
         between = nodes[nodes.index(node) + 1 : nodes.index(until)]

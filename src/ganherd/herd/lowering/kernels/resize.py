@@ -2,7 +2,7 @@
 
 Average pooling and nearest upsampling are these two, and each is the gradient of the other. The same holds for bilinear upsampling
 and the sums that are its gradient. PyTorch's kernels for images with channels last take several times as long, and its bilinear
-ones for other images up to a hundred times.
+ones for other images more than a hundred times as long.
 """
 
 from __future__ import annotations

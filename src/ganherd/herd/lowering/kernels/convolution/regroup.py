@@ -1,6 +1,6 @@
 """Move the groups of a convolution's channels next to the member axis and back: `[N, M, G, C]` ↔ `[N, G, M, C]`.
 
-PyTorch's copies between such layouts take about four times as long.
+PyTorch's copies between such layouts take several times as long.
 """
 
 from __future__ import annotations
