@@ -257,6 +257,9 @@ def test_every_net_can_be_fused_in_bf16(tmp_path, net, loss):
         {"train": {"schedules": [{"keys": ["optim.lr_g", "optim.lr_d"], "shape": "inverse", "last": 0.2}]}},
         {"loss": {"name": "relativistic-pairing", "r1_weight": 1.0, "r2_weight": [0.5, 1.0, 2.0]}},
         {"loss": {"name": "hinge", "r1_weight": [1.0, 2.0, 0.0], "r2_weight": 1.0, "slope_noise": 0.5}},
+        {"loss": {"name": "hinge", "r1_weight": [1.0, 2.0, 0.0], "r2_weight": 0.5, "r1_every": 3}},
+        {"loss": {"name": "hinge", "r1_weight": 1.0, "r1_every": 2}, "train": {"skip_d": 1, "n_critic": 2}},
+        {"loss": {"name": "hinge", "r1_weight": 1.0, "slope_noise": 0.5, "r1_every": 4}},
         {"loss": {"name": "hinge", "lecam_weight": [0.0, 1.0, 0.3], "lecam_start": 3}},
         {"loss": {"name": "hinge", "consistency_weight": [1.0, 0.0, 5.0], "consistency_weight_fake": 2.0}},
         {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.training import loop
 from ganherd.training.setup.assemble import assemble
 from ganherd.training.setup.member_data import cut
+from ganherd.training.setup.member_settings import uneven_records
 from ganherd.util.errors import Interrupted, UserError
 
 FALLING = [
@@ -43,6 +45,7 @@ def steered(folder: Path) -> dict[str, Any]:
     """Return a recipe whose members remember more than their weights: means of logits, and the strength of augmentation."""
     recipe = noise_recipe(folder, "12steps")
     recipe["loss"] = {"name": "hinge", "lecam_weight": 0.3, "lecam_start": 2, "consistency_weight": 1.0}
+    recipe["loss"] |= {"r1_weight": 0.1, "r1_every": 3}
     recipe["train"] |= {"augment": ["colour"], "augment_probability": 0.5, "augment_target": 0.2, "augment_images": 100}
     return recipe
 
@@ -187,3 +190,14 @@ def test_a_schedule_without_effect_is_noted(
     notes = [text for text in assemble(recipe_file.load(recipe)).notes if "train.schedules" in text]
     assert [note in text for text in notes if note] == ([True] if note else [])
     assert note is not None or not notes
+
+
+def test_records_that_divide_repeating_steps_are_noted_on_a_gpu(tmp_path: Path) -> None:
+    recipe = noise_recipe(tmp_path)
+    recipe["loss"], recipe["train"]["skip_d"] = {"name": "hinge", "r1_weight": 1.0, "r1_every": 4}, 1
+    prepared = assemble(recipe_file.load(recipe))
+    rules, every = prepared.herd.rules, prepared.recipe.run.record_every
+    assert rules.period == 8 and replace(rules, r1=0.0).period == 2 and every % 8
+    assert f"multiple of 8, not {every}" in uneven_records(prepared.recipe, rules, on_gpu=True)[0]
+    assert not uneven_records(prepared.recipe, rules, on_gpu=False)
+    assert not uneven_records(prepared.recipe, replace(rules, r1=0.0, skip_d=0), on_gpu=True)

@@ -50,7 +50,7 @@ class Schedule:
         meeting = self._trainer.strategy.next_after(step)
         stops += [meeting] if meeting is not None else []
         if self._trainer.budget.deadline is not None:
-            every = rounded(max(1, self._trainer.budget.steps // _CLOCK_CHECKS), self._trainer.herd.rules.skip_d + 1)
+            every = rounded(max(1, self._trainer.budget.steps // _CLOCK_CHECKS), self._trainer.herd.rules.period)
             stops.append(step - step % every + every)
         return min([self.last, *stops, *self._trainer.sync.next_after(step), *self.looks.next_after(step)])
 

@@ -93,6 +93,7 @@ _SCHEDULES = [
         {**_SOUND, "data": {"partition": "all"}, "herd": {"members": 3}, "nets": _TOLD},
         {"loss": {"name": "relativistic-pairing", "r1_weight": 1.0, "r2_weight": [0.5, 1.0, 2.0]}},
         {"loss": {"name": "hinge", "r1_weight": [1.0, 2.0, 0.0], "r2_weight": 1.0, "slope_noise": 0.5}},
+        {"loss": {"name": "hinge", "r1_weight": 1.0, "r1_every": 3}, "train": {"skip_d": 1}},
         {"loss": {"name": "hinge", "lecam_weight": [0.0, 1.0, 0.3], "lecam_start": 3}},
         {"loss": {"name": "hinge", "consistency_weight": [1.0, 0.0, 5.0], "consistency_weight_fake": 2.0}},
         {"loss": {"name": "hinge"}, "train": _ADAPTIVE},
@@ -111,7 +112,7 @@ _SCHEDULES = [
             "told",
             "relativistic",
         ),
-        *("slope_noise", "lecam", "consistency", "adaptive", "schedules"),
+        *("slope_noise", "lazy", "lecam", "consistency", "adaptive", "schedules"),
     ],
 )
 def test_graph_equals_fused(tmp_path, sections, monkeypatch):

@@ -34,13 +34,13 @@ _SHORT = 1e-3  # seconds; a longer period gains nothing from a graph of several 
 class GraphEngine(Engine):
     """Train by replaying CUDA graphs. This needs the whole state on the device.
 
-    Graphs hold whole periods. A period is the shortest sequence of steps that repeats: skip_d + 1 of them.
+    Graphs hold whole periods. A period is the shortest sequence of steps that repeats; see `StepRules.period`.
     """
 
     def __init__(self, herd: StackedHerd, plan: Plan) -> None:
         super().__init__(herd, plan)
         device, n = herd.device, herd.num_members
-        self._period = herd.rules.skip_d + 1
+        self._period = herd.rules.period
         self._base = torch.zeros(n, dtype=torch.int64, device=device)
         self._at = torch.zeros((), dtype=torch.int64, device=device)  # the number of the step
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)  # the next batch within `_indices`

@@ -112,7 +112,7 @@ def measure_rate(
         engine = trial_engine(herd, plan)
         engine.prepare(report)
         trial = engine.herd
-        period = herd.rules.skip_d + 1  # includes steps with and without a discriminator update in the right proportion
+        period = herd.rules.period  # includes each kind of step in the right proportion
         sums = trial.zero_sums()
         elapsed = _seconds_of(engine, 0, period, sums)  # compiles, captures, fills caches
         is_hopeless = elapsed > _LONG and period * herd.num_members / elapsed < beat / 10
@@ -166,7 +166,7 @@ def _kernels_of(herd: StackedHerd) -> Sequence[KernelSource]:
 
     with compile_ahead.collected() as sources:
         engine = trial_engine(herd, Plan("fused", herd.num_members, 1, str(herd.device)))
-        engine.advance(0, herd.rules.skip_d + 1, engine.herd.zero_sums())
+        engine.advance(0, herd.rules.period, engine.herd.zero_sums())
     return sources
 
 
@@ -179,7 +179,7 @@ def tune_kernels(herd: StackedHerd, plan: Plan, report: CompileReport = no_repor
 
     def train_period() -> None:
         engine = trial_engine(herd, replace(plan, name="fused"))
-        engine.advance(0, herd.rules.skip_d + 1, engine.herd.zero_sums())
+        engine.advance(0, herd.rules.period, engine.herd.zero_sums())
 
     with tiles.listing() as unmeasured, collecting(report):
         train_period()

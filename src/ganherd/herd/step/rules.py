@@ -39,6 +39,7 @@ class StepRules:
     precision: str = "float32"
     r1: float = 0.0  # gamma of the R1 penalty
     r2: float = 0.0  # gamma of the R2 penalty
+    r1_every: int = 1  # R1 and R2 act at each K-th step that updates the discriminator, K times as strongly
     slope_noise: float = 0.0  # standard deviation of noise by which R1 and R2 are estimated; 0: by second derivatives
     lecam: float = 0.0  # weight of the LeCam regulariser
     lecam_decay: float = 0.99  # of its running means
@@ -66,3 +67,17 @@ class StepRules:
     def d_updates(self, step: int) -> int:
         """Return the number of discriminator updates at a step."""
         return self.n_critic if step % (self.skip_d + 1) == 0 else 0
+
+    @property
+    def has_slopes(self) -> bool:
+        """Return whether R1 or R2 acts at any step."""
+        return self.r1 > 0 or self.r2 > 0
+
+    def has_slopes_at(self, step: int) -> bool:
+        """Return whether R1 and R2 act at a step that updates the discriminator."""
+        return self.has_slopes and step // (self.skip_d + 1) % self.r1_every == 0
+
+    @property
+    def period(self) -> int:
+        """Return the length of the shortest sequence of steps that repeats."""
+        return (self.skip_d + 1) * (self.r1_every if self.has_slopes else 1)

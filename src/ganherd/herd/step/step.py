@@ -46,6 +46,7 @@ class _StepContext:
     batches: Batches
     draws: Streams
     step: int | Tensor  # a tensor inside a captured graph
+    has_slopes: bool  # whether R1 and R2 act at this step
     noise_scale: Tensor | None  # [N]
     sums: tuple[Tensor, ...]  # [N] each, see `SUMS`
     opponents: FrozenOpponents | None
@@ -116,7 +117,7 @@ class Step:
         # If nothing changes samples between the two nets, they stay in the precision in which the generator computes.
         self._keeps_precision = not (rules.input_noise or rules.augment or rules.game.penalty)
         # A penalty differentiates the discriminator twice; kernels that are fused with their neighbours allow it only once.
-        slopes = not rules.slope_noise and (rules.r1 > 0 or rules.r2 > 0)
+        slopes = not rules.slope_noise and rules.has_slopes
         double = (rules.game.penalty or slopes) and kernels and fused
         self._critic = self._networks["d"]
         if double:
@@ -148,7 +149,8 @@ class Step:
         if self.rules.drawn_losses:
             draw_losses_(state, draws, self.rules.drawn_losses)
         scale = input_noise_scale(self.rules, state, now)
-        ctx = _StepContext(state, batches, draws, now, scale, sums.unbind(), opponents, gradient_hook)
+        slopes = self.rules.has_slopes_at(step)
+        ctx = _StepContext(state, batches, draws, now, slopes, scale, sums.unbind(), opponents, gradient_hook)
         updates, generator_first = self.rules.d_updates(step), self.rules.order == "g-d"
         shared = self._samples(ctx) if self.rules.fakes == "shared" else None
         if generator_first:
@@ -254,8 +256,8 @@ class Step:
                     weighted = torch.where(applies, weighted, torch.zeros_like(weighted))
                 penalties.append(weighted)
         for name, gamma, at, number in (("r1", rules.r1, x, call + 4), ("r2", rules.r2, fake, call + 5)):
-            if gamma > 0 and not rules.slope_noise:
-                weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step)
+            if gamma > 0 and ctx.has_slopes and not rules.slope_noise:
+                weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step) * rules.r1_every
                 penalties.append(0.5 * weight * r1_penalty(critic(number), at))
         return penalties
 
@@ -271,10 +273,10 @@ class Step:
         terms = []
         for fake, (name, gamma, other, strength) in enumerate(kinds):
             x, logits = both.images[fake], both.logits[fake]
-            if gamma > 0 and rules.slope_noise:
+            if gamma > 0 and ctx.has_slopes and rules.slope_noise:
                 noise = ctx.draws.draw((rng.PENALTY, update, 1 + fake), x.shape[1:], "normal", x.dtype)
                 near, _ = self._forward("d", ctx, weights.views(), x + rules.slope_noise * noise, y, call + 4 + fake)
-                weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step)
+                weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step) * rules.r1_every
                 terms.append(0.5 * weight * slope_by_noise(logits, near, rules.slope_noise))
             if strength > 0:
                 policy = rules.consistency_augment

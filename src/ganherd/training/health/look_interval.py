@@ -88,7 +88,7 @@ def step_work(rules: StepRules, g: float, d: float) -> float:
     A backward pass costs twice its forward pass, half of that if only the input has a gradient. A penalty also differentiates the
     backward pass.
     """
-    penalties = int(rules.game.penalty) + int(rules.r1 > 0) + int(rules.r2 > 0)
+    penalties = int(rules.game.penalty) + (int(rules.r1 > 0) + int(rules.r2 > 0)) / rules.r1_every
     updates = rules.n_critic / (rules.skip_d + 1)
     fakes = g if rules.fakes == "fresh" else 0.0
     return rules.batch * (updates * (fakes + (2 * 3 + 6 * penalties) * d) + 3 * g + 2 * d)

@@ -34,7 +34,7 @@ from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
 from ganherd.training.setup.build_strategy import check_nets
 from ganherd.training.setup.member_data import MemberData, cut
-from ganherd.training.setup.member_settings import averages, idle_schedules, rules_of, settings_of
+from ganherd.training.setup.member_settings import averages, idle_schedules, rules_of, settings_of, uneven_records
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow, member_dropout
 from ganherd.util.errors import UserError, few, with_type
@@ -201,7 +201,8 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         rows = {row: frozen[member] for row, member in enumerate(own) if member in frozen}
         grown = grow.start(herd, recipe, rows, trust_code)
         started = [grown.get(row, origin) for row, origin in enumerate(started or [{} for _ in own])]
-    notes = (*dataset.notes, *data.notes, *origins.notes(started), *idle_schedules(recipe, herd.rules))
+    of_settings = [*idle_schedules(recipe, herd.rules), *uneven_records(recipe, herd.rules, herd.device.type == "cuda")]
+    notes = (*dataset.notes, *data.notes, *origins.notes(started), *of_settings)
     light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
     return PreparedHerd(
         **vars(light), herd=herd, ranks=ranks, origins=started, trusted=trust_code, frozen_members=list(frozen)

@@ -134,6 +134,16 @@ def idle_schedules(recipe: Recipe, rules: StepRules) -> list[str]:
     return notes
 
 
+def uneven_records(recipe: Recipe, rules: StepRules, on_gpu: bool) -> list[str]:
+    """Return a note if records divide sequences of steps that a GPU could run as a whole."""
+    every, period = recipe.run.record_every, rules.period
+    if not on_gpu or every % period == 0:
+        return []
+    return [
+        f"steps repeat after {period}: set run.record_every to a multiple of {period}, not {every}, to train faster"
+    ]
+
+
 def schedule_spans(recipe: Recipe) -> dict[str, str]:
     """Return the spans of the recipe's schedules by name."""
     each = enumerate(recipe.train.schedules)
@@ -196,6 +206,7 @@ def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
         precision=train.precision,
         r1=most["r1"],
         r2=most["r2"],
+        r1_every=recipe.loss.r1_every,
         slope_noise=recipe.loss.slope_noise,
         lecam=most["lecam"],
         lecam_start=recipe.loss.lecam_start,
