@@ -19,7 +19,7 @@ import torch
 
 from ganherd.bench.cases import as_file, images, known, recipe_of
 from ganherd.herd.engine.engine_trials import trial_engine
-from ganherd.herd.engine.engines import Plan
+from ganherd.herd.engine.engines import new_plan
 from ganherd.training.setup.assemble import assemble
 from ganherd_benchmarks.plain import PlainGanPair, RivalWork
 from provenance import provenance
@@ -82,7 +82,7 @@ def ways(name: str, members: int) -> dict[str, Callable[[int], None]]:
                 pair.step()
 
     def of_engine(engine_name: str) -> Callable[[int], None]:
-        engine, done = trial_engine(herd, Plan(engine_name, members, 1, "cpu")), 0
+        engine, done = trial_engine(herd, new_plan(engine_name, members, 1, torch.device("cpu"))), 0
         sums = engine.herd.zero_sums()
 
         def run(steps: int) -> None:

@@ -263,9 +263,13 @@ def test_vmap_and_lowering_agree_with_each_member_alone(name: str, role: int, bo
 @pytest.mark.parametrize(
     ("net", "sections", "plan"),
     [
-        ("conditional", {"data": {"partition": "all"}, "herd": {"members": 3}}, Plan("fused", 3, 1, "cpu")),
+        ("conditional", {"data": {"partition": "all"}, "herd": {"members": 3}}, Plan("fused", 3, 1, "cpu", "cpu")),
         ("conditional", {"data": {"partition": "all"}, "herd": {"members": 3}}, Plan("loop", 1, 1, "cpu")),
-        ("residual", {"train": {"ema": 0.9, "n_critic": 2}, "loss": {"name": "hinge"}}, Plan("fused", 2, 1, "cpu")),
+        (
+            "residual",
+            {"train": {"ema": 0.9, "n_critic": 2}, "loss": {"name": "hinge"}},
+            Plan("fused", 2, 1, "cpu", "cpu"),
+        ),
     ],
 )
 def test_trained_fused_as_trained_alone(tmp_path: Path, net: str, sections: dict[str, Any], plan: Plan) -> None:

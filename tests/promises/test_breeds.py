@@ -37,7 +37,7 @@ BREEDS = [
     {"generator": {"name": "wcgan", "width": 6, "eps": 1e-5}, "members": 2},
     {"generator": {"name": "small", "width": 6, "batch_norm": True}, "members": 1},
 ]
-FUSED = Plan("fused", 100, 1, "cpu")
+FUSED = Plan("fused", 100, 1, "cpu", "cpu")
 
 
 def recipe_of(folder: Path, **sections: Any) -> ganherd.Recipe:
@@ -167,7 +167,7 @@ def test_a_captured_step_equals_the_fused_step(tmp_path: Path) -> None:
     whole, captured = (assemble(recipe_of(tmp_path, herd={"seeds": 2}, train={"n_critic": 2})).herd for _ in range(2))
     sums = whole.zero_sums()
     Engine(whole, FUSED).advance(0, 4, sums)
-    engine = GraphEngine(captured, Plan("graph", 100, 1, "cpu"))
+    engine = GraphEngine(captured, Plan("graph", 100, 1, "cpu", "cpu"))
     base = base_keys(captured.state)
     engine._base.copy_(torch.from_numpy(base))
     engine._send(base, 0, 4)

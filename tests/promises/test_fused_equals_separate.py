@@ -206,7 +206,7 @@ def differences(assembly: PreparedHerd, steps: int, plan: Plan) -> dict[str, flo
     return found
 
 
-FUSED = Plan("fused", 3, 1, "cpu")
+FUSED = Plan("fused", 3, 1, "cpu", "cpu")
 
 
 @pytest.mark.further(but=EACH_VALUE)
@@ -370,7 +370,7 @@ def test_float32_agrees_to_rounding(tmp_path):
 def test_a_replica_equals_the_run_with_its_seed(tmp_path):
     """--seeds 3 stacks what three runs with seeds 5, 6 and 7 would give."""
     stacked = herd_of(tmp_path, "mlp", herd={"seeds": 3}, run={"seed": 5})
-    Engine(stacked.herd, Plan("fused", 9, 1, "cpu")).advance(0, 10, stacked.herd.zero_sums())
+    Engine(stacked.herd, Plan("fused", 9, 1, "cpu", "cpu")).advance(0, 10, stacked.herd.zero_sums())
     for replica in range(3):
         single = herd_of(tmp_path, "mlp", run={"seed": 5 + replica})
         Engine(single.herd, FUSED).advance(0, 10, single.herd.zero_sums())

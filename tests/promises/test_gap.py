@@ -27,7 +27,7 @@ from ganherd.training.setup.build_strategy import make_strategy, plan_meetings
 from promises.separate import SeparateGan
 from promises.test_fused_equals_separate import herd_of
 
-FUSED, LOOP = Plan("fused", 64, 1, "cpu"), Plan("loop", 1, 1, "cpu")
+FUSED, LOOP = Plan("fused", 64, 1, "cpu", "cpu"), Plan("loop", 1, 1, "cpu")
 
 
 def herd(folder: Path, members: int = 4, net: str = "toy", seeds: int = 1, seed: int = 0, **gap: Any) -> PreparedHerd:

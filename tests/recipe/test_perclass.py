@@ -28,7 +28,7 @@ DC = ["cifar10-dccgan-paper", "cifar100-dccgan-paper", "imagenet-dccgan-paper"]
 READINGS = ["cifar10-wcgan-literal", "cifar10-wgan"]
 SOUND = ["cifar10-perclass", "cifar100-perclass", "folder-perclass"]
 ALL_CLASSES = ["cifar10-all", "cifar100-all"]
-FUSED = Plan("fused", 8, 1, "cpu")
+FUSED = Plan("fused", 8, 1, "cpu", "cpu")
 
 SIZES = {  # parameters of the generator and of the discriminator, as the tables count them at each size
     (3, 32, 32): (1_051_139, 98_401),

@@ -16,7 +16,7 @@ from ganherd.api.given_objects import GivenObjects
 from ganherd.comm.ranks import Ranks
 from ganherd.data.dataset import Dataset
 from ganherd.herd.checks.module_copies import copy_module
-from ganherd.herd.engine.engines import Engine, Plan, place_state
+from ganherd.herd.engine.engines import Engine, new_plan, place_state
 from ganherd.herd.feed import Feed
 from ganherd.herd.state import Blueprint, Seat, State, buffers_of
 from ganherd.herd.step.step import SUMS
@@ -122,7 +122,7 @@ class Herd:
                 f"{type(separate.module).__name__} cannot be fused ({separate.traits.why_not_fused}): use engine='loop'."
             )
         name = "loop" if separate is not None or engine == "loop" else "fused"
-        self._plan = Plan(name, members, torch.get_num_threads(), str(self._herd.device))
+        self._plan = new_plan(name, members, torch.get_num_threads(), self._herd.device)
         place_state(self._herd, self._plan)
         self._feed = GivenBatches(self._herd.feed)
         self._herd.feed = self._feed

@@ -13,7 +13,7 @@ import torch
 
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engine_trials import measure_rate
-from ganherd.herd.engine.engines import Plan
+from ganherd.herd.engine.engines import Plan, new_plan
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 
@@ -43,7 +43,7 @@ def measure_engine(prepared: PreparedHerd, name: str, threads: int, seconds: flo
     herd = prepared.herd
     if name == "graph" and herd.device.type != "cuda":
         raise UserError("graph needs a GPU.")
-    return _measure(prepared, Plan(name, herd.num_members, threads, str(herd.device)), seconds)
+    return _measure(prepared, new_plan(name, herd.num_members, threads, herd.device), seconds)
 
 
 def _measure(prepared: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:

@@ -71,7 +71,7 @@ class Blueprint:
         self.loaded: Mapping[str, Tensor] = {}
         # Graphs and lowered modules, which `StackedNetwork` keeps for all that call this net.
         self.traced: dict[tuple[bool, ...], Any] = {}
-        self.lowered: dict[tuple[bool, ...], Any] = {}
+        self.lowered: dict[tuple[object, ...], Any] = {}
         self.takes_label = takes_label(module)
         self.canonical_names = canonical_names(module)
         norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]

@@ -115,7 +115,7 @@ def _engine_in_words(value: Any, num_members: int) -> Any:
         engine = EngineRecord.parse(value)
     except ValueError:
         return value
-    return Plan(engine.name, engine.chunk, engine.threads, engine.device).describe(num_members)
+    return Plan(engine.name, engine.chunk, engine.threads, engine.device, engine.operations).describe(num_members)
 
 
 def _whose(story: RunStory, event: Mapping[str, Any]) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -82,6 +82,7 @@ class EngineRecord(Record):
     chunk: Members
     threads: Annotated[int, Field(ge=1, le=MOST_THREADS)]
     device: Device
+    operations: Literal["plain", "cpu", "cpu-onednn"] = "plain"  # older runs record none
 
 
 class BudgetRecord(Record):

@@ -38,6 +38,15 @@ def memory() -> int:
         return 0
 
 
+def has_amd_processor() -> bool:
+    """Return whether the processor is one of AMD's; False if that is unknown."""
+    try:
+        with open("/proc/cpuinfo") as facts:
+            return any(line.startswith("vendor_id") and "AuthenticAMD" in line for line in facts)
+    except OSError:
+        return False
+
+
 def wake_gpu() -> None:
     """Start the driver of the first NVIDIA GPU in a thread, which takes a second or more, while Python imports PyTorch.
 

@@ -192,7 +192,7 @@ def test_a_module_run_by_kernels_equals_the_plain_module(name, role, dtype, tole
     buffers = {k: torch.stack([dict(m.named_buffers())[k] for m in modules]) for k in blueprint.buffers}
     x = torch.randn(3, 16, *((20,) if role == "generator" else shape), device="cuda")
     keys = torch.zeros(3, dtype=torch.int64, device="cuda")
-    lowered = lower(modules[0], kernels=True)
+    lowered = lower(modules[0], "triton")
     with torch.autocast("cuda", torch.bfloat16, enabled=dtype == torch.bfloat16):
         ours, moved = lowered(blueprint.views(rows), buffers, lambda: keys, x)
     grad = torch.randn(ours.shape, device="cuda")

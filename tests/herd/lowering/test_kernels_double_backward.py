@@ -122,8 +122,8 @@ def test_gradient_penalty_by_kernels_equals_plain_pytorch(penalty, monkeypatch):
     at = torch.rand(2, 3)
     keys = torch.from_numpy(rng.keys(rng.np.arange(2), 3)).to(DEVICE)
     results = []
-    for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
-        lowered = lower(modules[0], kernels, double_backward=True)
+    for operations, dtype in (("plain", torch.float64), ("triton", torch.float32)):
+        lowered = lower(modules[0], operations, double_backward=True)
         own, x, made, between = (value.to(DEVICE, dtype) for value in (rows, real, fake, at))
         own.requires_grad_()
 

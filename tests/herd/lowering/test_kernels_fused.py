@@ -222,8 +222,8 @@ def test_a_net_run_by_kernels_equals_the_plain_net(name, monkeypatch):
     x = torch.randn(2, 4, *shape)
     keys = torch.from_numpy(rng.keys(rng.np.arange(2), 3)).to(DEVICE)
     results = []
-    for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
-        lowered = lower(modules[0], kernels)
+    for operations, dtype in (("plain", torch.float64), ("triton", torch.float32)):
+        lowered = lower(modules[0], operations)
         own, given = (value.to(DEVICE, dtype).requires_grad_() for value in (rows, x))
         before = {
             key: torch.stack([value, value]).to(DEVICE, dtype if value.is_floating_point() else value.dtype)
@@ -239,13 +239,13 @@ def test_a_net_run_by_kernels_equals_the_plain_net(name, monkeypatch):
 
 
 def test_pooling_and_activations_of_a_residual_block_are_fused_into_convolutions():
-    by_name = {op.layer: op.method for op in lower(ResidualDiscriminator((3, 32, 32)), kernels=True).explain()}
+    by_name = {op.layer: op.method for op in lower(ResidualDiscriminator((3, 32, 32)), "triton").explain()}
     assert {by_name[f"body.blocks.{block}.{layer}"] for block in range(3) for layer in ("act2", "pool1")} == {FUSED}
     assert by_name["body.blocks.0.pool2"] == KERNEL  # separately, because its input has another reader
 
 
 def test_functions_that_do_the_same_as_a_layer_run_by_the_kernels_of_layers():
-    operations = lower(FunctionsForLayers(), kernels=True).explain()
+    operations = lower(FunctionsForLayers(), "triton").explain()
     by_kind = {
         op.operation: [other.method for other in operations if other.operation == op.operation] for op in operations
     }
@@ -257,13 +257,13 @@ def test_functions_that_do_the_same_as_a_layer_run_by_the_kernels_of_layers():
 
 
 def test_the_sum_at_the_end_of_a_residual_block_also_doubles_its_shortcut():
-    operations = lower(ResidualGenerator((3, 32, 32), 8), kernels=True).explain()
+    operations = lower(ResidualGenerator((3, 32, 32), 8), "triton").explain()
     assert {op.method for op in operations if op.layer.endswith("up2")} == {FUSED}
     assert [op.method for op in operations if op.operation == "add"] == [KERNEL] * 3
 
 
 def test_a_conditional_generator_normalises_and_activates_in_one_kernel():
-    operations = lower(ConditionalGenerator((3, 32, 32), 8, 10), kernels=True).explain()
+    operations = lower(ConditionalGenerator((3, 32, 32), 8, 10), "triton").explain()
     by_name = {op.layer: op.method for op in operations}
     assert {by_name[f"blocks.{block}.norm1.norm"] for block in range(3)} == {FUSED}
     assert {by_name[f"blocks.{block}.act2"] for block in range(3)} == {FUSED}
@@ -281,13 +281,13 @@ def test_a_conditional_generator_run_by_kernels_equals_the_plain_one():
     rows += 0.1 * torch.randn(rows.shape)
     z, y = torch.randn(2, 6, 7), torch.tensor([[0, 2, 1, 1, 0, 0], [1, 1, 2, 0, 2, 2]], device=DEVICE)
     buffers, results = dict(module.named_buffers()), []
-    for kernels, dtype in ((False, torch.float64), (True, torch.float32)):
+    for operations, dtype in (("plain", torch.float64), ("triton", torch.float32)):
         own, given = (value.to(DEVICE, dtype).requires_grad_() for value in (rows, z))
         before = {
             key: torch.stack([value, value]).to(DEVICE, dtype if value.is_floating_point() else value.dtype)
             for key, value in buffers.items()
         }
-        out, moved = lower(module, kernels)(net.views(own), before, lambda: None, given, y)
+        out, moved = lower(module, operations)(net.views(own), before, lambda: None, given, y)
         (out * (torch.arange(out.numel(), device=DEVICE).view(out.shape) % 7 - 3.0).to(dtype)).sum().backward()
         results.append([out, own.grad, given.grad, *(moved[key] for key in sorted(moved))])
     for ours, theirs in zip(results[1], results[0], strict=True):
@@ -296,12 +296,12 @@ def test_a_conditional_generator_run_by_kernels_equals_the_plain_one():
 
 
 def test_activations_and_dropouts_of_a_critic_are_fused_into_convolutions():
-    by_name = {op.layer: op.method for op in lower(WcganDiscriminator((3, 32, 32)), kernels=True).explain()}
+    by_name = {op.layer: op.method for op in lower(WcganDiscriminator((3, 32, 32)), "triton").explain()}
     assert sum(how == FUSED for how in by_name.values()) == 9  # four activations, four dropouts, the flattening
 
 
 def test_double_backward_has_no_fused_epilogues_and_plain_batch_norm():
-    found = lower(WcganDiscriminator((3, 32, 32)), kernels=True, double_backward=True).explain()
+    found = lower(WcganDiscriminator((3, 32, 32)), "triton", double_backward=True).explain()
     by_kind = {
         kind: {op.method for op in found if op.operation == kind} for kind in ("Conv2d", "Dropout", "BatchNorm2d")
     }

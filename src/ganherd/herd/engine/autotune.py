@@ -25,7 +25,7 @@ from ganherd.herd.engine.engine_trials import (
     train_copy,
     trial_engine,
 )
-from ganherd.herd.engine.engines import CompileReport, Plan, StackedHerd, no_report
+from ganherd.herd.engine.engines import CompileReport, Plan, StackedHerd, new_plan, no_report
 from ganherd.herd.state import bytes_per_member, members_of
 from ganherd.recipe.schema import parse_bytes
 from ganherd.recipe.sections.train_config import EngineConfig as Settings
@@ -107,7 +107,7 @@ def _candidates(herd: StackedHerd, settings: Settings) -> list[Plan]:
             can_capture = not herd.pace and herd.feed.resident
             names = ["graph" if can_capture else "fused"]
     chunk = min(chunk, herd.num_members)
-    return [Plan(name, chunk, count, str(herd.device)) for name in names for count in threads]
+    return [new_plan(name, chunk, count, herd.device) for name in names for count in threads]
 
 
 def _tried(herd: StackedHerd, settings: Settings, log: Callable[[str], None], report: CompileReport) -> Plan | None:
@@ -295,7 +295,7 @@ def _identity(herd: StackedHerd, plans: list[Plan]) -> str:
         _GOOD_ENOUGH, _source_digest(modules),
         platform.node(), platform.machine(), os.cpu_count(), gpu, torch.__version__, herd.num_members, list(herd.feed.x.shape[1:]),
         list(map(str, modules)), [len(breed.slots) for breed in herd.breeds.all], rules,
-        *herd.pace, [(plan.name, plan.chunk, plan.threads) for plan in plans],
+        *herd.pace, [(plan.name, plan.chunk, plan.threads, plan.operations) for plan in plans],
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
 

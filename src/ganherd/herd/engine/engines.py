@@ -15,12 +15,13 @@ from ganherd.herd.breeds import Breed, Breeds
 from ganherd.herd.engine.device_memory import is_large
 from ganherd.herd.engine.side_streams import DEFAULT_PRIORITY, HIGH_PRIORITY, SideStreams
 from ganherd.herd.feed import Feed
+from ganherd.herd.lowering import ops_onednn
 from ganherd.herd.state import Blueprint, NamedRows, State, base_keys, members_of
 from ganherd.herd.step.opponents import FrozenOpponents
 from ganherd.herd.step.pace import Pace, own_step, pace_blocks
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.step import SUMS, GradientHook, Step
-from ganherd.util.host import keep_freed_memory
+from ganherd.util.host import has_amd_processor, keep_freed_memory
 from ganherd.util.registry import ENGINES, load_target
 
 StopCheck = Callable[[], bool]
@@ -104,6 +105,9 @@ class Plan:
     chunk: int  # most members on the device at once
     threads: int
     device: str
+    operations: str = (
+        "plain"  # what a fused step computes with if it has no kernels; see `herd.lowering.lower.OPERATIONS`
+    )
 
     @property
     def one_by_one(self) -> bool:
@@ -116,6 +120,14 @@ class Plan:
         if not self.one_by_one and self.chunk < num_members:
             blocks = f", {-(-num_members // self.chunk)} blocks of {self.chunk}"
         return f"{self.name} on {self.device}, {self.threads} thread{'s' * (self.threads != 1)}{blocks}"
+
+
+def new_plan(name: str, chunk: int, threads: int, device: torch.device) -> Plan:
+    """Return a plan with the fastest operations of this machine."""
+    operations = "plain"
+    if device.type == "cpu" and not ENGINES[name].one_by_one:
+        operations = "cpu-onednn" if ops_onednn.is_available() and has_amd_processor() else "cpu"
+    return Plan(name, chunk, threads, str(device), operations)
 
 
 def never() -> bool:
@@ -147,8 +159,9 @@ class Engine:
         self._blocks = [(block, breed) for block, breed in herd.blocks(width) if rows is None or block.start in rows]
         parallel = plan.name == "graph" and herd.device.type == "cuda" and not is_large(herd.state, herd.device)
         streams = SideStreams(herd.device, (HIGH_PRIORITY, DEFAULT_PRIORITY)) if parallel else None
+        operations = "triton" if has_kernels(herd) else plan.operations
         self._step = {
-            breed: Step(breed.g, herd.d, herd.rules, not plan.one_by_one, has_kernels(herd), streams)
+            breed: Step(breed.g, herd.d, herd.rules, not plan.one_by_one, operations, streams)
             for breed in herd.breeds.all
         }
 
@@ -209,6 +222,11 @@ class Engine:
 def has_kernels(herd: StackedHerd) -> bool:
     """Return whether Triton kernels run this herd: on a GPU, in every precision but float64."""
     return herd.device.type == "cuda" and herd.rules.precision != "float64" and rng.HAS_TRITON
+
+
+def evaluation_operations(herd: StackedHerd) -> str:
+    """Return the operations by which nets of a herd run without being trained; see `herd.lowering.lower.OPERATIONS`."""
+    return "triton" if has_kernels(herd) else "plain"
 
 
 @contextmanager

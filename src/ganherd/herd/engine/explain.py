@@ -58,7 +58,7 @@ def _net(herd: StackedHerd, role: str, net: Blueprint, double_backward: bool) ->
 
 def _penalty(net: Blueprint, rules: StepRules) -> str:
     """Describe how many layers run in which way in the forward pass of a gradient penalty."""
-    operations = _lowered(net, rules, kernels=True, twice=True)
+    operations = _lowered(net, rules, "triton", twice=True)
     return f"the pass of the penalty is differentiated twice: there {_count_methods(op.method for op in operations)}"
 
 
@@ -73,7 +73,7 @@ def _why_no_kernels(herd: StackedHerd) -> str:
 
 def _layers(net: Blueprint, rules: StepRules, here: bool, gpu: bool) -> list[JsonObject]:
     """Return the facts about each layer; `here` and `gpu` tell whether kernels are used there."""
-    both = [_lowered(net, rules, kernels) for kernels in (here, gpu)]
+    both = [_lowered(net, rules, "triton" if kernels else "cpu") for kernels in (here, gpu)]
     return [
         {
             "layer": op.layer,
@@ -85,10 +85,10 @@ def _layers(net: Blueprint, rules: StepRules, here: bool, gpu: bool) -> list[Jso
     ]
 
 
-def _lowered(net: Blueprint, rules: StepRules, kernels: bool, twice: bool = False) -> list[LoweredOperation]:
+def _lowered(net: Blueprint, rules: StepRules, operations: str, twice: bool = False) -> list[LoweredOperation]:
     """Return the operations of a net, which may be differentiated twice; one for all of it if it cannot be traced."""
     try:
-        lowered = lower_net(net, kernels, twice)
+        lowered = lower_net(net, operations, twice)
     except NotTraceable as why:
         return [LoweredOperation("all of it", type(net.module).__name__, VMAP, str(why))]
     return lowered.explain(rules.batch, torch.bfloat16 if rules.precision == "bf16" else torch.float32)

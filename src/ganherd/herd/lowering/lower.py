@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx, nn
 
-from ganherd.herd.lowering import functions, layers, ops
+from ganherd.herd.lowering import functions, layers, ops, ops_cpu, ops_onednn
 from ganherd.herd.lowering.graph.function_layers import with_layers
 from ganherd.herd.lowering.graph.fusion import FusionPlan
 from ganherd.herd.lowering.graph.trace import TracedGraph, node_label, trace
@@ -24,6 +25,10 @@ from ganherd.herd.lowering.vmap import Draws, Keys, Tensors, vmap_layer
 # Methods by which an operation runs, as they are shown to users.
 KERNEL, ALL_AT_ONCE, ONE_BY_ONE = "kernel", "PyTorch on all members", "PyTorch member by member"
 VMAP, FUSED = "vmap", "with its neighbour"
+
+# Libraries of operations by name; "triton" needs a GPU. A run records which ones it uses, because others round differently.
+_LIBRARIES: dict[str, Library] = {"plain": ops, "cpu": ops_cpu, "cpu-onednn": ops_onednn}
+OPERATIONS = (*_LIBRARIES, "triton")
 
 Values = dict[Any, Any]  # outputs by node
 # (outputs so far, parameters, buffers to update, draws) -> output
@@ -180,7 +185,7 @@ class LoweredModule:
             return FUSED, f"a part of {node_label(self._fusion.fused_into[node])}"
         if find_operation(layer) is None or node.kwargs:
             return VMAP, "it is called with arguments by name" if find_operation(layer) else unknown
-        kernels = self._library is not ops
+        kernels = self._library not in _LIBRARIES.values()
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
             if kernels and self._library.has_conv_kernel(layer):
                 return KERNEL, ""
@@ -246,24 +251,22 @@ def _last_read(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
     return sources
 
 
-def lower(module: nn.Module | TracedGraph, kernels: bool = False, double_backward: bool = False) -> LoweredModule:
+def lower(module: nn.Module | TracedGraph, operations: str = "plain", double_backward: bool = False) -> LoweredModule:
     """Lower a module.
 
     Args:
         module: The module, or its graph: several lowered modules can share one.
-        kernels: Use Triton kernels, which need a GPU.
+        operations: One of `OPERATIONS`.
         double_backward: Use only operations that can be differentiated twice, as a gradient penalty requires.
 
     Raises:
         NotTraceable: If the module cannot be traced, e.g. because its control flow depends on its inputs.
     """
-    library: Any = ops
     graph = module if isinstance(module, TracedGraph) else trace(module)
-    if kernels and double_backward:
-        from ganherd.herd.lowering import ops_triton_double_backward as library
-    elif kernels:
-        from ganherd.herd.lowering import ops_triton as library
-    return LoweredModule(with_layers(graph) if kernels else graph, library)
+    if operations == "triton":
+        name = "ops_triton_double_backward" if double_backward else "ops_triton"
+        return LoweredModule(with_layers(graph), import_module(f"ganherd.herd.lowering.{name}"))
+    return LoweredModule(graph, _LIBRARIES[operations])
 
 
 def graph_may_draw(graph: TracedGraph) -> bool:

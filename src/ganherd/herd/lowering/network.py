@@ -76,15 +76,15 @@ def _traced(net: Blueprint) -> TracedGraph:
     return graph
 
 
-def lower_net(net: Blueprint, kernels: bool, double_backward: bool) -> LoweredModule:
-    """Lower a net, once for all that call it with its layers in the same mode.
+def lower_net(net: Blueprint, operations: str, double_backward: bool) -> LoweredModule:
+    """Lower a net to one of `OPERATIONS`, once for all that call it with its layers in the same mode.
 
     Raises:
         NotTraceable: See `lower`.
     """
-    key = (kernels, double_backward, *_modes(net))
+    key = (operations, double_backward, *_modes(net))
     if key not in net.lowered:
-        net.lowered[key] = lower(_traced(net), kernels, double_backward)
+        net.lowered[key] = lower(_traced(net), operations, double_backward)
     lowered: LoweredModule = net.lowered[key]
     return lowered
 
@@ -104,7 +104,7 @@ class StackedNetwork:
         self,
         net: Blueprint,
         fused: bool,
-        kernels: bool = False,
+        operations: str = "plain",
         precision: str = "float32",
         double_backward: bool = False,
         used_once: bool = False,
@@ -114,7 +114,7 @@ class StackedNetwork:
         Args:
             fused: Call all members at once, through the lowered graph or, if the module cannot be traced, through `vmap`.
                 Otherwise call the module plainly for one member after another.
-            kernels: Use Triton kernels.
+            operations: Which operations to use; see `OPERATIONS`.
             double_backward: Use only operations that can be differentiated twice.
             used_once: Whether a loss is differentiated through one forward pass of these nets only.
         """
@@ -123,7 +123,7 @@ class StackedNetwork:
         self._lowered: LoweredModule | None = None
         if fused:
             with suppress(NotTraceable):
-                self._lowered = lower_net(net, kernels, double_backward)
+                self._lowered = lower_net(net, operations, double_backward)
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
         """Return outputs [N, B, …] and the buffers after the call. No argument is changed, but kernels update buffers in place.
@@ -252,9 +252,9 @@ class NetworkCall(StackedNetwork):
     For a discriminator that also predicts classes it returns the logits only.
     """
 
-    def __init__(self, net: Blueprint, kernels: bool = False, precision: str = "float32") -> None:
+    def __init__(self, net: Blueprint, operations: str = "plain", precision: str = "float32") -> None:
         """Lower the net, unless it is known that only one member at a time can run it."""
-        super().__init__(net, not net.traits.why_not_fused, kernels, precision)
+        super().__init__(net, not net.traits.why_not_fused, operations, precision)
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Tensor, Tensors]:
         """Return outputs [N, B, …] and the buffers after the call; see `StackedNetwork`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,8 @@ from ganherd.herd import rng
 from ganherd.nets.common.spectral import divide as divide  # works for stacked weights as it is
 
 Bias = Tensor | None
+Product = Callable[[Tensor, Tensor, Bias], Tensor]  # x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]
+MomentsOf = Callable[[Tensor, list[int]], tuple[Tensor, Tensor]]  # x, axes -> variance and mean over these axes
 
 
 def refine_keys(keys: Tensor, number: int) -> Tensor:
@@ -50,14 +53,20 @@ class Fusions:
     feeds_norm: bool = False  # only a batch norm reads the output, which cancels the bias; only kernels use this
 
 
-def linear(x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions()) -> Tensor:
-    """Run linear layers: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay."""
+def linear(
+    x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions(), product: Product | None = None
+) -> Tensor:
+    """Run linear layers: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; further axes between B and I stay.
+
+    Args:
+        product: Computes the product; None: `BatchedLinear`.
+    """
     x = x.flatten(2) if fusions.flatten else x
     flat = x.flatten(1, -2) if x.dim() > 3 else x
     if torch.is_autocast_enabled(x.device.type):  # cast here, because autocast does not cover custom backward passes
         low = torch.get_autocast_dtype(x.device.type)
         flat, weight, bias = flat.to(low), weight.to(low), None if bias is None else bias.to(low)
-    out: Tensor = BatchedLinear.apply(flat, weight, bias)
+    out = (product or BatchedLinear.apply)(flat, weight, bias)
     if x.dim() > 3:
         out = out.unflatten(1, x.shape[1:-1])
     if fusions.unflatten:
@@ -187,21 +196,27 @@ class RunningStats:
     momentum: float | None  # None: a plain average over all batches
 
 
+def var_mean(x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
+    """Return variance and mean over these axes."""
+    return torch.var_mean(x, over, correction=0)
+
+
 def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: RunningStats | None,
-    reader: nn.Module | None = None, doubled: bool = False,
+    reader: nn.Module | None = None, doubled: bool = False, moments: MomentsOf = var_mean,
 ) -> tuple[Tensor, RunningStats | None]:  # fmt: skip
     """Apply a batch norm with each member's batch statistics, then a (leaky) ReLU with this slope below 0 (1: none).
 
     Args:
         reader: The layer that alone reads the output; only kernels use this.
         doubled: Whether an upsampling comes before `reader`; only kernels use this.
+        moments: Computes the batch statistics.
 
     Returns:
         The output, and the running statistics after this batch.
     """
     over = [d for d in range(x.dim()) if d not in (0, 2)]
-    var, mean = torch.var_mean(x if x.dtype == torch.float64 else x.float(), over, correction=0)
+    var, mean = moments(x if x.dtype == torch.float64 else x.float(), over)
     out = normalise(x, mean, var, weight, bias, eps)
     out = out if slope == 1.0 else F.leaky_relu(out, slope)
     if running is None:

@@ -83,14 +83,14 @@ class Step:
         d: Blueprint,
         rules: StepRules,
         fused: bool,
-        kernels: bool = False,
+        operations: str = "plain",
         streams: SideStreams | None = None,
     ) -> None:
         """Prepare both nets.
 
         Args:
             fused: Run all members in one call; otherwise blocks have one member, whose module is called plainly.
-            kernels: Use Triton kernels.
+            operations: What a fused step computes with; see `OPERATIONS`.
             streams: CUDA streams on which independent work of a step runs in parallel.
 
         Raises:
@@ -109,7 +109,7 @@ class Step:
             if net.traits.why_not_fused:
                 raise CannotBeFused(f"{type(net.module).__name__}: {net.traits.why_not_fused}")
         self._networks: dict[str, StackedNetwork] = {
-            kind: StackedNetwork(net, True, kernels, rules.precision, used_once=kind == "g")
+            kind: StackedNetwork(net, True, operations, rules.precision, used_once=kind == "g")
             if fused
             else MemberNetwork(net, rules.precision)
             for kind, net in (("g", g), ("d", d))
@@ -118,10 +118,10 @@ class Step:
         self._keeps_precision = not (rules.input_noise or rules.augment or rules.game.penalty)
         # A penalty differentiates the discriminator twice; kernels that are fused with their neighbours allow it only once.
         slopes = not rules.slope_noise and rules.has_slopes
-        double = (rules.game.penalty or slopes) and kernels and fused
+        double = (rules.game.penalty or slopes) and operations == "triton" and fused
         self._critic = self._networks["d"]
         if double:
-            self._critic = StackedNetwork(d, fused, kernels, rules.precision, double_backward=True)
+            self._critic = StackedNetwork(d, fused, operations, rules.precision, double_backward=True)
 
     def __call__(
         self,

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import StackedHerd, has_kernels, keys_on_device
+from ganherd.herd.engine.engines import StackedHerd, evaluation_operations, keys_on_device
 from ganherd.herd.feed import Feed
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
@@ -96,8 +96,8 @@ class FitnessEvaluator:
 
     def __init__(self, herd: StackedHerd, loss: str) -> None:
         self._herd, self._loss, self._feed = herd, herd.rules.game.loss(loss), herd.feed
-        kernels, precision = has_kernels(herd), herd.rules.precision
-        self._play = {kind: NetworkCall(net, kernels, precision) for kind, net in (("g", herd.g), ("d", herd.d))}
+        operations, precision = evaluation_operations(herd), herd.rules.precision
+        self._play = {kind: NetworkCall(net, operations, precision) for kind, net in (("g", herd.g), ("d", herd.d))}
         self._takes_label = herd.g.takes_label or herd.d.takes_label
         self._most: int | None = None  # nets in one call
 

@@ -18,7 +18,7 @@ from ganherd.features.material import MetricSkipped
 from ganherd.features.networks import Network
 from ganherd.features.real_features import RealFeatures
 from ganherd.herd import rng
-from ganherd.herd.engine.engines import has_kernels, keys_on_device
+from ganherd.herd.engine.engines import evaluation_operations, keys_on_device
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of
@@ -85,7 +85,7 @@ class GridScorer:
         self._label = assembly.label[cells.own[cells.first]]  # int64 [C], the class of each cell; -1: none
         network = None if settings.network == "auto" else settings.network
         self._reference = RealFeatures(assembly.dataset, network, _REAL, trust_code=assembly.trusted)
-        self._play = NetworkCall(self._herd.g, has_kernels(self._herd), self._herd.rules.precision)
+        self._play = NetworkCall(self._herd.g, evaluation_operations(self._herd), self._herd.rules.precision)
 
     @cached_property
     def network(self) -> Network:

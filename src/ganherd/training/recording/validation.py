@@ -15,7 +15,7 @@ from torch import Tensor
 from ganherd.data.units import to_model
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
-from ganherd.herd.engine.engines import has_kernels
+from ganherd.herd.engine.engines import evaluation_operations
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of, members_of
@@ -53,9 +53,9 @@ class Validation:
                 f"run.validation needs at least two held-out {prepared.dataset.kind} for every member: "
                 "set data.holdout, or run.validation to 0."
             )
-        kernels, precision = has_kernels(self._herd), self._herd.rules.precision
+        operations, precision = evaluation_operations(self._herd), self._herd.rules.precision
         nets = [self._herd.d, *(breed.g for breed in self._herd.breeds.all)]
-        self._play = {net: NetworkCall(net, kernels, precision) for net in nets}
+        self._play = {net: NetworkCall(net, operations, precision) for net in nets}
         self._blocks = [self._block(members, breed, images) for members, breed in self._herd.blocks(_AT_ONCE)]
 
     def _block(self, members: slice, breed: Breed, images: int) -> _Block:

@@ -141,7 +141,7 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
         raise UserError(
             f"{folder.info_path} does not say which engine and budget the run has; it cannot be resumed exactly."
         )
-    plan = Plan(engine.name, engine.chunk, engine.threads, engine.device)
+    plan = Plan(engine.name, engine.chunk, engine.threads, engine.device, engine.operations)
     return plan, Budget(budget.steps, budget.deadline)
 
 

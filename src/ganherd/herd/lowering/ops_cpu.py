@@ -1,0 +1,167 @@
+"""Operations that are faster on a CPU than those of `ops`: statistics of batch norms, and convolutions next to images.
+
+PyTorch computes variances number by number, and convolutions to few channels several times as slowly as those from few
+channels, of which they are the gradient.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ganherd.herd.lowering import ops
+from ganherd.herd.lowering.ops import Bias, Fusions, apply_to_images, divide, dropout, instance_norm, linear, rows_of
+
+__all__ = [
+    "apply_to_images", "batch_norm", "conv2d", "conv_transpose2d", "divide", "dropout", "instance_norm", "linear", "rows_of",
+]  # fmt: skip
+
+_FEW_CHANNELS = 4  # those of images
+_Settings = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # stride, padding and dilation of a convolution
+
+
+class BatchMoments(torch.autograd.Function):
+    """Variance and mean over axes, which stay with size 1, in two passes, which PyTorch computes with vector instructions."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
+        mean = x.mean(over, keepdim=True)
+        var = (x - mean).square_().mean(over, keepdim=True)
+        ctx.save_for_backward(x, mean)
+        return var, mean
+
+    @staticmethod
+    def backward(ctx: Any, d_var: Tensor, d_mean: Tensor) -> tuple[Tensor, None]:
+        x, mean = ctx.saved_tensors
+        number = x.numel() // mean.numel()
+        return torch.addcmul(d_mean / number, x - mean, d_var * (2 / number)), None
+
+
+def _moments(x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
+    """Return variance and mean over these axes."""
+    var, mean = BatchMoments.apply(x, over)  # type: ignore[no-untyped-call]
+    return var.squeeze(over), mean.squeeze(over)
+
+
+batch_norm = partial(ops.batch_norm, moments=_moments)
+
+
+class FromFewChannels(torch.autograd.Function):
+    """Convolutions of images, x [N, B, C, H, W], weight [N, O, C, k, k], bias [N, O] -> [N, B, O, H', W']. Differentiable twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Bias, settings: _Settings) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.settings = settings
+        biases = bias if bias is not None else [None] * len(x)
+        return torch.stack([F.conv2d(*one, *settings) for one in zip(x, weight, biases, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
+        return (
+            _to_few(dy, weight, x.shape[3:], ctx.settings) if needs_x else None,
+            _weight_gradients(x, weight, dy, ctx.settings) if needs_weight else None,
+            dy.sum((1, 3, 4)) if needs_bias else None,
+            None,
+        )
+
+
+class ToFewChannels(torch.autograd.Function):
+    """Transposed convolutions to images, x [N, B, I, H, W], weight [N, I, C, k, k] -> [N, B, C, *size]. Differentiable twice."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, size: tuple[int, int], settings: _Settings) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.settings = settings
+        stride, padding, dilation = settings
+        rows, pixels, kernel = weight.flatten(2).transpose(1, 2), x.flatten(3), weight.shape[3:]
+        # What one member adds up, [B, C * k * k, H * W], may fit into the processor's cache.
+        each = zip(rows, pixels, strict=True)
+        products = (torch.bmm(a.expand(len(b), -1, -1), b) for a, b in each)  # `a @ b` would copy b
+        return torch.stack([F.fold(one, size, kernel, dilation, padding, stride) for one in products])
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight, _, _ = ctx.needs_input_grad
+        return (
+            _from_few(dy, weight, None, ctx.settings) if needs_x else None,
+            _weight_gradients(dy, weight, x, ctx.settings) if needs_weight else None,
+            None,
+            None,
+        )
+
+
+def _from_few(x: Tensor, weight: Tensor, bias: Bias, settings: _Settings) -> Tensor:
+    """Run `FromFewChannels`."""
+    result: Tensor = FromFewChannels.apply(x, weight, bias, settings)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _to_few(x: Tensor, weight: Tensor, size: tuple[int, ...], settings: _Settings) -> Tensor:
+    """Run `ToFewChannels`."""
+    result: Tensor = ToFewChannels.apply(x, weight, tuple(size), settings)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _weight_gradients(x: Tensor, weight: Tensor, dy: Tensor, settings: _Settings) -> Tensor:
+    """Return the gradients of the weights of convolutions of images x whose outputs have the gradients dy."""
+    only_weight = (False, [0, 0], 1, [False, True, False])  # not transposed, no output padding, one group
+    gradient = torch.ops.aten.convolution_backward
+    each = zip(dy, x, weight, strict=True)
+    return ops.join_members([gradient(*one, None, *settings, *only_weight)[1] for one in each])
+
+
+def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusions = Fusions()) -> Tensor:
+    """Run convolutions; see `ops.conv2d`."""
+    if not _is_simple(x, like) or isinstance(like.padding, str) or fusions.upsample:
+        return ops.conv2d(x, weight, bias, like, fusions)
+    if x.shape[3:] == weight.shape[3:] and _pair(like.padding) == (0, 0):  # one position: a product
+        out = linear(x.flatten(2), weight.flatten(2), bias)[..., None, None]
+    elif x.requires_grad and weight.shape[2] <= _FEW_CHANNELS < weight.shape[1]:
+        out = _from_few(x, weight, bias, _settings(like))
+    else:
+        return ops.conv2d(x, weight, bias, like, fusions)
+    out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
+    return fusions.epilogue(out) if fusions.epilogue else out
+
+
+def conv_transpose2d(
+    x: Tensor, weight: Tensor, bias: Bias, like: nn.ConvTranspose2d, fusions: Fusions = Fusions()
+) -> Tensor:
+    """Run transposed convolutions; see `ops.conv_transpose2d`."""
+    stride, padding, dilation = settings = _settings(like)
+    geometry = zip(x.shape[3:], stride, padding, dilation, weight.shape[3:], _pair(like.output_padding), strict=True)
+    size = tuple((n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, s, p, d, k, more in geometry)
+    if not _is_simple(x, like):
+        return ops.conv_transpose2d(x, weight, bias, like, fusions)
+    if x.shape[3:] == (1, 1) and size == weight.shape[3:] and padding == (0, 0):  # one position: a product
+        out = linear(x.flatten(2), weight.flatten(2).transpose(1, 2), None).unflatten(2, weight.shape[2:])
+    elif weight.shape[2] <= _FEW_CHANNELS < weight.shape[1]:
+        out = _to_few(x, weight, size, settings)
+    else:
+        return ops.conv_transpose2d(x, weight, bias, like, fusions)
+    out = out if bias is None else out + ops.per_channel(bias, out)
+    return fusions.epilogue(out) if fusions.epilogue else out
+
+
+def _is_simple(x: Tensor, like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
+    """Return whether a convolution of batches of images x pads with zeros, has no groups, and is computed in full precision."""
+    is_low = torch.is_autocast_enabled(x.device.type)
+    return x.dim() == 5 and like.groups == 1 and like.padding_mode == "zeros" and not is_low
+
+
+def _settings(like: nn.Conv2d | nn.ConvTranspose2d) -> _Settings:
+    """Return stride, padding and dilation, each for both axes."""
+    return _pair(like.stride), _pair(like.padding), _pair(like.dilation)
+
+
+def _pair(value: Any) -> tuple[int, int]:
+    """Return a setting for both axes."""
+    return (value, value) if isinstance(value, int) else (value[0], value[1])
