@@ -12,8 +12,10 @@ from recipes import noise_recipe
 import ganherd
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import Plan
+from ganherd.herd.lowering import ops_onednn
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EngineRecord
+from ganherd.util.errors import UserError
 
 
 @pytest.fixture(autouse=True)
@@ -53,6 +55,17 @@ def test_a_run_that_records_none_is_resumed_with_the_plain_ones(
     path.write_text(json.dumps(facts))
     assert weights(ganherd.resume(older.path, ["train.budget=4steps"], quiet=True).path) == weights(whole.path)
     assert weights(ganherd.resume(newer.path, ["train.budget=4steps"], quiet=True).path) != weights(whole.path)
+
+
+def test_operations_that_this_pytorch_lacks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = ganherd.train(noise_recipe(tmp_path, "2steps"), run=tmp_path / "run", quiet=True)
+    path = RunFolder(run.path).info_path
+    facts = json.loads(path.read_text())
+    facts["engine"]["operations"] = "cpu-onednn"
+    path.write_text(json.dumps(facts))
+    monkeypatch.setattr(ops_onednn, "is_available", lambda: False)
+    with pytest.raises(UserError, match="products by oneDNN"):
+        ganherd.resume(run.path, ["train.budget=4steps"], quiet=True)
 
 
 def test_unknown_operations_are_refused() -> None:

@@ -66,7 +66,7 @@ def _product(a: Tensor, b: Tensor, bias: Bias = None) -> Tensor:
 
 def _fastest(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
     """Run linear layers, x [N, B, I], weight [N, O, I], bias [N, O], by oneDNN if their products are large enough."""
-    if x.dtype == torch.float32 and x.shape[1] * weight[0].numel() >= _LEAST and is_available():
+    if x.dtype == torch.float32 and x.shape[1] * weight[0].numel() >= _LEAST:
         return _product(x, weight, bias)
     out: Tensor = ops.BatchedLinear.apply(x, weight, bias)
     return out

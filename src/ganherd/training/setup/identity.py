@@ -17,6 +17,7 @@ import torch
 from ganherd.comm.ranks import Ranks
 from ganherd.herd import rng
 from ganherd.herd.engine.engines import Plan
+from ganherd.herd.lowering import ops_onednn
 from ganherd.herd.state import take_
 from ganherd.herd.step.step import SUMS
 from ganherd.recipe import recipe_file
@@ -140,6 +141,10 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
     if engine is None or budget is None:
         raise UserError(
             f"{folder.info_path} does not say which engine and budget the run has; it cannot be resumed exactly."
+        )
+    if engine.operations == "cpu-onednn" and not ops_onednn.is_available():
+        raise UserError(
+            f"{folder.path} was trained with products by oneDNN, which this PyTorch does not have: use one that has it."
         )
     plan = Plan(engine.name, engine.chunk, engine.threads, engine.device, engine.operations)
     return plan, Budget(budget.steps, budget.deadline)
