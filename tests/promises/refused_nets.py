@@ -300,3 +300,22 @@ class LabelLast(Net):
 
     def forward(self, x: Tensor, scale: float = 1.0, y: Tensor | None = None) -> Tensor:
         return super().forward(x) * scale
+
+
+class FixedBatch(Net):
+    """A batch size that is written down."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h.view(4, WIDTH)
+
+
+class CachedNoise(Net):
+    """A tensor of the size of the first batch, which stays."""
+
+    def setup(self) -> None:
+        self.ones: Tensor | None = None
+
+    def mid(self, h: Tensor) -> Tensor:
+        if self.ones is None:
+            self.ones = torch.ones_like(h).detach()
+        return h * self.ones

@@ -794,3 +794,28 @@ class UnusedBySome(Net):
 
     def mid(self, h: Tensor) -> Tensor:
         return h + self.inner(h) if self.uses else h
+
+
+class CausalMask(Net):
+    """Attention with a mask that holds minus infinity."""
+
+    def setup(self) -> None:
+        self.register_buffer("mask", torch.full((2, 2), -math.inf).triu(1))
+
+    def mid(self, h: Tensor) -> Tensor:
+        rows = h.view(-1, 2, WIDTH // 2)
+        return ((rows @ rows.mT + self.mask).softmax(-1) @ rows).flatten(1)
+
+
+class GradientOfAFunction(Net):
+    """A gradient inside of forward, by `torch.func`."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return torch.func.vmap(torch.func.grad(lambda row: (row**3).sum()))(h)
+
+
+class DroppedChannels(Net):
+    """Dropouts of whole channels, of inputs that have no batch axis."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return F.dropout1d(h, 0.5) + F.dropout3d(h.view(-1, 2, 2, 2), 0.3).flatten(1)

@@ -98,6 +98,9 @@ SUPPORTED = {
     supported.Pruned: "vmap",
     supported.OwnCall: "vmap",
     supported.PlainCheckpoint: "graph",
+    supported.CausalMask: "graph",
+    supported.GradientOfAFunction: "loop",
+    supported.DroppedChannels: "graph",
 }
 REFUSED = {
     refused.PythonRandom: r"PythonRandom draws .* random .*refused_nets\.py, line \d+.* use torch\.rand",
@@ -130,6 +133,8 @@ REFUSED = {
     refused.Scripted: r"Scripted .* its layer inner is compiled with torch\.jit: leave torch\.jit out",
     refused.Compiled: r"Compiled .* its layer inner is compiled with torch\.compile: leave torch\.compile out",
     refused.AnswersADict: r"AnswersADict .*returns a dict: it must return one tensor",
+    refused.FixedBatch: r"FixedBatch runs with batches of 4 samples, but not with 64 .*x\.shape\[0\]",
+    refused.CachedNoise: r"CachedNoise runs with batches of 4 samples, but not with 64 .*depends on it",
     refused.LabelLast: r"LabelLast .*must take y as its second argument",
 }
 STEPS = 5
@@ -167,7 +172,7 @@ def shared_herd(tmp_path: Path, net: type) -> PreparedHerd:
 
 
 def plan_of(engine: str) -> Plan:
-    return Plan(engine, 2, 1, "cpu")
+    return Plan(engine, 2, 1, "cpu", "plain" if engine == "loop" else "cpu")
 
 
 @pytest.mark.parametrize("net", SUPPORTED, ids=lambda net: net.__name__)

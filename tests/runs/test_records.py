@@ -327,3 +327,12 @@ def test_pictures_are_drawn_where_the_recipe_says(tmp_path: Path) -> None:
     for path in (tmp_path / "run" / "samples").iterdir():
         with Image.open(path) as image:
             assert image.width > 8 * 12 and image.height > 8 * 3
+
+
+def test_the_command_that_resumes_a_run_of_users_nets_trusts_their_code(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    assert run.again == f"ganherd train --resume {tmp_path}"  # nothing is known of the recipe
+    run.recipe_path.write_text(json.dumps({"nets": {"generator": "mine:Net"}}))
+    assert run.again == f"ganherd train --resume {tmp_path} --trust-code"
+    run.recipe_path.write_text(json.dumps({"nets": {"generator": "small"}}))
+    assert run.again == f"ganherd train --resume {tmp_path}"

@@ -82,13 +82,14 @@ def _works_in_evaluation(template: nn.Module, tensors: Tensors, inputs: tuple[Te
         return True
     module = member_module(template, tensors)
     attributes, numbers = copy_attributes(module), copy_numbers(module)
+    again = tuple(value.clone() for value in inputs)  # a net may change its inputs
     with MemberRandomness(key):
-        output = module(*inputs)
+        output = module(*(value.clone() for value in inputs))
     if differing_names(attributes, copy_attributes(module)) or differing_names(numbers, copy_numbers(module)):
         return True
     copied = {name: value.clone() for name, value in tensors.items()}
     try:
         with MemberRandomness(key):
-            return not equal(output, call_with_tensors(copy_module(template).eval(), copied, inputs))
+            return not equal(output, call_with_tensors(copy_module(template).eval(), copied, again))
     except (RuntimeError, KeyError, AttributeError):  # the net has other parameters in evaluation mode
         return True

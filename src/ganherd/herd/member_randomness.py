@@ -18,6 +18,8 @@ DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
 _LIKE = {"randn_like": "normal", "rand_like": "uniform"}
 _NEW = {"randn": "normal", "rand": "uniform"}
 _IN_PLACE = {"normal_": "normal", "uniform_": "uniform"}
+# Number of axes of a single input without the batch axis, by function; its first axis has the channels then.
+_WITHOUT_BATCH = {"dropout1d": 2, "dropout3d": 4}
 _REFUSED = {
     "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",
     "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
@@ -121,7 +123,8 @@ class MemberRandomness(TorchFunctionMode):
         x = input
         if not more.get("train", training) or p == 0.0:  # torch.dropout names the argument `train`
             return x
-        shape = x.shape if name == "dropout" else x.shape[:2] + (1,) * (x.dim() - 2)
+        axes = 1 if x.dim() == _WITHOUT_BATCH.get(name) else 2  # of what is dropped as a whole: samples and channels
+        shape = x.shape if name == "dropout" else x.shape[:axes] + (1,) * (x.dim() - axes)
         mask = (self._draw(shape, "uniform", torch.float32) >= p).to(x.dtype)
         scale = mask / (1.0 - p) if p < 1.0 else mask
         return x.mul_(scale) if inplace else x * scale

@@ -285,17 +285,20 @@ def bytes_per_member(state: State) -> int:
 
 
 def finite_members(state: State) -> Tensor:
-    """Return which members have only finite numbers in their state, bool [N].
+    """Return which members have only finite numbers in their state, bool [N]. Buffers may be infinite, as a mask of attention is.
 
     This runs before every meeting of members, so it launches few operations.
 
     >>> finite_members({"w": torch.tensor([[1.0, 2.0], [torch.inf, -torch.inf]]), "set.lr": torch.ones(2, dtype=torch.float64)})
     tensor([ True, False])
+    >>> finite_members({"d.buffers.mask": torch.tensor([[0.0, -torch.inf], [0.0, torch.nan]])})
+    tensor([ True, False])
     """
     kinds: dict[torch.dtype, list[Tensor]] = {}
-    for value in state.values():
+    for name, value in state.items():
         if value.is_floating_point():
-            kinds.setdefault(value.dtype, []).append(value)
+            known = value.nan_to_num(torch.nan, 0.0, 0.0) if ".buffers." in name else value
+            kinds.setdefault(value.dtype, []).append(known)
     sums = [_sums(values) for values in kinds.values()]  # [n, N] for each dtype
     all_sums = sums[0] if len(sums) == 1 else torch.cat([value.double() for value in sums])
     return (all_sums * 0).sum(0) == 0  # inf * 0 and nan * 0 are NaN

@@ -6,10 +6,12 @@ import json
 import re
 import shlex
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
 from ganherd.recipe import recipe_file
+from ganherd.recipe.plugins.recipe_plugins import plugins_of
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import json_lines
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
@@ -112,8 +114,11 @@ class RunFolder:
 
     @property
     def again(self) -> str:
-        """The command that resumes the run."""
-        return f"ganherd train --resume {shlex.quote(str(self.path))}"
+        """The command that resumes the run, with --trust-code if its recipe names code that is not ganherd's."""
+        trust = ""
+        with suppress(UserError, OSError):  # the recipe may be damaged, or not there yet
+            trust = " --trust-code" if any(plugins_of(self.recipe)) else ""
+        return f"ganherd train --resume {shlex.quote(str(self.path))}{trust}"
 
     def refuse_existing(self) -> None:
         """Raise a `UserError` if the folder holds a run already, or anything else."""

@@ -83,6 +83,7 @@ CALLS: dict[str, Callable[[Calls, Tensor], Tensor]] = {
     "norms": lambda net, x: (
         x / x.norm(dim=1, keepdim=True) + F.normalize(x) + F.normalize(x, dim=-1) + torch.norm(x, 2, 1).mean()
     ),
+    "integers": lambda net, x: ((x > 0).to(torch.uint8) * 9 + 5 * (x > 0).sum()).to(x.dtype) * x,
     "maxima": lambda net, x: (
         x.max() + x.amax((2, 3)) + x.max(dim=1).values.amin((1, 2))[:, None] + torch.min(x, -x)[:, 0, 0, :4]
     ),

@@ -119,6 +119,32 @@ def _recomputed(net: nn.Module) -> set[str]:
     }
 
 
+def refuse_fixed_batch(make: Callable[[], nn.Module], first: Inputs, then: Inputs, dtype: torch.dtype) -> None:
+    """Call a net with two batches of different sizes, as training and looks at members do.
+
+    Args:
+        first: Arguments of its forward that it was tried out with.
+        then: The same with another number of samples.
+
+    Raises:
+        UserError: If it fails with the second batch.
+    """
+    net, batches = build_seeded(make, 1).to(dtype), (first, then)
+    for number, inputs in enumerate(batches):
+        try:
+            with MemberRandomness(torch.tensor(1)):
+                net(*inputs)
+        except Exception as error:
+            if number == 0 or is_out_of_memory(error):
+                raise
+            sizes = [len(one[0]) for one in batches]
+            raise UserError(
+                f"{type(net).__name__} runs with batches of {sizes[0]} samples, but not with {sizes[1]} after that "
+                f"({short_message(error)}), which looks at members and pictures of samples take: use the size of its input, "
+                "e.g. x.shape[0], and keep nothing that depends on it."
+            ) from error
+
+
 # -- one call ---------------------------------------------------------------------------------------------------------
 
 

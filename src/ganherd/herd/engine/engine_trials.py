@@ -13,7 +13,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
+from torch.utils._pytree import tree_leaves
 
 from ganherd.herd.breeds import Breed
 from ganherd.herd.engine.engines import (
@@ -76,17 +78,28 @@ def memory_per_member(herd: StackedHerd) -> int:
 
 def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
     """Measure the bytes that the only member of a block takes; see `memory_per_member`."""
-    saved: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
+    kept: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
 
-    def save(tensor: Tensor) -> Tensor:
-        saved.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+    def keep(tensor: Tensor) -> Tensor:
+        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
+    def keep_output(module: nn.Module, args: object, output: object) -> None:
+        for leaf in tree_leaves(output):
+            if isinstance(leaf, Tensor):
+                keep(leaf)
+
     # Sizes are enough, so kernels need not run: those of one member would be compiled for this measurement alone.
-    without_kernels = _compile_nothing() if has_kernels(herd) else nullcontext()
-    with without_kernels, torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
-        state = train_copy(herd, block, breed, fused=False)  # also works for nets that cannot be fused
-    activations = sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
+    with _compile_nothing() if has_kernels(herd) else nullcontext():
+        try:
+            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                state = train_copy(herd, block, breed, fused=False)  # also works for nets that cannot be fused
+        except RuntimeError as error:
+            if "saved tensor hooks" not in str(error):  # a net that uses torch.func allows none
+                raise
+            with register_module_forward_hook(keep_output):
+                state = train_copy(herd, block, breed, fused=False)
+    activations = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
     gradients = 2 * (breed.g.num_params + herd.d.num_params) * state["g.params"].element_size()
     return bytes_per_member(state) + activations + gradients
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -86,21 +87,40 @@ def maximum_of(largest: bool) -> Rule:
 def aligned(values: Sequence[Any]) -> list[Any]:
     """Insert axes of length 1 after the member axis, so that tensors broadcast as they would for one member.
 
-    A number of each member, [N], takes the dtype of the tensors around it, as a tensor without axes does in PyTorch.
+    A number of each member, [N], takes the dtype of the tensors around it, as a tensor without axes does in PyTorch: if both are
+    integers, or both floating-point or complex numbers.
     """
     tensors = [value for value in values if isinstance(value, Tensor)]
     most = max(value.dim() for value in tensors)
     larger = {value.dtype for value in tensors if value.dim() > 1}
-    dtype = larger.pop() if len(larger) == 1 else None
+    dtype = functools.reduce(torch.promote_types, larger) if larger else None
 
     def align(value: Any) -> Any:
         if not isinstance(value, Tensor) or value.dim() == most:
             return value
-        if dtype is not None and value.dim() == 1 and dtype.is_floating_point and value.is_floating_point():
-            value = value.to(dtype)
+        if dtype is not None and value.dim() == 1 and value.dtype != dtype:
+            value = value.to(_result_dtype(dtype, value.dtype))
         return value.reshape(value.shape[0], *(1,) * (most - value.dim()), *value.shape[1:])
 
     return [align(value) for value in values]
+
+
+@functools.cache
+def _result_dtype(around: torch.dtype, number: torch.dtype) -> torch.dtype:
+    """Return the dtype that a tensor without axes takes among tensors; its own if that is of another category than the result.
+
+    >>> _result_dtype(torch.uint8, torch.int64), _result_dtype(torch.float32, torch.complex128)
+    (torch.uint8, torch.complex64)
+    >>> _result_dtype(torch.float32, torch.int64), _result_dtype(torch.float32, torch.bool)
+    (torch.int64, torch.bool)
+    """
+    result = torch.result_type(torch.empty(1, dtype=around), torch.empty((), dtype=number))
+    return result if _category(result) == _category(number) else number
+
+
+def _category(dtype: torch.dtype) -> tuple[bool, bool, bool]:
+    """Return what distinguishes booleans, integers, floating-point and complex numbers."""
+    return dtype == torch.bool, dtype.is_floating_point, dtype.is_complex
 
 
 def elementwise(call: Call, *args: Any, **kwargs: Any) -> Any:

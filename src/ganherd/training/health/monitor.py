@@ -27,6 +27,7 @@ from torch.utils._pytree import tree_map
 from ganherd.data.units import to_model
 from ganherd.herd import rng
 from ganherd.herd.breeds import Breed
+from ganherd.herd.checks.trial import LOOK_SAMPLES
 from ganherd.herd.lowering.network import logits_of, member_call
 from ganherd.herd.state import Blueprint, State, buffers_of, members_of
 from ganherd.metrics.memorisation import BY_CHANCE, NEXT
@@ -36,7 +37,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import is_out_of_memory
 
-IMAGES = 64  # samples, and real images, of each member
+IMAGES = LOOK_SAMPLES  # samples, and real images, of each member
 SNAPSHOTS = 32  # sketches that are remembered of each member
 _FEATURES = 64  # dimensions that images are projected to; smaller images are used as they are
 _SKETCH = 64  # dimensions that all samples of a member at one look are projected to
@@ -145,7 +146,9 @@ class Monitor:
         self, net: Blueprint, kind: str, state: State, keys: Tensor, inputs: tuple[Tensor, ...], y: Tensor
     ) -> Tensor:
         """Call the nets of all members in training mode, and return float64 [n, B, …]; changes of their buffers are discarded."""
-        arguments = (*inputs, y) if net.takes_label else inputs
+        arguments = tuple(
+            value.clone() for value in ((*inputs, y) if net.takes_label else inputs)
+        )  # nets may change them
         rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
         ways = self._ways[net]
         while True:

@@ -19,8 +19,8 @@ from ganherd.comm.ranks import Ranks
 from ganherd.data import dataset as source
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.checks.source_line import assignment_line
-from ganherd.herd.checks.trial import batch_sizes, first_that_runs
-from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, try_out
+from ganherd.herd.checks.trial import LOOK_SAMPLES, batch_sizes, first_that_runs
+from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, refuse_fixed_batch, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.feed import BatchPlan
@@ -181,7 +181,8 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         if not is_packaged(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
             traits = partial(_traits, make, shape, blueprint.takes_label, classes, dtype, device)
-            blueprint.adopt(first_that_runs(traits, batch_sizes(recipe.train.batch), CannotRun))
+            others = LOOK_SAMPLES if is_g or recipe.run.watch.every != 0 else None
+            blueprint.adopt(first_that_runs(partial(traits, others), batch_sizes(recipe.train.batch), CannotRun))
     check_nets(recipe, breeds, d, data.slots)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
@@ -216,6 +217,7 @@ def _traits(
     classes: int,
     dtype: torch.dtype,
     device: torch.device,
+    others: int | None,
     rows: int,
 ) -> ModuleTraits:
     """Try a user's net out on the CPU and on the device of the run, and return its traits.
@@ -223,15 +225,18 @@ def _traits(
     Args:
         shape: The shape of one input.
         label: Whether the net takes labels as well.
+        others: Samples in other batches that it will be called with.
         rows: The size of the batches of random inputs.
     """
 
-    def inputs(number: int) -> tuple[Tensor, ...]:
+    def inputs(number: int, rows: int = rows) -> tuple[Tensor, ...]:
         generator = torch.Generator().manual_seed(number)
         x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
         return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
 
     traits = try_out(make, inputs, dtype)
+    if others:
+        refuse_fixed_batch(make, inputs(0), inputs(0, others), dtype)
     if device.type != "cpu":
         refuse_cpu_only(make, inputs(0), dtype, device)
     return traits
