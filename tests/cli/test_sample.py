@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -135,6 +136,14 @@ def test_replicas_are_other_mixtures(cli, seeds_run) -> None:
 def test_too_few(cli, run, number) -> None:
     assert "-n" in cli("sample", run, "-n", number, "-o", "x.npz").sentence
     assert "--per-class" in cli("sample", run, "--per-class", number, "-o", "x.npz").sentence
+
+
+@pytest.mark.parametrize("name", ["x.npz", "x.csv", "x.png", "x/"])
+@pytest.mark.parametrize("number", ["-n", "--per-class"])
+def test_more_samples_than_fit_into_memory_are_refused(cli, run, name, number) -> None:
+    said = cli("sample", run, number, 99_999_999_999, "-o", name).sentence
+    assert re.search(r"9,999,99\d (images|samples) need [0-9,.]+ GiB of memory", said) and "Ask for fewer" in said
+    assert not Path(name).exists()
 
 
 def test_places_that_cannot_be_written(cli, run) -> None:

@@ -100,6 +100,13 @@ def test_sheets_take_large_images_few_images_and_long_names(tmp_path: Path) -> N
     assert contact_sheet(one, tmp_path / "b.png").exists()
 
 
+def test_a_label_with_a_line_break_stays_on_its_line_and_can_be_drawn(tmp_path: Path) -> None:
+    data = replace(made(80, (1, 8, 8), 2), name="d\nd", labels=("a\nb", "c\r\td"))
+    facts = describe(data)
+    assert facts["classes"][0]["name"] == "a\nb" and "\n  a�b    " in text(facts)
+    assert contact_sheet(data, tmp_path / "sheet.png").exists()
+
+
 @pytest.mark.parametrize("source", ["ring8", "grid25"])
 def test_points_are_plotted(tmp_path: Path, source: str) -> None:
     data = load(DataConfig(source=source))

@@ -118,6 +118,26 @@ def test_damaged_sheets_are_left_out(cli, shown_runs: Path, tmp_path: Path) -> N
     assert facts["steps"] == len(sheets) - 3
 
 
+def test_truncated_sprites_are_called_damaged(cli, shown_runs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(shown_runs / "classes", copy)
+    for path in [*sprite_files.saved_sheets(copy / "sprites").values(), copy / "sprites/index.json"]:
+        path.write_bytes(path.read_bytes()[:9])
+    said = cli("film", copy, "-o", "herd.gif").sentence
+    assert said == f"the sprites of {copy} are damaged: copy the run again, or train it again."
+    shutil.copy(shown_runs / "classes/sprites/index.json", copy / "sprites")
+    assert cli("film", copy, "-o", "herd.gif").sentence == said
+
+
+def test_labels_with_line_breaks_are_drawn(cli, shown_runs: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(shown_runs / "classes", copy)
+    index = sprite_files.read_index(copy / "sprites")
+    assert index is not None
+    sprite_files.write_index(copy / "sprites", index.model_copy(update={"labels": ["a\nb\r"] * index.members}))
+    assert cli("film", copy, "-o", "herd.gif", "--seconds", 1).code == 0
+
+
 def test_a_long_run_is_thinned_to_what_the_film_can_show(cli, shown_runs: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(film_file, "_GIF_BYTES", 1)
     monkeypatch.setattr(film_file, "_FEWEST_FRAMES", 3)

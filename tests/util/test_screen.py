@@ -52,3 +52,7 @@ def test_a_pipe_gets_unwrapped_lines_without_colours(
 
 def test_escapes_in_names_are_not_obeyed() -> None:
     assert "\x1b" not in as_text(Styled("\x1b[31mred"), Columns(("\x1b]0;title\x07",), [("\x1b[2J",)]))
+
+
+def test_line_breaks_in_cells_do_not_break_the_table() -> None:
+    assert as_text(Columns(("name", "n"), [("a\nb\r\tc", "1")])) == "name    n\na�b��c  1"

@@ -76,8 +76,8 @@ def _values(
     x: Array, x_test: Array | None, name: str, columns: tuple[str, ...] | None
 ) -> tuple[Array, Array | None, list[str]]:
     """Return training rows and held-out rows as bytes (images) or float32 (points, rows), and notes about the conversion."""
-    both = [x] if x_test is None else [x, x_test]
-    for part in both:
+    given = [x] if x_test is None else [x, x_test]
+    for part in given:
         if part.dtype.kind not in "buif":
             raise UserError(
                 f"{name} holds values of type {part.dtype}; save numbers: uint8, or float in [0, 1] or [-1, 1]."
@@ -87,16 +87,22 @@ def _values(
     if x_test is not None and x_test.shape[1:] != x.shape[1:]:
         raise UserError(f"{name} has training rows of shape {x.shape[1:]} and test rows of shape {x_test.shape[1:]}.")
     is_table = x.ndim == 2 and x.shape[1] > 0
+    both = given
     if is_table:
         with np.errstate(over="ignore"):  # refused below
-            both = [np.ascontiguousarray(part, dtype=np.float32) for part in both]
-    for part in both:
+            both = [np.ascontiguousarray(part, dtype=np.float32) for part in given]
+    for source, part in zip(given, both, strict=True):
         if part.dtype.kind == "f" and not all(np.isfinite(part[i : i + ROWS]).all() for i in range(0, len(part), ROWS)):
             bad = next(i for i in range(len(part)) if not np.isfinite(part[i]).all())
             place = f"row {bad}"
             if is_table:
                 column = int(np.flatnonzero(~np.isfinite(part[bad]))[0])
                 place += f", column {columns[column] if columns else column}"
+                if np.isfinite(value := source[bad, column]):
+                    raise UserError(
+                        f"{name} has a value that is too large for float32, {value:.4g} in {place}; rescale that column, or "
+                        "remove or repair the row."
+                    )
             raise UserError(f"{name} has NaN or infinite values, the first in {place}; remove or repair those rows.")
     if is_table:
         return both[0], both[1] if x_test is not None else None, _pixel_note(x)

@@ -17,7 +17,7 @@ from ganherd.data.keyed import shuffle
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject, atomic_write
-from ganherd.util.text import text_table
+from ganherd.util.text import printable_line, text_table
 from ganherd.viz.pictures import DATA, INK, SOFT, new_figure, png
 from ganherd.viz.sheets import Heading, draw_samples, draw_sheet
 
@@ -132,7 +132,12 @@ def text(facts: Mapping[str, Any]) -> str:
     else:
         lines.append("no labels")
     lines += [f"note: {note}" for note in facts["notes"]]
-    return "\n".join([*lines, *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else [])])
+    return "\n".join(
+        [
+            *map(printable_line, lines),
+            *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else []),
+        ]
+    )
 
 
 def _range(facts: Mapping[str, Any]) -> str:

@@ -97,7 +97,7 @@ def write_film(
         watch: Called with the number of frames that are done, and their total.
 
     Raises:
-        UserError: The run has no sprites, or only those of one step; or the file cannot be written.
+        UserError: The run has no sprites, damaged ones, or only those of one step; or the file cannot be written.
     """
     film_file.check_output(output)
     folder = RunFolder.open(run)
@@ -133,6 +133,8 @@ class HerdFilm:
     def __init__(self, folder: RunFolder, summary: RunSummary, width: int, replica: int = 0) -> None:
         index = sprite_files.read_index(folder.sprites)
         if index is None:
+            if folder.sprites.is_dir() and any(folder.sprites.iterdir()):
+                raise _damaged(folder)
             raise UserError(
                 f"{folder.path} has no sprites, the small samples of which films are made: a run saves them while it trains, "
                 "unless run.sprites is 0."
@@ -142,11 +144,12 @@ class HerdFilm:
         each = index.members // index.replicas
         self._members = range(replica * each, (replica + 1) * each)
         self._index, self._summary, self._folder = index, summary, folder
-        self._sheets = {
-            step: path for step, path in sprite_files.saved_sheets(folder.sprites).items() if self._fits(path)
-        }
+        sheets = sprite_files.saved_sheets(folder.sprites)
+        self._sheets = {step: path for step, path in sheets.items() if self._fits(path)}
         self.steps = list(self._sheets)
         if len(self.steps) < 2:
+            if len(sheets) >= 2:
+                raise _damaged(folder)
             saved = f"only those of step {self.steps[0]:,}" if self.steps else "none"
             raise UserError(
                 f"a film needs samples of two steps, and {folder.path} has saved {saved}: let it train longer."
@@ -210,9 +213,7 @@ class HerdFilm:
             )
         except (OSError, ValueError):  # of a run that trains, sheets are removed
             if self._last_sheet is None:
-                raise UserError(
-                    f"the sprites of {self._folder.path} are damaged: copy the run again, or train it again."
-                ) from None
+                raise _damaged(self._folder) from None
         return self._last_sheet
 
     def _read_exchanges(self) -> list[Exchange]:
@@ -273,6 +274,10 @@ class HerdFilm:
             for start, end in moves
             if start in shown and end in shown
         ]
+
+
+def _damaged(folder: RunFolder) -> UserError:
+    return UserError(f"the sprites of {folder.path} are damaged: copy the run again, or train it again.")
 
 
 def read_sheet(content: bytes, index: SpriteIndex) -> Sheet:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,6 +16,7 @@ from ganherd.data.readers.tables import LABEL_NAMES
 from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import replacing
+from ganherd.util.memory import require_memory
 from ganherd.viz.sheets import Heading
 
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from ganherd.mixture.samples import Samples
 
 ASIDE = ".unfinished"  # holds images until the folder is complete; hidden, so that readers ignore it
+_ROUTE = 16  # bytes of the member and the label of a sample
 Watch = Callable[[int], None]  # called with the number of samples done
 
 
@@ -64,6 +67,7 @@ def save(
     from ganherd.mixture.image_folder import FolderWriter
 
     folder, labels = Path(target), labels_to_sample(mixture, label, per_class)
+    require_memory((per_class or n) * 2 * _ROUTE, f"members and labels of {per_class or n:,} samples", "Ask for fewer")
     with _refusing_unwritable(target), FolderWriter(folder, mixture.labels, mixture.shape, watch) as writer:
         for one in labels:
             _stream(mixture, writer, per_class or n, one, seed, replica)
@@ -97,7 +101,12 @@ def draw(
 ) -> Samples:
     """Return n samples of one label or of all, or `per_class` of each label. Arguments are those of `save`."""
     batches: list[Samples] = []
-    for one in labels_to_sample(mixture, label, per_class):
+    labels = labels_to_sample(mixture, label, per_class)
+    total, values = len(labels) * (per_class or n), math.prod(mixture.shape) * (1 if mixture.is_image else 4)
+    num_bytes = 2 * total * (values + _ROUTE)  # the batches, and all of them joined
+    fewer = "Ask for fewer" + (", or write them to a folder/" if mixture.is_image else "")
+    require_memory(num_bytes, counted(total, mixture.kind), fewer)
+    for one in labels:
         progress = (lambda count, before=sum(map(len, batches)): watch(before + count)) if watch else None
         batches.append(mixture.sample(per_class or n, one, seed, replica, watch=progress))
     x, y, member = (np.concatenate([getattr(batch, field) for batch in batches]) for field in ("x", "y", "member"))

@@ -8,7 +8,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.runs.models import EventRecord
 from ganherd.runs.run_status import MISSED, PartsStatus, RankStatus, RunStatus
 from ganherd.util.errors import counted, few
-from ganherd.util.text import duration, size, words
+from ganherd.util.text import duration, printable_line, size, words
 
 _SHOWN = 10  # alarms: the last
 _STATES = {  # those whose name does not say it
@@ -51,7 +51,7 @@ def text(status: RunStatus | PartsStatus) -> str:
         lines.append(f"not well now: {few(names, 5)}")
     if status.state in _ENDED:
         lines.append(f"{_ENDED[status.state]}resume it with: {RunFolder(status.run).again}")
-    return "\n".join(lines)
+    return "\n".join(map(printable_line, lines))
 
 
 def staleness_in_words(ages: Mapping[str, float]) -> str:

@@ -24,6 +24,15 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else _UNKNOWN for c in text)
 
 
+def printable_line(text: str) -> str:
+    r"""Return the text as `printable` does, with line breaks and tabs replaced too: a name in a line, a table or a picture.
+
+    >>> printable_line("a\nb\tc")
+    'a�b�c'
+    """
+    return "".join(c if c.isprintable() else _UNKNOWN for c in text)
+
+
 def one_line(text: str, most: int) -> str:
     r"""Return the text as one printable line of at most `most` characters, for a cell of a table.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from ganherd.util.text import one_line
+from ganherd.util.text import one_line, printable_line
 from ganherd.viz.pictures import FRAME, INK, MOST_ROWS, SOFT, draw_points, draw_points_and_data, to_image
 from ganherd.viz.row_sheets import RowView, draw_rows
 
@@ -165,7 +165,7 @@ def draw_sheet(
         return grids[0]
     big, small = font(_BIG, bold=True), font(_SMALL)
     widths = [grid.width + MARGIN for grid in grids]
-    title = heading.title if heading else ""
+    title = printable_line(heading.title) if heading else ""
     width = max(sum(widths) - MARGIN, math.ceil(big.getlength(title)), 320)
     lines = _wrapped(heading.facts, small, width) if heading else []
     top = MARGIN + (_BIG + 12 + len(lines) * (_SMALL + 7) + 10 if heading else 0)
@@ -185,7 +185,7 @@ def draw_sheet(
 def _wrapped(facts: Sequence[str], drawn_with: FreeTypeFont, width: float) -> list[str]:
     """Return the facts in as few lines as fit the width; no fact is broken."""
     lines: list[str] = []
-    for fact in facts:
+    for fact in map(printable_line, facts):
         longer = f"{lines[-1]}{_DOT}{fact}" if lines else fact
         if lines and drawn_with.getlength(longer) <= width:
             lines[-1] = longer
@@ -263,7 +263,8 @@ def _fitting(tile_w: int) -> int:
 
 
 def fitted(text: str, drawn_with: FreeTypeFont, width: float) -> str:
-    """Return the text, shortened to a width in pixels."""
+    """Return the text, shortened to a width in pixels, as one printable line: Pillow cannot measure several."""
+    text = printable_line(text)
     if drawn_with.getlength(text) <= width:
         return text
     while text and drawn_with.getlength(f"{text}…") > width:

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from ganherd import recommend
 from ganherd.data.dataset import Dataset, load
-from ganherd.data.readers.class_folders import decode
+from ganherd.data.readers.class_folders import FLOATS, decode
 from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 
 
 def save(path: Path, value: int = 100, size: tuple[int, int] = (6, 6), mode: str = "L", **options: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    colour: Any = value if mode in ("L", "1", "P", "I;16") else (value,) * len(Image.new(mode, (1, 1)).getbands())
+    colour: Any = value if mode in ("L", "1", "P", "F", "I;16") else (value,) * len(Image.new(mode, (1, 1)).getbands())
     Image.new(mode, size, colour).save(path, **options)
     return path
 
@@ -138,6 +139,16 @@ def test_empty_classes_are_named(tmp_path: Path) -> None:
     assert str(tmp_path / "b") in refused(tmp_path) and "empty" in refused(tmp_path)
     (tmp_path / "b" / "x.txt").write_text("no image")
     assert str(tmp_path / "b") in refused(tmp_path, bad_images="skip")
+
+
+def test_images_of_floats_are_named_as_the_reason(tmp_path: Path) -> None:
+    classes, flat = (save(tmp_path / place / "0.tif", mode="F").parent for place in ("classes/a", "flat"))
+    for path in (classes.parent, flat):
+        for policy in ("refuse", "skip"):
+            said = refused(path, bad_images=policy)
+            assert "0.tif" in said and FLOATS in said
+        with pytest.raises(UserError, match=FLOATS):
+            recommend.choose_for(str(path))
 
 
 def test_empty_folders_are_refused(tmp_path: Path) -> None:

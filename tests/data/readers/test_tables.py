@@ -78,6 +78,11 @@ def test_bad_tables_are_refused_with_the_place(tmp_path: Path, text: str, senten
     assert sentence in str(error.value) and str(tmp_path / "t.csv") in str(error.value)
 
 
+def test_a_value_that_overflows_is_not_called_infinite(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"too large for float32, -1e\+308 in row 1, column b;"):
+        read(tmp_path, "a,b,c\n1,2,3\n1,-1e308,3\n")
+
+
 def test_a_label_column_that_is_not_there_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not have; did you mean"):
         read(tmp_path, CSV, label="growr")

@@ -24,6 +24,7 @@ from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted, few
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pillow runs a program to read EPS
+FLOATS = "floating-point pixels are not supported: convert it to 8 bits"
 CENTRE = (0.5, 0.5)
 TURNS = {  # the operation that undoes each recorded orientation
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
@@ -39,17 +40,20 @@ def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
     images: dict[str, list[Array]] = {group.split: [] for group in tree.groups}
     y: dict[str, list[int]] = {split: [] for split in images}
     for group in tree.groups:
+        before = len(reader.skipped)
         own = reader.read(group.folder, group.files)
         if not own and group.label >= 0 and settings.bad_images == "skip":
+            why = "".join(f" ({Path(file).name}: {why})" for file, why in reader.skipped[before : before + 1])
             raise UserError(
-                f"the class folder {root / group.folder} has no file that is an image; add images or remove the folder."
+                f"the class folder {root / group.folder} has no file that can be used as an image{why}; add images or remove "
+                "the folder."
             )
         images[group.split] += own
         y[group.split] += [group.label] * len(own)
     bad = reader.bad_images(str(root), settings.bad_images)
     for group in tree.groups:
         if not images[group.split]:
-            raise UserError(f"{root / group.folder} holds no images ({', '.join(FORMATS)}).")
+            raise UserError(f"{root / group.folder} holds no images ({', '.join(FORMATS)}){bad and f'; {bad}'}.")
     x = {split: reader.stack(own) for split, own in images.items()}
     labels = {split: np.array(own, np.int64) if tree.labels else None for split, own in y.items()}
     notes = [*reader.notes(), *([f"skipped: {bad}"] if bad else [])]
@@ -141,7 +145,7 @@ def to_bytes(
         image = Image.fromarray(np.rint(values / 257).astype(np.uint8))
         done.add("16-bit images scaled to 8 bits")
     elif image.mode == "F":
-        raise ValueError("its values are floats without a known range")
+        raise ValueError(FLOATS)
     elif image.has_transparency_data:
         grey = image.mode in ("1", "L", "LA", "La")
         image = image.convert("RGBA")

@@ -6,11 +6,11 @@ Colours are left out if the output is no terminal, or if `NO_COLOR` is set. Line
 from __future__ import annotations
 
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ganherd.util.text import printable
+from ganherd.util.text import printable, printable_line
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -83,14 +83,14 @@ def _renderable(block: Block) -> Any:
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for i, title in enumerate(block.head):
         justify: Any = "right" if i in block.right else "left"
-        table.add_column(Text(printable(title)), justify=justify, no_wrap=i in block.whole, overflow="fold")
+        table.add_column(Text(printable_line(title)), justify=justify, no_wrap=i in block.whole, overflow="fold")
     for row in block.rows:
-        table.add_row(*(_text(cell) for cell in row))
+        table.add_row(*(_text(cell, printable_line) for cell in row))
     return table
 
 
-def _text(part: str | Styled) -> Any:
+def _text(part: str | Styled, clean: Callable[[str], str] = printable) -> Any:
     from rich.text import Text
 
     styled = part if isinstance(part, Styled) else Styled(part)
-    return Text(printable(styled.text), style=STYLES.get(styled.style, ""))
+    return Text(clean(styled.text), style=STYLES.get(styled.style, ""))
