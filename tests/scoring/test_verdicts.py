@@ -73,6 +73,17 @@ def test_each_kind_of_evidence_has_its_word(changes: dict[str, Any], course: Cou
     assert bool(verdict.try_next) == (word != "good")
 
 
+def test_a_reason_agrees_with_its_numbers() -> None:
+    narrow, alike = (
+        judge(replace(GOOD, **few), Course(5000)) for few in ({"spread": 0.1}, {"spread": 1, "variety": 0})
+    )
+    assert narrow.word == alike.word == "collapsed"
+    assert narrow.reason.startswith("its samples hardly vary: their spread is 0.10 of the data's")
+    assert alike.reason.startswith("many of its samples are alike: the distance between neighbouring samples is 0.00")
+    assert judge(replace(GOOD, real=1, compared=0)).reason.startswith("there is only 1 real row to compare with")
+    assert judge(replace(GOOD, samples=1, compared=0)).reason == "there is only 1 sample"
+
+
 def test_images_that_are_all_recognised_can_still_be_collapsed() -> None:
     means = replace(GOOD, recognised=0.999, recognised_real=0.99, spread=0.2, variety=0.2, recall=0.0, distance=0.9)
     assert judge(means, Course(5000)).word == "collapsed"

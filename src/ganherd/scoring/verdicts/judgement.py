@@ -14,6 +14,7 @@ from ganherd.runs.results.verdict_record import Word
 from ganherd.scoring.verdicts.evidence import Evidence
 from ganherd.training.health.alarms import LIMITS as ALARM_LIMITS
 from ganherd.training.health.alarms import TRY, WHY
+from ganherd.util.errors import counted
 
 
 @dataclass(frozen=True)
@@ -110,11 +111,15 @@ def judge(
 def _too_few(evidence: Evidence, limits: VerdictLimits) -> Judged:
     """Return that the evidence is too small."""
     if evidence.samples < limits.fewest:
-        reason, advice = f"there are only {evidence.samples:,} samples", "ask for more with `ganherd check -n`"
+        reason, advice = f"there {_only(evidence.samples, 'samples')}", "ask for more with `ganherd check -n`"
     else:
-        reason = f"there are only {evidence.real:,} real rows to compare with, and a verdict needs {2 * limits.fewest}"
+        reason = f"there {_only(evidence.real, 'real rows')} to compare with, and a verdict needs {2 * limits.fewest}"
         advice = "add data"
     return Judged("cannot be judged", reason, advice)
+
+
+def _only(number: int, plural: str) -> str:
+    return f"{'is' if number == 1 else 'are'} only {counted(number, plural)}"
 
 
 def _are_copies(e: Evidence, limits: VerdictLimits) -> bool:
@@ -129,12 +134,13 @@ def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | N
     assert e.distance is not None and e.precision is not None and e.coverage is not None and e.recall is not None
     if _hardly_vary(e, limits):
         spread, variety = _variation(e)
-        return Judged(
-            "collapsed",
-            f"its samples hardly vary: their spread is {spread:.2f} of the data's, and the distance between neighbouring samples "
-            f"{variety:.2f}",
-            TRY["collapse"],
-        )
+        if _is_narrow(e, limits):
+            reason = f"its samples hardly vary: their spread is {spread:.2f} of the data's, and the distance between neighbouring "
+            reason += f"samples {variety:.2f}"
+        else:
+            reason = f"many of its samples are alike: the distance between neighbouring samples is {variety:.2f} of the data's, "
+            reason += f"while their spread is {spread:.2f}"
+        return Judged("collapsed", reason, TRY["collapse"])
     if e.distance > limits.far or (e.distance > limits.off and e.precision < limits.precision):
         return Judged(
             "unlike the data",
@@ -169,8 +175,12 @@ def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | N
 
 def _hardly_vary(e: Evidence, limits: VerdictLimits) -> bool:
     """Return whether samples are alike. Noise is not: it varies at least as much as the data, though elsewhere."""
-    spread, variety = _variation(e)
-    return (spread < limits.spread and (e.spread or 0.0) < 1.0) or variety < limits.variety
+    return _is_narrow(e, limits) or _variation(e)[1] < limits.variety
+
+
+def _is_narrow(e: Evidence, limits: VerdictLimits) -> bool:
+    """Return whether the spread of samples is far below that of the data."""
+    return _variation(e)[0] < limits.spread and (e.spread or 0.0) < 1.0
 
 
 def _variation(e: Evidence) -> tuple[float, float]:
