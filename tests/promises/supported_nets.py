@@ -819,3 +819,13 @@ class DroppedChannels(Net):
 
     def mid(self, h: Tensor) -> Tensor:
         return F.dropout1d(h, 0.5) + F.dropout3d(h.view(-1, 2, 2, 2), 0.3).flatten(1)
+
+
+class UndrawnDraws(Net):
+    """Functions that draw numbers with other settings."""
+
+    def setup(self) -> None:
+        self.drop = nn.AlphaDropout(0.0)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return self.drop(F.rrelu(h, 0.1, 0.3)) + F.alpha_dropout(h)

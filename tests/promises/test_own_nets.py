@@ -101,6 +101,7 @@ SUPPORTED = {
     supported.CausalMask: "graph",
     supported.GradientOfAFunction: "loop",
     supported.DroppedChannels: "graph",
+    supported.UndrawnDraws: "loop",
 }
 REFUSED = {
     refused.PythonRandom: r"PythonRandom draws .* random .*refused_nets\.py, line \d+.* use torch\.rand",

@@ -24,6 +24,12 @@ _REFUSED = {
     "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",
     "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
 }  # fmt: skip
+# Arguments of functions that draw nothing with some of their settings.
+_ARGUMENTS = {
+    "alpha_dropout": ("input", "p", "training"),
+    "feature_alpha_dropout": ("input", "p", "training"),
+    "rrelu": ("input", "lower", "upper", "training"),
+}
 # Names of functions and methods that draw random numbers.
 DRAWS = DROPOUTS | _LIKE.keys() | _NEW.keys() | _IN_PLACE.keys() | _REFUSED
 
@@ -97,6 +103,8 @@ class MemberRandomness(TorchFunctionMode):
             return self._new(tuple(sizes), _NEW[name], kwargs)
         if name in _IN_PLACE:
             return self._in_place(name, *args, **kwargs)
+        if name in _ARGUMENTS and _draws_nothing(name, args, kwargs):
+            return func(*args, **kwargs)
         raise UserError(
             f"{calling_net()} draws random numbers with {name}{calling_line()}, which cannot draw from each member's own "
             "stream; use randn, rand, randn_like, rand_like, normal_, uniform_ or dropout instead"
@@ -136,3 +144,16 @@ class MemberRandomness(TorchFunctionMode):
         b = args[1] if len(args) > 1 else kwargs.get(second, 1.0)
         drawn = self._draw(x.shape, _IN_PLACE[name], x.dtype)
         return x.copy_(drawn * b + a if name == "normal_" else drawn * (b - a) + a)
+
+
+def _draws_nothing(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Return whether a function of `_ARGUMENTS` draws nothing: it does not train, or drops nothing.
+
+    >>> _draws_nothing("rrelu", (torch.ones(2), 0.1, 0.3), {}), _draws_nothing("alpha_dropout", (), {"p": 0.0, "training": True})
+    (True, True)
+    >>> _draws_nothing("alpha_dropout", (torch.ones(2), 0.1, True), {})
+    False
+    """
+    options = dict(zip(_ARGUMENTS[name], args, strict=False)) | kwargs
+    training = options.get("training", options.get("train", False))
+    return not training or options.get("p") == 0.0
