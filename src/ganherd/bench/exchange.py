@@ -90,7 +90,7 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
                 synchronize(herd.device)
                 began = time.perf_counter()
                 # like the training loop: check that members are finite before they meet
-                strategy.on_health_check(len(took) + 1, finite_members(herd.state).cpu().numpy())
+                strategy.on_health_check(len(took) + 1, finite_members(herd.state, herd.infinite_buffers).cpu().numpy())
                 ((_, swap),) = strategy.open(len(took) + 1)  # draw the pairs, and exchange
                 synchronize(herd.device)
                 took.append(time.perf_counter() - began)

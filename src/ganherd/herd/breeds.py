@@ -28,6 +28,11 @@ class Breed:
     slots: range
     buffer_prefix: str = ""  # starts the names of its buffers; empty if the herd has only one breed
 
+    @property
+    def infinite_buffers(self) -> set[str]:
+        """Return the tensors of the herd's state that hold infinity on purpose."""
+        return {_BUFFERS + self.buffer_prefix + name for name in self.g.infinite_buffers}
+
     def view(self, state: State) -> State:
         """Return the state of this breed's members with the names and widths of a herd of this breed only; storage is shared."""
         if not self.buffer_prefix:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
@@ -66,6 +66,10 @@ class Blueprint:
         self.param_sizes = [p.numel() for p in parameters.values()]
         self.num_params = sum(self.param_sizes)
         self.buffers = {name: (tuple(b.shape), b.dtype) for name, b in module.named_buffers()}
+        # Buffers that are infinite on purpose, such as a mask of attention.
+        self.infinite_buffers = [
+            name for name, b in module.named_buffers() if b.is_floating_point() and b.isinf().any()
+        ]
         # Views [1, …] of the member's row that the module's parameters share memory with. Breeds share a discriminator, so that
         # the module is loaded by several engines in turn.
         self.loaded: Mapping[str, Tensor] = {}
@@ -284,21 +288,24 @@ def bytes_per_member(state: State) -> int:
     return sum(value[0].numel() * value.element_size() for value in state.values())
 
 
-def finite_members(state: State) -> Tensor:
-    """Return which members have only finite numbers in their state, bool [N]. Buffers may be infinite, as a mask of attention is.
+def finite_members(state: State, infinite: Collection[str] = ()) -> Tensor:
+    """Return which members have only finite numbers in their state, bool [N].
 
     This runs before every meeting of members, so it launches few operations.
 
+    Args:
+        infinite: Tensors that may hold infinity, but no NaN; see `StackedHerd.infinite_buffers`.
+
     >>> finite_members({"w": torch.tensor([[1.0, 2.0], [torch.inf, -torch.inf]]), "set.lr": torch.ones(2, dtype=torch.float64)})
     tensor([ True, False])
-    >>> finite_members({"d.buffers.mask": torch.tensor([[0.0, -torch.inf], [0.0, torch.nan]])})
+    >>> finite_members({"d.buffers.mask": torch.tensor([[0.0, -torch.inf], [0.0, torch.nan]])}, {"d.buffers.mask"})
     tensor([ True, False])
     """
     kinds: dict[torch.dtype, list[Tensor]] = {}
     for name, value in state.items():
         if value.is_floating_point():
-            known = value.nan_to_num(torch.nan, 0.0, 0.0) if ".buffers." in name else value
-            kinds.setdefault(value.dtype, []).append(known)
+            checked = value.nan_to_num(torch.nan, 0.0, 0.0) if name in infinite else value
+            kinds.setdefault(value.dtype, []).append(checked)
     sums = [_sums(values) for values in kinds.values()]  # [n, N] for each dtype
     all_sums = sums[0] if len(sums) == 1 else torch.cat([value.double() for value in sums])
     return (all_sums * 0).sum(0) == 0  # inf * 0 and nan * 0 are NaN

@@ -117,7 +117,7 @@ class Share(Strategy):
     def open(self, step: int) -> Iterator[Event]:
         if not self.meets_at(step):
             return
-        well = self.ranks.all_gather(finite_members(self.herd.state).cpu().numpy())  # [N]
+        well = self.ranks.all_gather(finite_members(self.herd.state, self.herd.infinite_buffers).cpu().numpy())  # [N]
         for shared in self.layers:
             self._average(shared, well)
         facts: Facts = {"number": step // self.every}

@@ -138,7 +138,7 @@ def test_every_kind_of_file_is_handled_or_named(tmp_path: Path) -> None:
         "beside.txt",
     }
     assert "truncated" in why["odd/bad-cut.png"] and why["odd/bad-text.jpg"] == "no known image format"
-    assert "floats" in why["odd/bad-float.tif"] and why["odd/bad-pipe.png"] == "it is no file"
+    assert "floating-point" in why["odd/bad-float.tif"] and why["odd/bad-pipe.png"] == "it is no file"
     x = np.asarray(load(DataConfig(source=str(root / "out"), holdout=0)).x)[
         : index.shards[index.labels.index("odd")].count
     ]

@@ -104,8 +104,8 @@ def test_the_loop_checks_health_once_for_a_meeting(tmp_path: Path, monkeypatch: 
     from ganherd.strategies.gap import gap
 
     looks: list[str] = []
-    monkeypatch.setattr(gap, "finite_members", lambda state: looks.append("swap") or finite_members(state))
-    monkeypatch.setattr(response, "finite_members", lambda state: looks.append("loop") or finite_members(state))
+    monkeypatch.setattr(gap, "finite_members", lambda *args: looks.append("swap") or finite_members(*args))
+    monkeypatch.setattr(response, "finite_members", lambda *args: looks.append("loop") or finite_members(*args))
     tiny_runs.skip_products(monkeypatch)
     data = tiny_data(tmp_path / "data.npz", each=(60, 60, 60))
     sections: dict[str, Any] = {"data": {"partition": "all"}, "herd": {"members": 4}}

@@ -70,6 +70,12 @@ class StackedHerd:
         """Return the nets by the first letter of their tensors' names in the state."""
         return {"g": self.breeds, "d": self.d}
 
+    @property
+    def infinite_buffers(self) -> set[str]:
+        """Return the tensors of the state that hold infinity on purpose; see `finite_members`."""
+        of_d = {f"d.buffers.{name}" for name in self.d.infinite_buffers}
+        return of_d.union(*(breed.infinite_buffers for breed in self.breeds.all))
+
     def breed_of(self, member: int) -> Breed:
         """Return the breed of a member."""
         return self.breeds.of(int(self.state["set.slot"][member]))

@@ -264,7 +264,7 @@ class Cellular(Strategy):
     def _evaluate_trained(self, kind: str, sample: Sample) -> np.ndarray:
         """Return the fitness of the cells' trained nets against the snapshot of the neighbourhood [C, rows]."""
         rows = np.arange(len(self.cells.own)).reshape(len(self.cells), -1)
-        trained = Side(self.herd.state, rows, finite_nets(self.herd.state, kind)[rows])
+        trained = Side(self.herd.state, rows, finite_nets(self.herd, self.herd.state, kind)[rows])
         if kind == "g":
             old = self._snapshot_side("d")
             losses, _ = self.evaluator.losses(trained, old, sample, "g")
@@ -325,7 +325,7 @@ class Cellular(Strategy):
     def _snapshot_side(self, kind: str) -> Side:
         """Return the nets of a kind in all neighbourhoods, as they were gathered."""
         table, snapshot = self.wiring.table, self.gathered.all
-        return Side(snapshot, table, self.wiring.real & finite_nets(snapshot, kind)[table])
+        return Side(snapshot, table, self.wiring.real & finite_nets(self.herd, snapshot, kind)[table])
 
     def _overall(self, losses: np.ndarray, side: Side, opponents: Side) -> np.ndarray:
         """Return the fitness [C, A] from losses [C, A, B]; infinite for nets that are not finite."""

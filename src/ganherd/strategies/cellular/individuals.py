@@ -33,9 +33,10 @@ def belongs(name: str, kind: str) -> bool:
     return name.startswith(f"{kind}.") or name == f"set.lr_{kind}" or (name == "set.loss" and kind == "g")
 
 
-def finite_nets(state: State, kind: str) -> np.ndarray:
-    """Return bool [rows], True if all numbers of the net of that kind are finite."""
-    return finite_members({k: v for k, v in state.items() if k.startswith(f"{kind}.")}).cpu().numpy()
+def finite_nets(herd: StackedHerd, state: State, kind: str) -> np.ndarray:
+    """Return bool [rows], True if all numbers of the net of that kind are finite, in a state with rows of this herd."""
+    nets = {name: value for name, value in state.items() if name.startswith(f"{kind}.")}
+    return finite_members(nets, herd.infinite_buffers).cpu().numpy()
 
 
 class GatheredIndividuals:

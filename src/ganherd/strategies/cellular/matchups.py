@@ -41,12 +41,8 @@ class Matchups:
             opponents: winners, partner or neighbourhood, as in the recipe; without selection, neighbourhood.
             widest: The number of cells in the largest neighbourhood of all iterations.
         """
-        self._gathered, self._cells, self._rank, self._winners = (
-            gathered,
-            cells,
-            ranks.comm.rank,
-            opponents == "winners",
-        )
+        self._herd, self._gathered, self._cells, self._rank = herd, gathered, cells, ranks.comm.rank
+        self._winners = opponents == "winners"
         self.rivals: FrozenOpponents | None = None
         n, device = len(cells.own), herd.device
         if opponents == "partner" or (self._winners and cells.rows == 1):
@@ -70,7 +66,7 @@ class Matchups:
         """
         if self.rivals is None:
             return
-        finite = {kind: finite_nets(self._gathered.all, kind) for kind in KINDS}
+        finite = {kind: finite_nets(self._herd, self._gathered.all, kind) for kind in KINDS}
         if self._winners:
             p = self._cells.rows
             rows = np.searchsorted(np.array(wiring.wanted[self._rank]), won)  # [n, 2] of the snapshot

@@ -72,7 +72,7 @@ class AsyncGap(Gap):
         rank, wanted = self.ranks.comm.rank, np.array(self._wanted[self.ranks.comm.rank])
         home = {member: place for member, (place, _) in self.placement.locations().items()}
         partner = partners(drawn)
-        finite = finite_members(nets).cpu().numpy()
+        finite = finite_members(nets, self.herd.infinite_buffers).cpu().numpy()
         versions = np.full(len(self.ranks.own), NOT_TAKEN)
         rows, sources = list[int](), list[int]()
         for row, member in enumerate(self.ranks.own):

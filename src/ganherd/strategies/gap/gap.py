@@ -173,7 +173,7 @@ class Gap(Strategy):
         if self._seeds is None:
             self._seeds = self.ranks.all_gather(state["set.seed"].cpu().numpy())
         if self._health is None or self._health[0] != step:
-            self._health = step, self.ranks.all_gather(finite_members(state).cpu().numpy())
+            self._health = step, self.ranks.all_gather(finite_members(state, self.herd.infinite_buffers).cpu().numpy())
         well, self._health = self._health[1], None
         return self._seeds, well
 

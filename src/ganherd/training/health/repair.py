@@ -98,7 +98,7 @@ def _neighbour(trainer: Trainer, member: int) -> int | None:
     """Return the next member that it can meet, that is well and has a generator of the same kind."""
     prepared, herd, ranks = trainer.prepared, trainer.herd, trainer.ranks
     members, slot = prepared.group_members, member % prepared.group_members
-    good = ranks.all_gather(finite_members(herd.state))
+    good = ranks.all_gather(finite_members(herd.state, herd.infinite_buffers))
     prior = ranks.all_gather(herd.state.get("set.prior", torch.zeros(herd.num_members)))
     breed = herd.breeds.of(prepared.seats[member].slot)
     for away in range(1, members):

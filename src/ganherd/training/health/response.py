@@ -49,7 +49,7 @@ class Health(Callback):
         """Find members that turned NaN or diverged, and repair them as the recipe says."""
         tally, sums = trainer.state.tally, trainer.state.tally.sums[:2]
         # [3, n] in one transfer
-        seen = torch.cat([sums, finite_members(trainer.herd.state)[None].to(sums)]).cpu()
+        seen = torch.cat([sums, finite_members(trainer.herd.state, trainer.herd.infinite_buffers)[None].to(sums)]).cpu()
         loss, is_finite = seen[:2].abs().amax(0) / max(1, trainer.step - tally.since), seen[2] > 0
         good = is_finite & torch.isfinite(loss)
         calm = (loss <= trainer.schedule.settings.repair.diverged) | ~good

@@ -14,12 +14,10 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from ganherd import nets
 from ganherd.herd.breeds import Breeds
 from ganherd.herd.engine.engines import StackedHerd
-from ganherd.herd.state import Blueprint, State, take_
+from ganherd.herd.state import Blueprint, State, finite_members, take_
 from ganherd.mixture import mixture_files
 from ganherd.nets.catalog import is_strange
 from ganherd.recipe import recipe_file
@@ -287,7 +285,8 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
 
 def take(herd: StackedHerd, row: int, member_state: State, name: str) -> str:
     """Write one member's nets into a row of the herd, and return the sha256 of what was written."""
-    mine = herd.breed_of(row).view(herd.state)
+    breed = herd.breed_of(row)
+    mine = breed.view(herd.state)
     prefixes = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")
     target = {key: value for key, value in mine.items() if key.startswith(prefixes)}
     # for a run without a running average
@@ -298,7 +297,9 @@ def take(herd: StackedHerd, row: int, member_state: State, name: str) -> str:
             f"{name} does not fit this herd: its {wrong[0]} has another shape. Nets with `label: true` only fit data with the same "
             "number of classes."
         )
-    if not all(bool(torch.isfinite(value).all()) for value in taken.values()):
+    nets = {"g": breed.g, "d": herd.d}
+    infinite = {f"{kind}.buffers.{buffer}" for kind, net in nets.items() for buffer in net.infinite_buffers}
+    if not finite_members(taken, infinite).all():
         raise UserError(f"{name} is not finite, so nothing can start from it: take another member.")
     take_(target, taken, [row], [0])
     digest = hashlib.sha256()
