@@ -29,6 +29,15 @@ class InPlace(G):
     def forward(self, z):
         return super().forward(z).mul_(0.5)
 
+class ShiftsByHand(G):
+    def __init__(self, shape, latent):
+        super().__init__(shape, latent)
+        self.conv, self.shift = nn.Conv2d(1, 4, 3, padding=1, bias=False), nn.Parameter(torch.zeros(4))
+        self.last = nn.Conv2d(4, 1, 3, padding=1)
+    def forward(self, z):
+        h = self.first(z).reshape(-1, *self.shape)
+        return self.last(torch.relu(self.conv(h) + self.shift.view(1, -1, 1, 1)))
+
 class Turns(G):
     def forward(self, z):
         return super().forward(z if z.mean() > 5 else -z)
@@ -68,6 +77,15 @@ def test_layers_of_convolutional_nets(explain) -> None:
     assert upsample["gpu"] == {"how": "with its neighbour", "why": "a part of layers.5"}
     assert hows(d, "gpu")["layers.2"] == ("Dropout", "with its neighbour" if HAS_TRITON else ALL)
     assert "kernel" not in {how for _, how in here.values()} and g["no_kernels"]["here"]
+
+
+def test_a_parameter_that_is_added_to_a_convolution_is_a_part_of_it_on_a_gpu(explain) -> None:
+    g, _ = explain("--trust-code", nets={"generator": "explained_nets:ShiftsByHand"})["nets"]
+    here, gpu = hows(g, "here"), hows(g, "gpu")
+    assert here.keys() == gpu.keys() and here["conv"] == ("Conv2d", EACH)
+    assert gpu["conv"][1] == ("with its neighbour" if HAS_TRITON else EACH)
+    assert gpu["add"] == ("add", "kernel" if HAS_TRITON else ALL)
+    assert gpu["last"] == ("Conv2d", "kernel" if HAS_TRITON else EACH)
 
 
 def test_the_pass_of_a_penalty_is_named_where_kernels_run(explain) -> None:

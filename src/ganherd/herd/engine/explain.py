@@ -11,7 +11,7 @@ from ganherd.herd import rng
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.lowering.graph.trace import NotTraceable
-from ganherd.herd.lowering.lower import VMAP, LoweredOperation
+from ganherd.herd.lowering.lower import FUSED, VMAP, LoweredOperation
 from ganherd.herd.lowering.network import lower_net
 from ganherd.herd.lowering.vmap import mute_slow_operations
 from ganherd.herd.state import Blueprint
@@ -73,15 +73,18 @@ def _why_no_kernels(herd: StackedHerd) -> str:
 
 def _layers(net: Blueprint, rules: StepRules, here: bool, gpu: bool) -> list[JsonObject]:
     """Return the facts about each layer; `here` and `gpu` tell whether kernels are used there."""
-    both = [_lowered(net, rules, "triton" if kernels else "cpu") for kernels in (here, gpu)]
+    shown, operations_on_gpu = (_lowered(net, rules, "triton" if kernels else "cpu") for kernels in (here, gpu))
+    on_gpu = {op.node: op for op in operations_on_gpu}
+    # Kernels run a convolution and a parameter that is added to it as one layer, which has the name of the sum.
+    joined = LoweredOperation("", "", FUSED, "a part of the convolution with its bias")
     return [
         {
             "layer": op.layer,
             "what": op.operation,
             "here": {"how": op.method, "why": op.reason},
-            "gpu": {"how": on_gpu.method, "why": on_gpu.reason},
+            "gpu": {"how": (twin := on_gpu.get(op.node, joined)).method, "why": twin.reason},
         }
-        for op, on_gpu in zip(*both, strict=True)
+        for op in shown
     ]
 
 

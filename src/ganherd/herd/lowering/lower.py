@@ -42,6 +42,7 @@ class LoweredOperation(NamedTuple):
     operation: str  # the class of the layer, or the name of the function
     method: str  # KERNEL, ALL_AT_ONCE, ONE_BY_ONE, VMAP or FUSED
     reason: str = ""
+    node: str = ""  # its name in the graph of the module
 
 
 def _tensors_read(graph: TracedGraph, node: fx.Node) -> list[str]:
@@ -160,7 +161,7 @@ class LoweredModule:
     def explain(self, batch: int = 1, dtype: torch.dtype = torch.float32) -> list[LoweredOperation]:
         """Return how every operation of the module runs with batches of this size, in the order of its graph."""
         return [
-            LoweredOperation(node_label(node), self._operation(node), *self._method(node, batch, dtype))
+            LoweredOperation(node_label(node), self._operation(node), *self._method(node, batch, dtype), node.name)
             for node in self._graph.nodes
             if node.op.startswith("call")
         ]
