@@ -22,8 +22,8 @@ import torch
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.partition import partition
 from ganherd.data.shards.shards import Index, Shard, ShardSettings, header
-from ganherd.herd.feed import BatchPlan, Feed
-from ganherd.herd.stream_feed import StreamFeed, make_feed
+from ganherd.herd.batch_feed import BatchPlan, Feed
+from ganherd.herd.streamed_batch_feed import StreamFeed, make_feed
 from ganherd.recipe.schema import DataConfig
 
 

@@ -29,11 +29,11 @@ import torch
 
 from ganherd.bench import cases
 from ganherd.bench.engine_rates import peaks, synchronize
+from ganherd.herd.batch_feed import Feed
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.blocks.block_engine import BlockEngine
 from ganherd.herd.engine.device import set_precision
 from ganherd.herd.engine.engines import Engine, Plan, StackedHerd, make_engine, place_state
-from ganherd.herd.feed import Feed
 from ganherd.herd.state import bytes_per_member
 from ganherd.training.setup.assemble import assemble
 from ganherd.util.errors import UserError

@@ -9,7 +9,7 @@ import pytest
 from comparisons import facts_of, scored, shown
 
 from ganherd.compare import differences
-from ganherd.metrics.statistics.verdict import difference as newcombe
+from ganherd.metrics.statistics.significance import difference as newcombe
 
 
 def test_a_verdict_needs_an_interval_without_zero() -> None:

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganherd.data.dataset import Dataset, hold_out, load
-from ganherd.data.keyed import normal, raw, shuffle
+from ganherd.data.keyed_random import normal, raw, shuffle
 from ganherd.data.partition import Partition, partition
 from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError

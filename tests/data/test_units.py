@@ -73,7 +73,7 @@ def test_points_keep_their_proportions() -> None:
 
 
 def test_members_get_standardised_batches(wine: Dataset) -> None:
-    from ganherd.herd.feed import BatchPlan, Feed
+    from ganherd.herd.batch_feed import BatchPlan, Feed
 
     index = np.arange(6).reshape(1, 6)
     plan = BatchPlan(index, np.array([6]), 3, wine.offset, wine.scale, torch.float64)

@@ -107,7 +107,7 @@ def test_the_inception_score_of_a_run_from_the_command_line(
 def by_hand(run: Path, net: Small, head: Path) -> float:
     """Samples, resize, features, softmax and mutual information of ten splits, one after another."""
     import ganherd
-    from ganherd.data.keyed import shuffle
+    from ganherd.data.keyed_random import shuffle
 
     x = torch.from_numpy(ganherd.load(run).sample(60, seed=4).x).float()
     with torch.no_grad():

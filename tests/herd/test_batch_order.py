@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ganherd.herd import rng
-from ganherd.herd.feed import BatchPlan, Feed
+from ganherd.herd.batch_feed import BatchPlan, Feed
 
 COUNTS = st.lists(st.integers(1, 40), min_size=1, max_size=5)
 BATCH = st.integers(1, 12)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from ganherd.herd import rng
-from ganherd.herd.feed import BatchPlan, Feed
+from ganherd.herd.batch_feed import BatchPlan, Feed
 from ganherd.strategies.cellular import fitness
 
 COUNT = np.array([10, 3, 7, 12, 1])  # images of each member; a batch has 4

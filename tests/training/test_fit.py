@@ -16,7 +16,7 @@ import tiny_runs
 import torch
 
 from ganherd.features import cache
-from ganherd.herd import stream_feed
+from ganherd.herd import streamed_batch_feed
 from ganherd.herd.engine import autotune, engine_trials, engines
 from ganherd.recipe import recipe_file
 from ganherd.recipe.sections.train_config import EngineConfig
@@ -291,7 +291,7 @@ def test_engines_and_data_keep_within_the_memory_of_the_control_group(
 ) -> None:
     herd = assemble(recipe_file.load(recipes.noise_recipe(tmp_path))).herd
     monkeypatch.setattr(memory, "group_limits", lambda: [1 << 20])
-    assert autotune._limit(herd, EngineConfig()) == stream_feed._half_of_free(torch.device("cpu")) == 1 << 19
+    assert autotune._limit(herd, EngineConfig()) == streamed_batch_feed._half_of_free(torch.device("cpu")) == 1 << 19
 
 
 def test_memory_that_holds_a_cache_of_files_is_available_and_swap_is_not(

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from ganherd.api.given_objects import GivenObjects
 from ganherd.comm.ranks import Ranks
 from ganherd.data.dataset import Dataset
+from ganherd.herd.batch_feed import Feed
 from ganherd.herd.checks.module_copies import copy_module
 from ganherd.herd.engine.engines import Engine, new_plan, place_state
-from ganherd.herd.feed import Feed
 from ganherd.herd.state import Blueprint, Seat, State, buffers_of
 from ganherd.herd.step.step import SUMS
 from ganherd.mixture.generators import with_weights

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ganherd.compare.comparison_record import Comparison, ComparisonBasis
 from ganherd.metrics.metric_registry import METRICS, title_of
-from ganherd.metrics.statistics.verdict import UNDECIDED
+from ganherd.metrics.statistics.significance import UNDECIDED
 from ganherd.scoring.result import measured
 from ganherd.util.text import listed
 

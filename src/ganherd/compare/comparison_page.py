@@ -8,7 +8,7 @@ from typing import Any
 from ganherd.compare import comparison_text, score_plots
 from ganherd.compare.comparison_record import Comparison
 from ganherd.metrics.metric_registry import title_of
-from ganherd.metrics.statistics.verdict import UNDECIDED
+from ganherd.metrics.statistics.significance import UNDECIDED
 from ganherd.report import templating
 from ganherd.report.templating import Cell
 from ganherd.scoring.result import measured

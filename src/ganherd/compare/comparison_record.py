@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, Required, TypedDict
 
-from ganherd.metrics.statistics.verdict import Verdict
+from ganherd.metrics.statistics.significance import Outcome
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval, Scores
 
 RecipeJson = dict[str, Any]  # a recipe with every default written out
@@ -44,8 +44,8 @@ class ScoreDifference(TypedDict, total=False):
     seeds: list[int]
     p: float  # of the difference by itself
     p_corrected: float  # by Holm's method, for the number of tests in its family
-    direction: Verdict  # better or worse, however certain it is
-    verdict: Required[Verdict]  # by the corrected p-value
+    direction: Outcome  # better or worse, however certain it is
+    verdict: Required[Outcome]  # by the corrected p-value
 
 
 class ComparisonRow(TypedDict):

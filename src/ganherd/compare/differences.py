@@ -16,8 +16,8 @@ from ganherd.compare.comparison_record import ScoreDifference
 from ganherd.metrics.metric_registry import METRICS
 from ganherd.metrics.statistics.intervals import interval
 from ganherd.metrics.statistics.seeds import SURE, together
-from ganherd.metrics.statistics.verdict import UNDECIDED, Ends, Verdict
-from ganherd.metrics.statistics.verdict import difference as independent_difference
+from ganherd.metrics.statistics.significance import UNDECIDED, Ends, Outcome
+from ganherd.metrics.statistics.significance import difference as independent_difference
 from ganherd.scoring.result import SKIPPED
 
 Scores = Mapping[str, Mapping[str, Any]]
@@ -166,7 +166,7 @@ def _with_verdict(difference: ScoreDifference, gain: float, p: float | None) -> 
     """Add the p-value, and the verdict that it gives for a gain of this sign."""
     if p is None or not math.isfinite(p):
         return {**difference, "verdict": UNDECIDED}
-    sign: Verdict = "better" if gain > 0 else "worse"
+    sign: Outcome = "better" if gain > 0 else "worse"
     return {**difference, "p": p, "direction": sign, "verdict": sign if p <= ALPHA else UNDECIDED}
 
 

@@ -14,10 +14,10 @@ from ganherd.compare.comparison_record import Downstream, DownstreamRow
 from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
 from ganherd.compare.downstream_text import draw
 from ganherd.data.dataset import Dataset, load
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.features.extract import best_device
 from ganherd.metrics.statistics.seeds import together
-from ganherd.metrics.statistics.verdict import UNDECIDED, sign
+from ganherd.metrics.statistics.significance import UNDECIDED, sign
 from ganherd.mixture import mixture
 from ganherd.mixture.mixture import Mixture
 from ganherd.runs.folder import RunFolder

@@ -12,7 +12,7 @@ import numpy as np
 
 from ganherd.data import duplicates
 from ganherd.data.arrays import Array, RawData, TidyData, tidy
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.data.readers import in_memory
 from ganherd.data.readers.class_folders import resized
 from ganherd.data.readers.named import read_named, read_path

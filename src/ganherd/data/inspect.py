@@ -13,7 +13,7 @@ from PIL import Image
 from ganherd.data import duplicates
 from ganherd.data.arrays import Array
 from ganherd.data.dataset import Dataset, load
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject, atomic_write

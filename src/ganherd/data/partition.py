@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ganherd.data.dataset import Dataset
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, few
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.data.units import HasUnits, Units, to_model
 from ganherd.features import cache
 from ganherd.features.one_cycle import OneCycleAdam

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.features import cache, networks
 from ganherd.features.extract import ExtractedFeatures, Moments, best_device, extract, precision
 from ganherd.features.material import DrawnSamples

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import entries, of_rows, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.features.extract import ExtractedFeatures
 from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.report.gather import PER_ROW, RunStory
 from ganherd.report.templating import number, render, svg
 from ganherd.util.files import JsonObject

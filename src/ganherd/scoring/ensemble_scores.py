@@ -15,7 +15,7 @@ from ganherd.features.extract import Moments, best_device
 from ganherd.features.material import DrawnSamples
 from ganherd.metrics.metric_registry import metric_of
 from ganherd.metrics.statistics import intervals
-from ganherd.metrics.statistics.verdict import Verdict, verdict
+from ganherd.metrics.statistics.significance import Outcome, outcome
 from ganherd.runs.score_entry import ScoreInterval
 from ganherd.strategies.mixing import objectives
 from ganherd.strategies.mixing.objectives import SampledGenerator
@@ -38,7 +38,7 @@ class ScoreChange:
     before: float
     after: float
     interval: ScoreInterval | None  # of `after` minus `before`; None: too few samples, or no difference
-    verdict: Verdict  # whether `after` is better, by the interval of how much nearer it is to the metric's goal
+    verdict: Outcome  # whether `after` is better, by the interval of how much nearer it is to the metric's goal
 
 
 @dataclass(frozen=True)
@@ -123,7 +123,7 @@ def change_of(name: str, before: float, after: float, without: Sequence[tuple[fl
         return ScoreChange(before, after, None, "undecided")
     interval = intervals.jackknife(after - before, [b - a for a, b in without])
     gain = intervals.jackknife(merit(after) - merit(before), [merit(b) - merit(a) for a, b in without])
-    return ScoreChange(before, after, interval, verdict(gain))
+    return ScoreChange(before, after, interval, outcome(gain))
 
 
 def _where(features: int) -> torch.device:

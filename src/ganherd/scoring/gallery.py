@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.features.material import DrawnSamples, MetricSkipped
 from ganherd.util import files
 from ganherd.util.errors import UserError

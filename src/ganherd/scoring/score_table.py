@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ganherd.metrics.metric_registry import Metric
-from ganherd.metrics.statistics.verdict import Ends, difference, verdict
+from ganherd.metrics.statistics.significance import Ends, difference, outcome
 from ganherd.scoring.result import Score, format_value, measured, skipped
 from ganherd.util.terminal.screen import Block, Columns, Styled
 
@@ -191,7 +191,7 @@ def _marks(row: Sequence[Score | None]) -> list[str]:
     if len({tuple(score.entry.get(key) for key in with_what) for score in known}) > 1:
         return ["?" if score in known else "" for score in row]
     first = max(known, key=lambda score: score.merit or 0.0)
-    rivals = [score for score in known if score is not first and verdict(_gain(metric, score, first)) == "undecided"]
+    rivals = [score for score in known if score is not first and outcome(_gain(metric, score, first)) == "undecided"]
     marked = ("~", [first, *rivals]) if rivals else ("*", [first])
     return [marked[0] if any(score is one for one in marked[1]) else "" for score in row]
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.features.material import DrawnSamples
 from ganherd.runs.score_entry import Scores
 from ganherd.util.errors import UserError

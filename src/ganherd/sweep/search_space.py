@@ -14,7 +14,7 @@ from itertools import product
 
 import numpy as np
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.recipe import yaml_lines
 from ganherd.recipe.member_values import TRIAL_KEYS, Trial, Value
 from ganherd.util.errors import UserError

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from ganherd.data.dataset import Dataset, load
-from ganherd.herd.feed import BatchPlan
-from ganherd.herd.stream_feed import make_feed
+from ganherd.herd.batch_feed import BatchPlan
+from ganherd.herd.streamed_batch_feed import make_feed
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import DataConfig
 from ganherd.training.setup.assemble import assemble

@@ -83,8 +83,8 @@ opened = []
 sys.addaudithook(lambda event, args: opened.append(str(args[0])) if event == "open" else None)
 from ganherd.data.partition import partition
 from ganherd.data.dataset import load
-from ganherd.herd.feed import BatchPlan
-from ganherd.herd.stream_feed import make_feed
+from ganherd.herd.batch_feed import BatchPlan
+from ganherd.herd.streamed_batch_feed import make_feed
 from ganherd.recipe.schema import DataConfig
 out, room, members = sys.argv[1], sys.argv[2], slice(1, 3)
 settings = DataConfig(source=out, holdout=0.25)

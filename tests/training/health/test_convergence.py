@@ -15,11 +15,11 @@ import run_files
 import tiny_runs
 import torch
 
+from ganherd.herd.batch_feed import BatchPlan, Feed
 from ganherd.herd.engine.engines import Plan
 from ganherd.herd.engine.subset import SubsetEngine
-from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.herd.step.step import Step
-from ganherd.herd.stream_feed import StreamFeed
+from ganherd.herd.streamed_batch_feed import StreamFeed
 from ganherd.mixture import mixture
 from ganherd.recipe import recipe_file
 from ganherd.recipe.sections.train_config import StopConfig

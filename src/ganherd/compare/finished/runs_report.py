@@ -9,7 +9,7 @@ from ganherd.compare import comparison_text
 from ganherd.compare.answer import RUNS
 from ganherd.compare.entry import names_of
 from ganherd.compare.finished.finished_runs import compare_recorded
-from ganherd.metrics.statistics.verdict import UNDECIDED
+from ganherd.metrics.statistics.significance import UNDECIDED
 from ganherd.report import runs_page
 from ganherd.report.gather import gather
 from ganherd.runs.folder import RunFolder

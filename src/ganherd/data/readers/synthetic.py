@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ganherd.data.arrays import Array, RawData, TidyData
-from ganherd.data.keyed import normal, raw, shuffle
+from ganherd.data.keyed_random import normal, raw, shuffle
 from ganherd.util.errors import UserError
 
 STACKED = "stacked-mnist"

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ganherd.data.arrays import Array
-from ganherd.data.keyed import raw
+from ganherd.data.keyed_random import raw
 from ganherd.data.readers.class_folders import CENTRE, ImageReader
 from ganherd.data.readers.image_tree import FileGroup
 from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, header

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adam import adam  # without torch.optim.Adam, whose first use imports the compiler, which takes seconds
 
 from ganherd.herd import rng
-from ganherd.herd.feed import Feed
+from ganherd.herd.batch_feed import Feed
 from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import Seat, takes_label

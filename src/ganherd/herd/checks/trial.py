@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ganherd.herd import rng
+from ganherd.herd.batch_feed import BatchPlan, Feed
 from ganherd.herd.checks.plain_pytorch import ADAM
-from ganherd.herd.feed import BatchPlan, Feed
 from ganherd.herd.state import ModuleTraits, Seat
 from ganherd.herd.step.rules import StepRules
 from ganherd.losses.adversarial import Game

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
+from ganherd.herd.batch_feed import Feed
 from ganherd.herd.breeds import Breed, Breeds
 from ganherd.herd.engine.device_memory import is_large
 from ganherd.herd.engine.side_streams import DEFAULT_PRIORITY, HIGH_PRIORITY, SideStreams
-from ganherd.herd.feed import Feed
 from ganherd.herd.lowering import ops_onednn
 from ganherd.herd.state import Blueprint, NamedRows, State, base_keys, members_of
 from ganherd.herd.step.opponents import FrozenOpponents

@@ -15,7 +15,7 @@ from typing import TypedDict
 import numpy as np
 
 from ganherd.metrics.statistics import intervals
-from ganherd.metrics.statistics.verdict import UNDECIDED, difference, sign
+from ganherd.metrics.statistics.significance import UNDECIDED, difference, sign
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.errors import UserError
 

@@ -8,7 +8,7 @@ from typing import Required, TypedDict
 import numpy as np
 
 from ganherd.metrics.gam.gam import Gam2Scores, Helps, Player, apart, helps, weak_judges
-from ganherd.metrics.statistics.verdict import UNDECIDED, sign
+from ganherd.metrics.statistics.significance import UNDECIDED, sign
 from ganherd.util.text import text_table
 
 

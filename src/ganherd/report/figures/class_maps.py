@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.metrics.distributions.histogram import class_histogram, expected_by_chance, total_variation
 from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Log
 from ganherd.scoring import maps as drawing

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.features.extract import moments
 from ganherd.metrics.frechet import distance
 from ganherd.metrics.memorisation import BY_CHANCE, below, nearest

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ganherd.data.keyed import shuffle
+from ganherd.data.keyed_random import shuffle
 from ganherd.data.units import comparable
 from ganherd.features.extract import extract
 from ganherd.features.material import DrawnSamples, ScoringContext

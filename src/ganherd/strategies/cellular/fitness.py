@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from ganherd.herd import rng
+from ganherd.herd.batch_feed import Feed
 from ganherd.herd.engine.engines import StackedHerd, evaluation_operations, keys_on_device
-from ganherd.herd.feed import Feed
 from ganherd.herd.lowering.network import NetworkCall
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import State, buffers_of

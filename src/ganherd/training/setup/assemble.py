@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from ganherd import nets
 from ganherd.comm.ranks import Ranks
 from ganherd.data import dataset as source
+from ganherd.herd.batch_feed import BatchPlan
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import LOOK_SAMPLES, batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, refuse_fixed_batch, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import StackedHerd
-from ganherd.herd.feed import BatchPlan
 from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
 from ganherd.herd.step.pace import Pace, paces
-from ganherd.herd.stream_feed import make_feed
+from ganherd.herd.streamed_batch_feed import make_feed
 from ganherd.herd.threaded_init import PackagedNet
 from ganherd.nets.catalog import is_packaged
 from ganherd.recipe.base import in_steps

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 from torch import Tensor
 
+from ganherd.herd.batch_feed import Feed
 from ganherd.herd.breeds import Breed
 from ganherd.herd.engine.blocks.block_transfer import BlockTransfer
 from ganherd.herd.engine.engines import (
@@ -23,7 +24,6 @@ from ganherd.herd.engine.engines import (
     no_report,
     no_tick,
 )
-from ganherd.herd.feed import Feed
 from ganherd.herd.state import State, members_of
 from ganherd.herd.step.pace import Pace
 

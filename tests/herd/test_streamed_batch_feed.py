@@ -12,9 +12,9 @@ from image_trees import prepared
 
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.partition import partition
-from ganherd.herd import stream_feed
-from ganherd.herd.feed import BatchPlan, Feed
-from ganherd.herd.stream_feed import StreamFeed, make_feed
+from ganherd.herd import streamed_batch_feed
+from ganherd.herd.batch_feed import BatchPlan, Feed
+from ganherd.herd.streamed_batch_feed import StreamFeed, make_feed
 from ganherd.recipe.schema import DataConfig
 
 BATCH, CPU = 4, torch.device("cpu")
@@ -50,8 +50,8 @@ def same(feed: Feed, other: Feed, members: slice, base: np.ndarray, c: int) -> b
 @pytest.fixture(autouse=True)
 def many_readers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Even small batches are read by several threads."""
-    monkeypatch.setattr(stream_feed, "READERS", 3)
-    monkeypatch.setattr(stream_feed, "_BYTES_PER_READER", 1)
+    monkeypatch.setattr(streamed_batch_feed, "READERS", 3)
+    monkeypatch.setattr(streamed_batch_feed, "_BYTES_PER_READER", 1)
     yield
 
 

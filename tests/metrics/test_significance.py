@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ganherd.metrics.statistics.intervals import jackknife, wilson
-from ganherd.metrics.statistics.verdict import difference, sign, verdict
+from ganherd.metrics.statistics.significance import difference, outcome, sign
 from ganherd.recipe.mixture_scores import BY
 from ganherd.scoring import METRICS
 from ganherd.scoring.ensemble_scores import ScoreChange, change_of
@@ -16,7 +16,7 @@ from ganherd.scoring.ensembles import ChosenGenerators, EnsembleResult
 
 
 def test_only_an_interval_without_zero_decides() -> None:
-    assert [verdict(ends) for ends in ((0.1, 1.0), (-1.0, -0.1), (-0.1, 1.0), (0.0, 1.0), None)] == [
+    assert [outcome(ends) for ends in ((0.1, 1.0), (-1.0, -0.1), (-0.1, 1.0), (0.0, 1.0), None)] == [
         "better",
         "worse",
         "undecided",

@@ -1,6 +1,7 @@
 """Draw random numbers that depend on a key only: the same key gives the same numbers on every machine.
 
-They are made from raw bits: numpy promises those, and not its distributions, to stay the same in later versions.
+Partitions and samples of data use them; the order of a member's batches is drawn in `herd/batch_feed.py`. The numbers are made
+from raw bits: numpy promises those, and not its distributions, to stay the same in later versions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Serve every member its own shuffled batches from one data set that stays on the device, images as bytes."""
+"""Draw each member's batches: a keyed shuffle of its rows of one data set that stays on the device, images as bytes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ganherd.data.arrays import Array
 from ganherd.data.shards.shards import ShardRows
-from ganherd.herd.feed import BatchPlan, Feed
+from ganherd.herd.batch_feed import BatchPlan, Feed
 from ganherd.util.memory import available_memory
 
 BATCHES_AHEAD = 2  # batches of each block of members to read ahead

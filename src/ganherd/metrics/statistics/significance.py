@@ -1,4 +1,4 @@
-"""The rule of every comparison: a difference without an interval, or whose 95 % interval contains zero, is undecided."""
+"""Decide whether a difference is certain: without an interval, or if its 95 % interval contains zero, it is undecided."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 from ganherd.runs.score_entry import ScoreInterval
 
-Verdict = Literal["better", "worse", "undecided"]
+Outcome = Literal["better", "worse", "undecided"]
 UNDECIDED: Literal["undecided"] = "undecided"
 Ends = tuple[float, float]
 
@@ -24,10 +24,10 @@ def sign(interval: ScoreInterval | Ends | None) -> int:
     return 1 if low > 0 else -1 if high < 0 else 0  # NaN is undecided, too
 
 
-def verdict(interval: ScoreInterval | Ends | None) -> Verdict:
-    """Return the verdict on an improvement: the interval is that of a quantity of which more is better.
+def outcome(interval: ScoreInterval | Ends | None) -> Outcome:
+    """Return whether an improvement is certain. The interval is that of a quantity of which more is better.
 
-    >>> verdict((0.1, 0.3)), verdict((-0.1, 0.3))
+    >>> outcome((0.1, 0.3)), outcome((-0.1, 0.3))
     ('better', 'undecided')
     """
     return {1: "better", -1: "worse"}.get(sign(interval), "undecided")  # type: ignore[return-value]
