@@ -23,6 +23,10 @@ CONVOLUTIONS = {
     "to an image": (nn.ConvTranspose2d(6, 3, 4, 2, 1), (4, 3)),
     "to an image, of uneven size": (nn.ConvTranspose2d(5, 1, 3, 2, 1, output_padding=1, bias=False), (4, 4)),
     "to an image, dilated": (nn.ConvTranspose2d(5, 2, (3, 2), (2, 3), (1, 0), dilation=2), (3, 4)),
+    "to an image, with more extra pixels than its stride": (
+        nn.ConvTranspose2d(6, 1, 3, 1, dilation=2, output_padding=1),
+        (3, 3),
+    ),
     "from one position": (nn.ConvTranspose2d(7, 5, 4), (1, 1)),
     "from one position, padded": (nn.ConvTranspose2d(7, 5, 4, 1, 1, bias=False), (1, 1)),
     "between maps, transposed": (nn.ConvTranspose2d(6, 5, 4, 2, 1), (3, 3)),
@@ -75,12 +79,31 @@ def test_batch_norm_equals_the_plain_one(shape):
     assert_equal([ours.mean, ours.var], [theirs.mean, theirs.var])
 
 
-def test_variances_of_values_far_from_zero_are_exact():
-    """Sums of squares would lose all digits here."""
-    x = (1e4 + torch.randn(2, 64, 3, generator=torch.Generator().manual_seed(0))).requires_grad_()
+@pytest.mark.parametrize("shape", [(2, 64, 3), (1, 2000, 4, 5, 5), (1, 512, 16, 4, 4)])
+def test_values_far_from_zero_are_normalised_exactly(shape):
+    """Sums of squares would lose all digits here, and sums of many rows half of them."""
+    x = (1e4 + torch.randn(shape, generator=torch.Generator().manual_seed(0))).requires_grad_()
     out, _ = ops_cpu.batch_norm(x, None, None, 0.0, 1.0, None)
     exact, _ = ops.batch_norm(x.double(), None, None, 0.0, 1.0, None)
-    torch.testing.assert_close(out.double(), exact, rtol=0, atol=2e-3)
+    torch.testing.assert_close(out.double(), exact, rtol=0, atol=4e-3)
+
+
+def test_a_transposed_convolution_of_one_image_equals_the_plain_one():
+    """An image without a batch axis, as a learned constant is."""
+    layer, x, weight = nn.ConvTranspose2d(6, 2, 4, 2, 1, bias=False), normal(N, 6, 3, 3), normal(N, 6, 2, 4, 4)
+    assert_equal([ops_cpu.conv_transpose2d(x, weight, None, layer)], [ops.conv_transpose2d(x, weight, None, layer)])
+
+
+@pytest.mark.parametrize("of", ["column", "expanded", "flipped"])
+def test_products_read_biases_by_their_strides(of, monkeypatch):
+    if not ops_onednn.is_available():
+        pytest.skip("this PyTorch has no oneDNN")
+    monkeypatch.setattr(ops_onednn, "_LEAST", 0)
+    x, weight, table = (normal(*shape, dtype=torch.float32) for shape in ((N, 6, 5), (N, 7, 5), (N, 7, 3)))
+    bias = {"column": table[..., 1], "expanded": table[:, :1, 0].expand(N, 7), "flipped": table.flatten(1)[:, ::3]}[of]
+    assert bias[0].stride() != (1,)
+    out = ops_onednn.linear(x, weight, bias)
+    torch.testing.assert_close(out, ops.linear(x, weight, bias), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -29,8 +29,8 @@ class BatchMoments(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
-        mean = x.mean(over, keepdim=True)
-        var = (x - mean).square_().mean(over, keepdim=True)
+        mean = _mean(x, over)
+        var = _mean((x - mean).square_(), over)
         ctx.save_for_backward(x, mean)
         return var, mean
 
@@ -39,6 +39,14 @@ class BatchMoments(torch.autograd.Function):
         x, mean = ctx.saved_tensors
         number = x.numel() // mean.numel()
         return torch.addcmul(d_mean / number, x - mean, d_var * (2 / number)), None
+
+
+def _mean(x: Tensor, over: list[int]) -> Tensor:
+    """Return the mean over these axes, of which all but the first are the last ones of x.
+
+    PyTorch adds all rows of a batch one after another; sums of a few numbers each are rounded less.
+    """
+    return x.mean(over[1:], keepdim=True).mean(over[0], keepdim=True) if over[1:] else x.mean(over, keepdim=True)
 
 
 def _moments(x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
@@ -136,14 +144,17 @@ def conv_transpose2d(
     x: Tensor, weight: Tensor, bias: Bias, like: nn.ConvTranspose2d, fusions: Fusions = Fusions()
 ) -> Tensor:
     """Run transposed convolutions; see `ops.conv_transpose2d`."""
-    stride, padding, dilation = settings = _settings(like)
-    geometry = zip(x.shape[3:], stride, padding, dilation, weight.shape[3:], _pair(like.output_padding), strict=True)
-    size = tuple((n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, s, p, d, k, more in geometry)
     if not _is_simple(x, like):
         return ops.conv_transpose2d(x, weight, bias, like, fusions)
+    stride, padding, dilation = settings = _settings(like)
+    extra = _pair(like.output_padding)
+    geometry = zip(x.shape[3:], stride, padding, dilation, weight.shape[3:], extra, strict=True)
+    size = tuple((n - 1) * s - 2 * p + d * (k - 1) + more + 1 for n, s, p, d, k, more in geometry)
+    # With more extra pixels than the stride, a kernel would fit once more into the output than there are inputs.
+    fits = all(more < s for more, s in zip(extra, stride, strict=True))
     if x.shape[3:] == (1, 1) and size == weight.shape[3:] and padding == (0, 0):  # one position: a product
         out = linear(x.flatten(2), weight.flatten(2).transpose(1, 2), None).unflatten(2, weight.shape[2:])
-    elif weight.shape[2] <= _FEW_CHANNELS < weight.shape[1]:
+    elif fits and weight.shape[2] <= _FEW_CHANNELS < weight.shape[1]:
         out = _to_few(x, weight, size, settings)
     else:
         return ops.conv_transpose2d(x, weight, bias, like, fusions)

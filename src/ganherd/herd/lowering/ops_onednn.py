@@ -43,7 +43,8 @@ class OneDnnProduct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor, bias: Bias) -> Tensor:
         ctx.save_for_backward(a, b)
-        biases = bias if bias is not None else [None] * len(a)
+        # The operation reads a bias as if it were contiguous, whatever its strides are.
+        biases = [None] * len(a) if bias is None else bias.contiguous()
         product = torch.ops.mkldnn._linear_pointwise.default
         return torch.stack([product(*one, "none", [], "") for one in zip(a, b, biases, strict=True)])
 
