@@ -46,6 +46,7 @@ from ganherd.training.user_callbacks import UserCallback, check_callbacks
 from ganherd.training.variants import phases
 from ganherd.util import text as printed
 from ganherd.util.errors import Interrupted, counted
+from ganherd.util.host import give_back
 from ganherd.util.memory import refused_if_too_large
 from ganherd.util.meter import Detail, ProgressBar
 from ganherd.util.paths import RUNS
@@ -129,7 +130,7 @@ class Session:
         if herd is None:
             return False
         self.herd = herd
-        preflight.check_nets(herd, self.log, source.engine)
+        preflight.check_nets(herd, self.log, source.plan)
         self.plan = source.choose_plan(self)
         self.own_plan = apply_plan(herd, self.plan)
         self.looks = run_on_all_ranks(herd.ranks.member_comm, lambda: source.looks or look_interval.planned(herd))
@@ -200,6 +201,7 @@ class Session:
         trainer = self.trainer
         assert trainer is not None
         self.progress.close()
+        give_back()  # what steps freed; sampling and scores need other sizes
         is_part = self.folder.info.part is not None
         self.progress.say(
             Detail(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")

@@ -26,7 +26,7 @@ from ganherd.herd.checks.flops import count_operations
 from ganherd.herd.checks.module_copies import short_message
 from ganherd.herd.checks.plain_pytorch import ADAM, PlainGan, Snapshot
 from ganherd.herd.checks.trial import SEATS, SMALL_EXTENT, ComparisonTask, Extent, batch_sizes, feed_of, rules_of
-from ganherd.herd.engine.engines import Engine, StackedHerd, new_plan
+from ganherd.herd.engine.engines import Engine, Plan, StackedHerd
 from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.lowering.vmap import slow_operations
 from ganherd.herd.state import State, buffers_of, build_seeded, new_state
@@ -140,7 +140,7 @@ def _result(task: ComparisonTask, extent: Extent, dtype: torch.dtype, name: str,
         with seeded_generators(1):
             herd = _herd(task, extent, dtype)
             start = {key: value.clone() for key, value in herd.state.items()}
-            engine = Engine(herd, new_plan(name, len(SEATS), 1, torch.device("cpu")))
+            engine = Engine(herd, Plan(name, len(SEATS), 1, "cpu", task.operations))
         worst = Agreement(0.0)
         for number in range(extent.passes):
             with seeded_generators(2 + number):

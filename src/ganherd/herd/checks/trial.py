@@ -41,6 +41,7 @@ class ComparisonTask:
     r1: bool = False  # the loss has an R1 penalty
     traits: ModuleTraits | None = None  # observed when the module was tried out
     batch: int = 4  # samples in a batch of the recipe
+    operations: str = "plain"  # what fused members compute with; see `herd.lowering.lower.OPERATIONS`
 
     @property
     def kind(self) -> str:

@@ -10,7 +10,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import FAILS, Agreement
 from ganherd.herd.checks.guard import GuardReport
 from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
+from ganherd.herd.engine.engines import Plan, new_plan
 from ganherd.herd.global_generators import seeded_generators
 from ganherd.herd.lowering.graph.trace import NotTraceable, trace
 from ganherd.herd.lowering.vmap import mute_slow_operations
@@ -48,26 +49,29 @@ _REPORT = TypeAdapter(GuardReport)
 _NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
 
 
-def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None) -> None:
+def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None, plan: Plan | None = None) -> None:
     """Check all nets on the first rank. Nets that give other results when members are fused are marked, on all ranks.
 
     A marked net is run for one member after another.
+
+    Args:
+        plan: The recorded engine of a run that is resumed; None for a new run.
 
     Raises:
         UserError: Even the engine `loop` does not train a net as plain PyTorch does.
     """
     ranks = prepared.ranks
-    reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(prepared, say) if ranks.is_first else [])
+    reasons = run_on_all_ranks(ranks.member_comm, lambda: _reasons(prepared, say, plan) if ranks.is_first else [])
     for blueprint, why in zip(_blueprints(prepared), ranks.broadcast(reasons), strict=True):
         if why:
             blueprint.adopt(blueprint.traits._replace(why_not_fused=why))
     mute_slow_operations()  # --explain names the operations
 
 
-def _reasons(prepared: PreparedHerd, say: Callable[[str], None]) -> list[str]:
+def _reasons(prepared: PreparedHerd, say: Callable[[str], None], plan: Plan | None) -> list[str]:
     """Return the reason why each net cannot be fused; empty if it can."""
     out = []
-    for task, report in checked(prepared, say):
+    for task, report in checked(prepared, say, plan):
         loop, fused = (report.results[engine] for engine in ("loop", "fused"))
         if loop.why:
             raise UserError(
@@ -105,10 +109,16 @@ def refuse(prepared: PreparedHerd, engine: str) -> None:
 
 
 def checked(
-    prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None
+    prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None, plan: Plan | None = None
 ) -> Iterator[tuple[ComparisonTask, GuardReport]]:
-    """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison."""
+    """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison.
+
+    Args:
+        plan: The recorded engine of a run that is resumed; None for a new run.
+    """
+    operations = (plan or new_plan("fused", 1, 1, prepared.herd.device)).operations
     for net, task in tasks(prepared):
+        task = replace(task, operations=operations)
         foreign = not catalog.is_packaged(net.name)
         path = _cache_path(net, task)
         report = _read(path) if path else None
@@ -182,7 +192,7 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
     inputs = [
         __version__, torch.__version__, platform.python_version(), platform.machine(), _own_code(), code,
         task.role, narrowed(net).model_dump(), task.shape, task.latent, task.classes, task.penalty, task.r1,
-        task.batch,
+        task.batch, task.operations,
     ]  # fmt: skip
     name = hashlib.sha256(json.dumps(inputs, default=str).encode()).hexdigest()
     try:

@@ -19,6 +19,7 @@ from pathlib import Path
 from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.herd.checks import plugin_rows
 from ganherd.herd.engine.device import missing_gpu, set_precision
+from ganherd.herd.engine.engines import Plan
 from ganherd.recipe.plugins.recipe_plugins import plugins_of
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
@@ -56,20 +57,20 @@ def check_herd(prepared: PreparedHerd) -> None:
     strategy_class(prepared.recipe).refuse_impossible(prepared)
 
 
-def check_nets(prepared: PreparedHerd, log: Callable[[str], None], engine: str | None = None) -> list[str]:
+def check_nets(prepared: PreparedHerd, log: Callable[[str], None], plan: Plan | None = None) -> list[str]:
     """Compare the nets with plain PyTorch, and return notes for the user.
 
     Args:
-        engine: The engine of a run that is resumed; None for a new run.
+        plan: The recorded engine of a run that is resumed; None for a new run.
     """
-    notes = [] if engine else [*prepared.notes, *missing_gpu(prepared.recipe)]
+    notes = [] if plan else [*prepared.notes, *missing_gpu(prepared.recipe)]
     for note in notes:
         log(f"note: {note}")
     set_precision(prepared.recipe)
     check_plugins(prepared.recipe)
-    net_guard.examine(prepared, log)
-    if engine:
-        run_on_all_ranks(prepared.ranks.member_comm, lambda: net_guard.refuse(prepared, engine))
+    net_guard.examine(prepared, log, plan)
+    if plan:
+        run_on_all_ranks(prepared.ranks.member_comm, lambda: net_guard.refuse(prepared, plan.name))
     return notes
 
 

@@ -46,7 +46,7 @@ class RunSource(ABC):
     begins = True  # whether the run starts with its first step; False: a checkpoint has the state
     part: range | None = None  # the only members that are trained in this run; None: all
     placed_before: RanksRecord | None = None  # what run.json records about the ranks
-    engine: str | None = None  # the recorded engine; None: not chosen yet
+    plan: Plan | None = None  # the recorded engine and its settings; None: not chosen yet
     looks: LookInterval | None = None  # the recorded interval of looks
     wanted: Recipe  # with the budget of this command, which a resume may change
 
@@ -186,7 +186,7 @@ class RecordedRun(RunSource):
         self.looks = identity.recorded_looks(self.info, self.folder)
         self.meetings = identity.recorded_meetings(self.info, self.recipe, self.folder)
         self.part, self.placed_before = identity.recorded_part(self.info, self.folder), self.info.ranks
-        self.engine, self.begins = self.plan.name, not checkpoint.steps(self.folder.checkpoints)
+        self.begins = not checkpoint.steps(self.folder.checkpoints)
         if self.begins and self.info.state == "finished":
             raise UserError(
                 f"the checkpoints of {self.folder.path} were removed, so it cannot be trained further: sample and score it as it "
@@ -206,6 +206,7 @@ class RecordedRun(RunSource):
             )
 
     def choose_plan(self, session: Session) -> Plan:
+        assert self.plan is not None
         before, now = self.placed_before, identity.placed(session.herd.ranks) or {}
         # the chunks that were measured may be for other members
         if (before.members if before else None) != now.get("members"):
