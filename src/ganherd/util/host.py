@@ -69,7 +69,7 @@ def keep_freed_memory() -> None:
     GNU's library returns large blocks to the system as soon as they are freed. The system then maps and clears the pages of
     the same tensors again in every training step, which can take a third of its time.
     """
-    with suppress(OSError, AttributeError):  # only GNU has this
+    with suppress(OSError, AttributeError, TypeError):  # only GNU has this; Windows refuses the name None
         mallopt = ctypes.CDLL(None).mallopt
         any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST_BLOCKS)  # up to the first that is accepted
         mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
@@ -77,7 +77,7 @@ def keep_freed_memory() -> None:
 
 def give_back() -> None:
     """Return freed memory to the system, which the C library would keep for this process."""
-    with suppress(OSError, AttributeError):  # only GNU has this
+    with suppress(OSError, AttributeError, TypeError):  # only GNU has this; Windows refuses the name None
         ctypes.CDLL(None).malloc_trim(0)
 
 

@@ -39,6 +39,7 @@ from ganherd.util.registry import ENGINES
 _SECONDS = 0.4  # for each candidate
 _MAX_SECONDS = 60.0  # on a CPU, candidates are no longer measured after this time
 _MOST_MEASURED = 256  # members of a herd by which a CPU is measured
+_RAREST_R1 = 4  # plans are compared with R1 at each K-th step at least; rarer ones would make measurements longer
 _IMMEDIATELY = 1e-9  # seconds; ends a measurement that only has to succeed after one period
 _GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
 _FEWEST_BLOCKS = 16  # of a herd on the host: nothing hides the copies before the first block and after the last
@@ -149,6 +150,7 @@ def _measure(herd: StackedHerd, plans: list[Plan]) -> dict[Plan, float]:
     """Return the member-steps per second of each plan. On a CPU, slow plans are left out if the measurement takes too long."""
     rates: dict[Plan, float] = {}
     began, herd = time.perf_counter(), measured_members(herd)
+    herd = replace(herd, rules=replace(herd.rules, r1_every=min(herd.rules.r1_every, _RAREST_R1)))
     for plan in reversed(plans):  # the likely winners first, so that slow plans can be given up early
         rates[plan] = measure_rate(herd, plan, _SECONDS, max(rates.values(), default=0.0))
         if herd.device.type == "cpu" and time.perf_counter() - began > _MAX_SECONDS:

@@ -39,7 +39,7 @@ class StepRules:
     precision: str = "float32"
     r1: float = 0.0  # gamma of the R1 penalty
     r2: float = 0.0  # gamma of the R2 penalty
-    r1_every: int = 1  # R1 and R2 act at each K-th step that updates the discriminator, K times as strongly
+    r1_every: int = 1  # they act at each K-th step that updates the discriminator, K times as strongly
     slope_noise: float = 0.0  # standard deviation of noise by which R1 and R2 are estimated; 0: by second derivatives
     lecam: float = 0.0  # weight of the LeCam regulariser
     lecam_decay: float = 0.99  # of its running means

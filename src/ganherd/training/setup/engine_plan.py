@@ -10,6 +10,7 @@ import torch
 from ganherd.comm.ranks import cores_per_rank, run_on_all_ranks
 from ganherd.herd.engine import autotune
 from ganherd.herd.engine.engines import CompileReport, Plan, no_report, place_state
+from ganherd.herd.lowering import ops_onednn
 from ganherd.recipe.sections.train_config import EngineConfig
 from ganherd.training.setup.assemble import PreparedHerd
 
@@ -29,7 +30,10 @@ def choose_plan(
     plan = run_on_all_ranks(
         ranks.member_comm, lambda: autotune.choose(prepared.herd, settings, log, report) if ranks.is_first else None
     )
-    return Plan(**ranks.broadcast(vars(plan) if plan else {}))
+    plan = Plan(**ranks.broadcast(vars(plan) if plan else {}))
+    if plan.operations == "cpu-onednn" and not all(ranks.all_gather_json(ops_onednn.is_available())):
+        plan = replace(plan, operations="cpu")
+    return plan
 
 
 def plan_of_rank(prepared: PreparedHerd, plan: Plan) -> Plan:
