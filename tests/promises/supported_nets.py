@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -829,3 +830,79 @@ class UndrawnDraws(Net):
 
     def mid(self, h: Tensor) -> Tensor:
         return self.drop(F.rrelu(h, 0.1, 0.3)) + F.alpha_dropout(h)
+
+
+class KeptActivations(Net):
+    """Activations in containers: a hook's dictionary, a list that is emptied, and a namespace."""
+
+    def setup(self) -> None:
+        self.acts: dict[str, Any] = {"by": {}}
+        self.rows: list[Tensor] = []
+        self.last = SimpleNamespace(h=None)
+        self.inner = nn.Linear(WIDTH, WIDTH)
+        self.inner.register_forward_hook(lambda m, i, o: self.acts["by"].__setitem__("inner", o))
+
+    def mid(self, h: Tensor) -> Tensor:
+        self.rows.clear()
+        self.rows.append(h)
+        self.last.h = self.inner(h)
+        return self.rows[0] + torch.tanh(self.acts["by"]["inner"]) * self.last.h
+
+
+class CachedByBatch(Net):
+    """A tensor that is made again only if the size of the batch changes."""
+
+    def setup(self) -> None:
+        self.grid: Tensor | None = None
+        self.mid(torch.zeros(4, WIDTH))
+
+    def mid(self, h: Tensor) -> Tensor:
+        if self.grid is None or len(self.grid) != len(h):
+            self.grid = torch.linspace(0.5, 1.5, WIDTH, dtype=h.dtype).expand(len(h), WIDTH)
+        return h * self.grid
+
+
+class DirectionalDerivative(Net):
+    """A derivative along a direction, by `torch.func.jvp`."""
+
+    def setup(self) -> None:
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + torch.func.jvp(lambda z: torch.tanh(self.inner(z)), (h,), (torch.ones_like(h),))[1]
+
+
+class ReadInAnotherShape(Net):
+    """Activations that change a view of a tensor, which is read itself, too."""
+
+    def setup(self) -> None:
+        self.act = nn.ReLU(inplace=True)
+        self.first, self.second = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        one, other = self.first(h), self.second(h)
+        flat = F.leaky_relu(other.view(-1), 0.2, inplace=True)
+        return one + self.act(one.view(-1, 2, WIDTH // 2)).flatten(1) + other * flat.mean()
+
+
+class ReadAsItWas(Net):
+    """A copy in another order of what is then changed in place."""
+
+    def setup(self) -> None:
+        self.inner = nn.Linear(WIDTH, WIDTH)
+
+    def mid(self, h: Tensor) -> Tensor:
+        h = self.inner(h)
+        turned = h.view(-1, 2, WIDTH // 2).permute(0, 2, 1).flatten(1)
+        F.relu(h, inplace=True)
+        return turned + h
+
+
+class SizeByPosition(Net):
+    """A transposed convolution whose output size is given by position."""
+
+    def setup(self) -> None:
+        self.up = nn.ConvTranspose2d(WIDTH, 1, 3, stride=2, padding=1)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + self.up(h[:, :, None, None].expand(-1, -1, 2, 2), [4, 4]).mean((1, 2, 3))[:, None]

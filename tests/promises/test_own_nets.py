@@ -102,6 +102,12 @@ SUPPORTED = {
     supported.GradientOfAFunction: "loop",
     supported.DroppedChannels: "graph",
     supported.UndrawnDraws: "loop",
+    supported.KeptActivations: "vmap",
+    supported.CachedByBatch: "vmap",
+    supported.DirectionalDerivative: "vmap",
+    supported.ReadInAnotherShape: "vmap",
+    supported.ReadAsItWas: "vmap",
+    supported.SizeByPosition: "graph",
 }
 REFUSED = {
     refused.PythonRandom: r"PythonRandom draws .* random .*refused_nets\.py, line \d+.* use torch\.rand",

@@ -166,6 +166,20 @@ class ChangesInPlace(nn.Module):
         return self.drop(F.relu(z, inplace=True)) + z
 
 
+class InDoublePrecision(nn.Module):
+    """Layers that compute in float64 within a net in float32."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.up = nn.Linear(7, 24), nn.ConvTranspose2d(6, 3, 4, 2, 1)
+
+    def forward(self, z):
+        h = F.linear(z.double(), self.linear.weight.double(), self.linear.bias.double())
+        images = h.view(-1, 6, 2, 2)
+        out = F.conv_transpose2d(images, self.up.weight.double(), self.up.bias.double(), stride=2, padding=1)
+        return out.to(z.dtype)
+
+
 def before_a_pooled_point(*before: nn.Module) -> nn.Sequential:
     """A 1x1 convolution that is pooled, after layers that leave it something to compute."""
     return nn.Sequential(nn.Conv2d(3, 18, 3, padding=1), *before, nn.Conv2d(18, 5, 1), nn.AvgPool2d(2))
@@ -190,6 +204,14 @@ NETS |= {
         ),
         (3, 4, 6),
     ),
+    "images of a linear layer before a batch norm": (
+        lambda: nn.Sequential(
+            nn.Linear(7, 72), nn.Unflatten(1, (18, 2, 2)), nn.BatchNorm2d(18), nn.ReLU(True),
+            nn.ConvTranspose2d(18, 4, 4, 2, 1), nn.Tanh(),
+        ),
+        (7,),
+    ),
+    "in double precision": (InDoublePrecision, (7,)),
     "a negative slope": (
         lambda: nn.Sequential(nn.Conv2d(3, 18, 3, padding=1), nn.LeakyReLU(-0.5), nn.Conv2d(18, 4, 3, padding=1)),
         (3, 4, 6),

@@ -119,17 +119,24 @@ def _recomputed(net: nn.Module) -> set[str]:
     }
 
 
-def refuse_fixed_batch(make: Callable[[], nn.Module], first: Inputs, then: Inputs, dtype: torch.dtype) -> None:
+def try_other_batch(
+    make: Callable[[], nn.Module], first: Inputs, then: Inputs, dtype: torch.dtype, traits: ModuleTraits
+) -> ModuleTraits:
     """Call a net with two batches of different sizes, as training and looks at members do.
 
     Args:
         first: Arguments of its forward that it was tried out with.
         then: The same with another number of samples.
+        traits: What was observed when it was tried out.
+
+    Returns:
+        The traits with the attributes that only change if the size of the batch does.
 
     Raises:
         UserError: If it fails with the second batch.
     """
     net, batches = build_seeded(make, 1).to(dtype), (first, then)
+    before = copy_attributes(net)
     for number, inputs in enumerate(batches):
         try:
             with MemberRandomness(torch.tensor(1)):
@@ -143,6 +150,9 @@ def refuse_fixed_batch(make: Callable[[], nn.Module], first: Inputs, then: Input
                 f"({short_message(error)}), which looks at members and pictures of samples take: use the size of its input, "
                 "e.g. x.shape[0], and keep nothing that depends on it."
             ) from error
+    paths = [path.rpartition(".") for path in sorted(differing_names(before, copy_attributes(net)))]
+    names = {*traits.transient_attributes, *((layer, name) for layer, _, name in paths)}
+    return traits._replace(transient_attributes=tuple(sorted(names)))
 
 
 # -- one call ---------------------------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
     kept: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
 
     def keep(tensor: Tensor) -> Tensor:
-        kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+        with suppress(RuntimeError):  # tensors of `torch.func` have no memory of their own
+            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
     def keep_output(module: nn.Module, args: object, output: object) -> None:

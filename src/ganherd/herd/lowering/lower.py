@@ -101,7 +101,7 @@ class LoweredModule:
         if node in self._fusion.fused_into:
             return lambda values, *_: values[node.args[0]]  # the neighbour computes it
         operation = find_operation(layer)
-        if operation is None or node.kwargs:
+        if operation is None or node.kwargs or len(node.args) > 1:
             names = self._graph.tensor_names(name)
             return lambda values, *around: vmap_layer(names, layer, *_arguments(node, values), *around)
         return self._layer_runner(node, operation, lambda values: (values[node.args[0]],))
@@ -184,8 +184,8 @@ class LoweredModule:
             return (ALL_AT_ONCE, "") if functions.is_supported(node) else (VMAP, unknown)
         if node in self._fusion.fused_into:
             return FUSED, f"a part of {node_label(self._fusion.fused_into[node])}"
-        if find_operation(layer) is None or node.kwargs:
-            return VMAP, "it is called with arguments by name" if find_operation(layer) else unknown
+        if find_operation(layer) is None or node.kwargs or len(node.args) > 1:
+            return VMAP, "it is called with more than its input" if find_operation(layer) else unknown
         kernels = self._library not in _LIBRARIES.values()
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)):
             if kernels and self._library.has_conv_kernel(layer):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Collection, Hashable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from weakref import WeakKeyDictionary
 
 import torch
@@ -15,6 +15,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.lowering.graph.trace import NotTraceable, TracedGraph, trace
 from ganherd.herd.lowering.lower import LoweredModule, graph_may_draw, lower
+from ganherd.herd.lowering.transient_attributes import attributes_restored
 from ganherd.herd.lowering.vmap import Keys, Tensors, VmapRandomness
 from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
@@ -38,23 +39,9 @@ def member_call(
     may_change = {**params, **buffers} if blueprint.traits.why_not_fused else buffers
     tensors = {**params, **{name: value.clone() for name, value in may_change.items()}}
     randomness = VmapRandomness if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
-    with randomness(key), _attributes_restored(blueprint):
+    with randomness(key), attributes_restored(blueprint):
         out = call_with_tensors(blueprint.module, tensors, inputs)
     return out, {name: tensors[name] for name in buffers}
-
-
-@contextmanager
-def _attributes_restored(net: Blueprint) -> Iterator[None]:
-    """Restore attributes that a forward pass assigns, even if it fails: under `vmap` they would hold unreadable tensors."""
-    layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.traits.transient_attributes]
-    before = [(own, name, own[name]) for own, name in layers if name in own]
-    try:
-        yield
-    finally:
-        for own, name in layers:
-            own.pop(name, None)
-        for own, name, value in before:
-            own[name] = value
 
 
 def logits_of(output: Output) -> Tensor:

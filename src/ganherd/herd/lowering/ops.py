@@ -270,8 +270,9 @@ def layer_norm(
 
 
 def upsample(x: Tensor) -> Tensor:
-    """Double height and width of images [N, B, C, H, W] by repeating pixels."""
-    return x.repeat_interleave(2, -1).repeat_interleave(2, -2)
+    """Double height and width of images [N, B, C, H, W] by repeating pixels; of [N, C, H, W], as `nn.Upsample` does, the width."""
+    x = x.repeat_interleave(2, -1)
+    return x if x.dim() == 4 else x.repeat_interleave(2, -2)
 
 
 def doubles(layer: nn.Module | None, mode: str = "nearest") -> bool:

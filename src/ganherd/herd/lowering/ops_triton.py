@@ -58,7 +58,7 @@ def linear(x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions()) 
     images need not be permuted.
     """
     images, shape = fusions.flatten and x.dim() == 5, fusions.unflatten
-    if x.dim() != 3 and not images:
+    if (x.dim() != 3 and not images) or x.dtype == torch.float64:
         return ops.linear(x, weight, bias, fusions)
     if shape and len(shape) != 3:
         out = linear(x, weight, bias, Fusions(fusions.flatten)).unflatten(2, shape)
@@ -279,6 +279,8 @@ def conv_transpose2d(
     x: Tensor, weight: Tensor, bias: Bias, like: nn.ConvTranspose2d, fusions: Fusions = Fusions()
 ) -> Tensor:
     """Run transposed convolutions; see `ops.conv_transpose2d`."""
+    if x.dtype == torch.float64 or x.dim() != 5:
+        return ops.conv_transpose2d(x, weight, bias, like, fusions)
     if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
         out = groups_as_members(conv_transpose2d, x, weight, bias, like, _dtype(x))
         return fusions.epilogue(out) if fusions.epilogue else out

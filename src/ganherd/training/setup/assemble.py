@@ -21,7 +21,7 @@ from ganherd.herd.batch_feed import BatchPlan
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.checks.trial import LOOK_SAMPLES, batch_sizes, first_that_runs
-from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, refuse_fixed_batch, try_out
+from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, try_other_batch, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.member_randomness import MemberRandomness
@@ -236,7 +236,7 @@ def _traits(
 
     traits = try_out(make, inputs, dtype)
     if others:
-        refuse_fixed_batch(make, inputs(0), inputs(0, others), dtype)
+        traits = try_other_batch(make, inputs(0), inputs(0, others), dtype, traits)
     if device.type != "cpu":
         refuse_cpu_only(make, inputs(0), dtype, device)
     return traits

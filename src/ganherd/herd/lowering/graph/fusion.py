@@ -78,7 +78,7 @@ class FusionPlan:
 
     def _layer(self, node: fx.Node | None) -> nn.Module | None:
         """Return the layer of a node; None unless it is called with its input alone, because others are not fused."""
-        return None if node is None or node.kwargs else self._graph.layer(node)
+        return None if node is None or node.kwargs or len(node.args) > 1 else self._graph.layer(node)
 
     def _pairs(self) -> dict[fx.Node, fx.Node]:
         """Find layers that any library fuses into a neighbour, and map each to it.
@@ -100,7 +100,12 @@ class FusionPlan:
                 fused[user] = node
             if node not in fused and self._may_join_dropout(node, user):
                 fused[node] = user
-            if type(layer) is nn.Flatten and _is_whole(layer) and type(after) in _LINEARS:
+            if (
+                type(layer) is nn.Flatten
+                and _is_whole(layer)
+                and type(after) in _LINEARS
+                and self._input_stays(node, user)
+            ):
                 fused[node] = user
             if type(layer) in _LINEARS and type(after) is nn.Unflatten and after.dim == 1:
                 fused[user] = node

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import builtins
 import inspect
+import itertools
 import operator
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -34,6 +36,10 @@ _OPERATORS = {
 # Layers and functions that return a new tensor, which nothing else can see.
 _FRESH_LAYERS = (
     nn.Linear, nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.Embedding,
+)  # fmt: skip
+_RESIZING_LAYERS = (
+    nn.Upsample, nn.modules.pooling._AvgPoolNd, nn.modules.pooling._MaxPoolNd, nn.modules.pooling._AdaptiveAvgPoolNd,
+    nn.modules.pooling._AdaptiveMaxPoolNd,
 )  # fmt: skip
 _FRESH_FUNCTIONS = {operator.add, operator.sub, operator.mul, operator.truediv, operator.matmul, operator.neg}
 _SIZES = {"size", "dim", "numel"}
@@ -241,6 +247,8 @@ def trace(module: nn.Module) -> TracedGraph:
             raise NotTraceable(f"it changes a tensor in place, with {node.target}")
         if (_IN_PLACE in node.meta or _drops_in_place(node, copied)) and not _is_unseen(node, copied):
             raise NotTraceable("it changes a tensor in place that something else may read")
+        if _activates_in_place(node, copied) and _has_alias(node, copied):
+            raise NotTraceable("it changes a tensor in place that something else reads in another shape")
     after = _attributes(copied)
     for name in sorted(before.keys() | after.keys()):
         value = after.get(name)
@@ -294,6 +302,52 @@ def _drops_in_place(node: fx.Node, module: nn.Module) -> bool:
         return isinstance(layer, nn.modules.dropout._DropoutNd) and layer.inplace
     is_dropout = node.op == "call_function" and getattr(node.target, "__name__", "") in DROPOUTS
     return is_dropout and bool(node.kwargs.get("inplace") or node.args[3:4] == (True,))
+
+
+def _activates_in_place(node: fx.Node, module: nn.Module) -> bool:
+    """Return whether a node is an activation that changes its input in place."""
+    if node.op == "call_module":
+        return bool(getattr(module.get_submodule(str(node.target)), "inplace", False))
+    flagged = node.kwargs.get("inplace") or any(value is True for value in node.args[1:])
+    return node.op == "call_function" and bool(flagged)
+
+
+def _has_alias(node: fx.Node, module: nn.Module) -> bool:
+    """Return whether a view or a copy of what an activation changes in place may be read as well.
+
+    Operations on all members may copy where PyTorch makes a view, and the other way round.
+    """
+    before = set(itertools.takewhile(lambda other: other is not node, node.graph.nodes))
+    changed, reader = node.all_input_nodes[0], node
+    while True:
+        others = changed.users.keys() - {reader}
+        if any(other in before and not _is_new(other, module) for other in others) or (others and reader is not node):
+            return True
+        if _is_new(changed, module) or not changed.all_input_nodes:
+            return False
+        changed, reader = changed.all_input_nodes[0], changed
+
+
+def _is_new(node: fx.Node, module: nn.Module) -> bool:
+    """Return whether a node returns a tensor that shares no memory with its inputs."""
+    if node.op == "call_module":
+        return isinstance(module.get_submodule(str(node.target)), (*_FRESH_LAYERS, *_RESIZING_LAYERS))
+    if node.op not in ("call_function", "call_method") or _activates_in_place(node, module):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    return node.target in _FRESH_FUNCTIONS or name == "interpolate" or _always_copies(name)
+
+
+@cache
+def _always_copies(name: str) -> bool:
+    """Return whether a function or method of PyTorch never returns its input or a view of it, as its schemas declare.
+
+    >>> [_always_copies(name) for name in ("relu", "view", "flatten", "contiguous", "unknown")]
+    [True, False, False, False, False]
+    """
+    returned = [value for schema in torch._C._jit_get_schemas_for_operator(f"aten::{name}") for value in schema.returns]
+    views = any(value.alias_info is not None and not value.alias_info.is_write for value in returned)
+    return bool(returned) and not views and name not in DROPOUTS  # a dropout that drops nothing returns its input
 
 
 def node_label(node: fx.Node) -> str:

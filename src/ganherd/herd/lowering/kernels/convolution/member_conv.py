@@ -40,7 +40,8 @@ class MemberConv(torch.autograd.Function):
         weight: In the layout of its module, float32.
         bias: [N, CO] or None.
         feeds_norm: Whether only a batch norm reads the output. Then partial statistics [3, N, partials, CO] are returned with
-            it, and, without an epilogue, the gradient of the bias is zero because the batch norm cancels the bias.
+            it, and, without an epilogue and with one bias for each channel, the gradient of the bias is zero because the batch norm
+            cancels the bias.
         epilogue: What to apply to the output. The only reader of the output, a batch norm or another convolution, must return
             the gradient of the epilogue's input.
         source: What computed x.
@@ -60,7 +61,8 @@ class MemberConv(torch.autograd.Function):
         w = to_taps(weight, layout, x.dtype, together=few)
         ctx.save_for_backward(x, weight, w)
         ctx.spec, ctx.source, ctx.is_fused = spec, source, epilogue is not None or source is not None
-        cancels_bias = feeds_norm and epilogue is None
+        # If outputs are unflattened, each place of a channel has its own bias, and the batch norm cancels their mean only.
+        cancels_bias = feeds_norm and epilogue is None and layout.places_out == 1
         ctx.bias_gradient = None if bias is None else ("zero" if cancels_bias else "computed")
         norm = _pending_norm(source)
         if few:
