@@ -82,7 +82,7 @@ def _followed(run: ShownRun, most_bytes: int) -> list[JsonObject] | None:
 
 
 def _sheets(run: ShownRun, facts: JsonObject, most_bytes: int) -> JsonObject:
-    """Return the sheets of some saved steps, the first and the last of them included; take the others from the facts."""
+    """Return the sheets of some saved steps, including the first and the last. Remove all other steps from `facts`."""
     index = sprite_files.read_index(run.folder.sprites)
     if index is None:
         return {}

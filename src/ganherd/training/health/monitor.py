@@ -273,11 +273,11 @@ def recall(state: State, remembered: State | None) -> None:
 
 
 def returns(snapshots: Tensor) -> Tensor:
-    """Return [N] the distance of each member's newest snapshot to the second nearest of its earlier visits to that place.
+    """Return [N] the distance of each member's newest snapshot to the second nearest earlier visit.
 
-    A visit is a series of snapshots near the newest one; it ends when the member is far away again. Distances are relative to the
-    member's typical distance. The result is 1 if the member hardly moved or was not there twice before, and NaN if its newest
-    snapshot is not finite.
+    A visit is a series of snapshots near the newest one; it ends when the member is far away again. Its distance is that of its
+    nearest snapshot. Distances are relative to the member's typical distance. The result is 1 if the member hardly moved or made
+    fewer than two visits before, and NaN if its newest snapshot is not finite.
 
     Args:
         snapshots: [N, K, sketch], the newest first.
