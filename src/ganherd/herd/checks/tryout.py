@@ -120,7 +120,7 @@ def _recomputed(net: nn.Module) -> set[str]:
 
 
 def refuse_fixed_batch(make: Callable[[], nn.Module], first: Inputs, then: Inputs, dtype: torch.dtype) -> None:
-    """Call a net with two batches of different sizes, as training and looks at members do.
+    """Call a net with two batches of different sizes, as training and health checks do.
 
     Args:
         first: Arguments of its forward that it was tried out with.
@@ -139,9 +139,9 @@ def refuse_fixed_batch(make: Callable[[], nn.Module], first: Inputs, then: Input
                 raise
             sizes = [len(one[0]) for one in batches]
             raise UserError(
-                f"{type(net).__name__} runs with batches of {sizes[0]} samples, but not with {sizes[1]} after that "
-                f"({short_message(error)}), which looks at members and pictures of samples take: use the size of its input, "
-                "e.g. x.shape[0], and keep nothing that depends on it."
+                f"{type(net).__name__} runs with {sizes[0]} samples, but fails with {sizes[1]} ({short_message(error)}), the "
+                "number that health checks and pictures use. Read the batch size from the input, e.g. x.shape[0], and store "
+                "nothing that depends on it."
             ) from error
 
 

@@ -144,7 +144,8 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
         )
     if engine.operations == "cpu-onednn" and not ops_onednn.is_available():
         raise UserError(
-            f"{folder.path} was trained with products by oneDNN, which this PyTorch does not have: use one that has it."
+            f"{folder.path} was trained with matrix products by oneDNN, which this PyTorch lacks: resume it with a PyTorch "
+            "that has oneDNN."
         )
     plan = Plan(engine.name, engine.chunk, engine.threads, engine.device, engine.operations)
     return plan, Budget(budget.steps, budget.deadline)
