@@ -57,9 +57,8 @@ class MemberStory:
     alarms_now: tuple[str, ...] = ()  # names of active alarms; empty if there is a verdict, which supersedes them
     verdict: MemberVerdict | None = None
     steps: int | None = None  # its own steps, if members have a pace
-    of_class: str = (
-        ""  # the class that it generates; `label` names it, too, and its number in the class if that has several
-    )
+    # The class that it generates; `label` names it, too, and its number in the class if that has several.
+    of_class: str = ""
 
     @property
     def title(self) -> str:

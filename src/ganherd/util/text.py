@@ -25,7 +25,9 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    r"""Return the text as `printable` does, with line breaks and tabs replaced too: a name in a line, a table or a picture.
+    r"""Return the text with all unprintable characters replaced, including line breaks and tabs.
+
+    Use this for a name in a line, a table or a picture.
 
     >>> printable_line("a\nb\tc")
     'a�b�c'

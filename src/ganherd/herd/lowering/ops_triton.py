@@ -23,7 +23,7 @@ from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm
 from ganherd.herd.lowering.kernels.linear import MemberLinear
 from ganherd.herd.lowering.kernels.norm import MemberNorm, NormOnLoad
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout
-from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, DoubleSmoothly, Halve
+from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, Halve, UpsampleBilinear
 from ganherd.herd.lowering.kernels.row_lookup import MemberRowsByKernel
 from ganherd.herd.lowering.kernels.spectral_kernel import MemberDivide
 from ganherd.herd.lowering.ops import Bias, Epilogue, Fusions
@@ -187,7 +187,7 @@ def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
     if ops.doubles(layer):
         return _double(x)
     if ops.doubles(layer, "bilinear"):
-        return _resized(DoubleSmoothly.apply(_images(x)), x)
+        return _resized(UpsampleBilinear.apply(_images(x)), x)
     return _halve(x) if ops.halves(layer) and _has_even_sides(x) else ops.apply_to_images(layer, x)
 
 

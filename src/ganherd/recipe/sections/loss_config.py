@@ -22,9 +22,8 @@ class LossConfig(Section):
     clip_what: Literal["all", "weights"] = "all"
     r1_weight: PerMember = 0.0  # gamma of the R1 penalty, half of which is added to the discriminator's loss
     r2_weight: PerMember = 0.0  # gamma of the R2 penalty, the same at generated images
-    r1_every: int = Field(
-        1, ge=1
-    )  # R1 and R2 act at each K-th step that updates the discriminator, K times as strongly
+    # R1 and R2 act at each K-th step that updates the discriminator, K times as strongly
+    r1_every: int = Field(1, ge=1)
     # standard deviation of noise on images by which R1 and R2 are estimated, without second derivatives; 0: exactly, with them
     slope_noise: float = Field(0.0, ge=0)
     lecam_weight: PerMember = 0.0  # weight of the LeCam regulariser, for few images

@@ -28,9 +28,8 @@ class VerdictLimits:
     precision: float = 0.35  # unlike the data: fewer samples lie where the data is,
     off: float = 0.3  # … and they are this far from it,
     far: float = 1.0  # … or this far, wherever they lie: the mean of the data has a distance of 1
-    spread: float = (
-        0.4  # collapsed: the standard deviation of samples that are as sharp as the data, if below the data's
-    )
+    # collapsed: the standard deviation of samples that are as sharp as the data, if below the data's
+    spread: float = 0.4
     variety: float = 0.3  # collapsed: distance between neighbouring samples; real data has 1
     missing: float = 0.08  # collapsed: share of the data in regions that samples hardly reach
     missing_shared: float = 0.5  # the same for one of several members on the same data, which the others complete
@@ -40,9 +39,8 @@ class VerdictLimits:
     recall: float = 0.2  # … or data that lies among the samples
     recognised: float = 0.6  # unlike the data: samples of its class that the classifier sees, by those of real rows
     early: int = ALARM_LIMITS.warm_up  # steps before which poor samples of any kind are an early stage
-    long: int = (
-        ALARM_LIMITS.slow_start
-    )  # steps after which samples that hardly vary have collapsed, and are no early stage
+    # steps after which samples that hardly vary have collapsed, and are no early stage
+    long: int = ALARM_LIMITS.slow_start
 
 
 LIMITS = VerdictLimits()
@@ -111,14 +109,16 @@ def judge(
 def _too_few(evidence: Evidence, limits: VerdictLimits) -> Judged:
     """Return that the evidence is too small."""
     if evidence.samples < limits.fewest:
-        reason, advice = f"there {_only(evidence.samples, 'samples')}", "ask for more with `ganherd check -n`"
+        reason, advice = f"there {_are_only(evidence.samples, 'samples')}", "ask for more with `ganherd check -n`"
     else:
-        reason = f"there {_only(evidence.real, 'real rows')} to compare with, and a verdict needs {2 * limits.fewest}"
+        reason = (
+            f"there {_are_only(evidence.real, 'real rows')} to compare with, and a verdict needs {2 * limits.fewest}"
+        )
         advice = "add data"
     return Judged("cannot be judged", reason, advice)
 
 
-def _only(number: int, plural: str) -> str:
+def _are_only(number: int, plural: str) -> str:
     return f"{'is' if number == 1 else 'are'} only {counted(number, plural)}"
 
 
@@ -134,12 +134,12 @@ def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | N
     assert e.distance is not None and e.precision is not None and e.coverage is not None and e.recall is not None
     if _hardly_vary(e, limits):
         spread, variety = _variation(e)
-        if _is_narrow(e, limits):
-            reason = f"its samples hardly vary: their spread is {spread:.2f} of the data's, and the distance between neighbouring "
-            reason += f"samples {variety:.2f}"
-        else:
-            reason = f"many of its samples are alike: the distance between neighbouring samples is {variety:.2f} of the data's, "
-            reason += f"while their spread is {spread:.2f}"
+        alike = f"the distance between neighbouring samples is {variety:.2f} of the data's"
+        reason = (
+            f"its samples hardly vary: their spread is {spread:.2f} of the data's, and {alike}"
+            if _is_narrow(e, limits)
+            else f"many of its samples are alike: {alike}, while their spread is {spread:.2f}"
+        )
         return Judged("collapsed", reason, TRY["collapse"])
     if e.distance > limits.far or (e.distance > limits.off and e.precision < limits.precision):
         return Judged(
