@@ -13,8 +13,7 @@ import numpy as np
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.runs import run_status
-from ganherd.runs.folder import RunFolder
-from ganherd.runs.folder import steps as saved_steps
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord
 from ganherd.runs.run_status import current_verdict

@@ -35,6 +35,15 @@ def printable_line(text: str) -> str:
     return "".join(c if c.isprintable() else _UNKNOWN for c in text)
 
 
+def note_lines(notes: Iterable[str]) -> list[str]:
+    r"""Return a line for each note, with unprintable characters replaced.
+
+    >>> note_lines(["it trains on a\nb"])
+    ['note: it trains on a�b']
+    """
+    return [f"note: {printable_line(note)}" for note in notes]
+
+
 def one_line(text: str, most: int) -> str:
     r"""Return the text as one printable line of at most `most` characters, for a cell of a table.
 

@@ -128,8 +128,7 @@ def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusi
         out = _image_conv(x, weight, bias, _settings(like))
     else:
         return ops.conv2d(x, weight, bias, like, fusions)
-    out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
-    return fusions.epilogue(out) if fusions.epilogue else out
+    return fusions.finish(out)
 
 
 def conv_transpose2d(
@@ -148,7 +147,7 @@ def conv_transpose2d(
     else:
         return ops.conv_transpose2d(x, weight, bias, like, fusions)
     out = out if bias is None else out + ops.per_channel(bias, out)
-    return fusions.epilogue(out) if fusions.epilogue else out
+    return fusions.finish(out)
 
 
 def _is_simple(x: Tensor, like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
