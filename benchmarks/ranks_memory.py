@@ -94,12 +94,12 @@ def traffic(run: Path) -> dict[str, float]:
 def difference(run: Path, other: Path) -> float:
     """Return the largest difference between numbers of the nets, optimisers and settings of two herds."""
     from ganherd.runs import checkpoint
-    from ganherd.runs.folder import RunFolder
+    from ganherd.runs.folder import RunFolder, saved_steps
     from ganherd.training.setup.assemble import assemble
 
     nets = assemble(RunFolder(other).recipe, begins=False).herd.nets
     folders = [RunFolder(path).checkpoints for path in (run, other)]
-    last = [checkpoint.path_of(folder, checkpoint.steps(folder)[-1]) for folder in folders]
+    last = [checkpoint.path_of(folder, saved_steps(folder)[-1]) for folder in folders]
     actual, expected = (checkpoint.load(path, nets).state for path in last)
     names = [name for name in expected if name.startswith(("g.", "d.", "set."))]
     return max(float((actual[name].double() - expected[name].double()).abs().max()) for name in names)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ganherd import Callback
 from ganherd.runs.checkpoint import Damaged, path_of, read_meta
-from ganherd.runs.folder import RunFolder, steps
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.training.finish import TrainedRun
 from ganherd.training.loop import Trainer
 
@@ -32,7 +32,7 @@ class Point:
 
     @property
     def step(self) -> int:
-        return steps(RunFolder(self.path).checkpoints)[-1]
+        return saved_steps(RunFolder(self.path).checkpoints)[-1]
 
     @property
     def recorded(self) -> float:
@@ -59,7 +59,7 @@ class KeepPoints(Callback):
 
     def on_checkpoint(self, trainer: Trainer, step: int) -> None:
         """Link all checkpoints on the disk. That of this step may still be written: it is linked after the next one."""
-        for one in steps(trainer.folder.checkpoints):
+        for one in saved_steps(trainer.folder.checkpoints):
             self._keep(trainer.folder, one)
 
     def on_train_end(self, trainer: Trainer) -> None:

@@ -141,7 +141,7 @@ def measure(size: HerdSize, device: str, precision: str) -> list[Row]:
                 "case": size.case,
                 "members": size.members,
                 "engine": plan.name,
-                "blocks": engine.num_blocks if isinstance(engine, BlockEngine) else 1,
+                "blocks": len(herd.blocks(plan.chunk)) if isinstance(engine, BlockEngine) else 1,
                 "block_members": min(plan.chunk, size.members),
                 "steps_per_visit": steps if in_blocks else None,
                 "steps": steps,

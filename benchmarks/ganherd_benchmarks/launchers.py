@@ -1,4 +1,4 @@
-"""The commands that start ranks of a benchmark on this machine: those of mpiexec and of torchrun."""
+"""Start the processes of a benchmark on this machine: their environment, and the commands of mpiexec and torchrun."""
 
 from __future__ import annotations
 
@@ -9,10 +9,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from ganherd.bench.checkout import process_environment
+from ganherd.bench.checkout import FOLDER
 from ganherd.util.errors import UserError
 
 LAUNCHERS = ("mpiexec", "torchrun")
+
+
+def process_environment() -> dict[str, str]:
+    """Return the environment of a process that imports `ganherd_benchmarks` and computes in one thread."""
+    paths = [path for path in (os.environ.get("PYTHONPATH"), str(FOLDER)) if path]
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def command(launcher: str, ranks: int, module: str, words: Sequence[str]) -> list[str]:

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from ganherd.bench.checkout import process_environment
 from ganherd.bench.engine_rates import MeasuredWay
+from ganherd_benchmarks.launchers import process_environment
 
 
 def processes(name: str, members: int, seconds: float, device: str, precision: str) -> MeasuredWay:

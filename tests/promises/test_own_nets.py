@@ -140,8 +140,8 @@ REFUSED = {
     refused.Scripted: r"Scripted .* its layer inner is compiled with torch\.jit: leave torch\.jit out",
     refused.Compiled: r"Compiled .* its layer inner is compiled with torch\.compile: leave torch\.compile out",
     refused.AnswersADict: r"AnswersADict .*returns a dict: it must return one tensor",
-    refused.FixedBatch: r"FixedBatch runs with batches of 4 samples, but not with 64 .*x\.shape\[0\]",
-    refused.CachedNoise: r"CachedNoise runs with batches of 4 samples, but not with 64 .*depends on it",
+    refused.FixedBatch: r"FixedBatch runs with 4 samples, but fails with 64 .*x\.shape\[0\]",
+    refused.CachedNoise: r"CachedNoise runs with 4 samples, but fails with 64 .*depends on it",
     refused.LabelLast: r"LabelLast .*must take y as its second argument",
 }
 STEPS = 5

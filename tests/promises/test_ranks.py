@@ -25,7 +25,7 @@ from comm.launch import mpiexec, torchrun
 from ganherd.comm import heartbeat
 from ganherd.runs import checkpoint, run_status, status_text
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.records import CLOCK_FIELDS, PROCESS_EVENTS, PROCESS_FIELDS
+from ganherd.runs.records import PROCESS_EVENTS
 from ganherd.training.setup.assemble import assemble
 from promises import narrow
 
@@ -169,7 +169,7 @@ def assert_same_herd(
     assert found.state.keys() == expected.state.keys()
     for name, value in expected.state.items():
         assert torch.allclose(found.state[name].double(), value.double(), 1e-9, 1e-9), name
-    free = CLOCK_FIELDS | PROCESS_FIELDS
+    free = run_files.CLOCK_FIELDS | run_files.PROCESS_FIELDS
     for name in names:
         lines = [
             [

@@ -16,7 +16,7 @@ from run_fixtures import Answer
 from safetensors.torch import load_file
 
 from ganherd import report
-from ganherd.runs.folder import RunFolder, steps
+from ganherd.runs.folder import RunFolder, saved_steps
 
 OLDER = Path(__file__).resolve().parents[1] / "data" / "runs-2026-11"
 RESUMED = json.loads((OLDER / "resumed.json").read_text())
@@ -37,7 +37,7 @@ def test_it_is_read(run: Path, strategy: str, cli: Command) -> None:
     answer = cli("status", run, "--json")
     told = json.loads(answer.out)
     assert (answer.code, told["state"], told["members"]) == (0, "finished", MEMBERS[strategy]), answer
-    assert told["step"] == told["steps"] == steps(RunFolder(run).checkpoints)[-1]
+    assert told["step"] == told["steps"] == saved_steps(RunFolder(run).checkpoints)[-1]
     assert cli("status", run).code == 0
 
 

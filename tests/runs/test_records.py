@@ -21,7 +21,7 @@ from ganherd.api import PictureFinisher
 from ganherd.recipe import recipe_file
 from ganherd.recipe.schema import parse_budget
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder, next_path
+from ganherd.runs.folder import RunFolder, next_path, saved_steps
 from ganherd.runs.records import JsonLinesWriter, plain, significant
 from ganherd.training.budget import Budget, Timing, plan_budget
 from ganherd.training.closing_time import ClosingTime
@@ -255,19 +255,19 @@ def test_the_last_the_best_and_those_to_roll_back_to_are_kept(tmp_path: Path) ->
     (tmp_path / "a note").write_text("mine")
     checkpoint.prune(tmp_path, 2, [28, 7, None])
     # 26 and 28 are the last two, 7 the best, and 26 would roll a member back to 21
-    assert checkpoint.steps(tmp_path) == [7, 21, 26, 28]
+    assert saved_steps(tmp_path) == [7, 21, 26, 28]
     assert (tmp_path / "a note").exists() and not list(tmp_path.glob(".*"))
     checkpoint.prune(tmp_path, 1, [28, None])
-    assert checkpoint.steps(tmp_path) == [28]
+    assert saved_steps(tmp_path) == [28]
     checkpoint.prune(tmp_path, 5, [])
-    assert checkpoint.steps(tmp_path) == [28]
+    assert saved_steps(tmp_path) == [28]
 
 
 def test_a_damaged_checkpoint_does_not_stop_the_pruning(tmp_path: Path) -> None:
     some_checkpoints(tmp_path, {7: 7, 14: 14, 21: 21})
     (checkpoint.path_of(tmp_path, 14) / "state.json").write_text("{")
     checkpoint.prune(tmp_path, 2, [21])
-    assert checkpoint.steps(tmp_path) == [14, 21]
+    assert saved_steps(tmp_path) == [14, 21]
 
 
 def test_a_run_keeps_what_its_recipe_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

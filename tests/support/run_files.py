@@ -9,7 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from ganherd.runs.records import CLOCK_FIELDS, FILE_FIELDS, PROCESS_EVENTS
+from ganherd.runs.records import PROCESS_EVENTS
+
+# Two equal runs may differ in what is listed here and in PROCESS_EVENTS, and in nothing else: in metrics.jsonl, events.jsonl
+# and state.json the fields that hold wall-clock time,
+CLOCK_FIELDS = frozenset({"seconds", "rate", "profile"})
+# those that say how the work was divided between processes,
+PROCESS_FIELDS = frozenset({"engine", "versions", "host", "hosts"})
+# and those of state.json that follow from the length of such lines, or from how members were divided into files.
+FILE_FIELDS = frozenset({"bytes", "check", "files"})
 
 
 def unpack(archive: Path, folder: Path) -> None:
@@ -36,9 +44,9 @@ def tensors(checkpoint: Path) -> dict[str, Any]:
 
 def steps(run: Path) -> list[int]:
     """Return the steps of all checkpoints."""
-    from ganherd.runs import checkpoint
+    from ganherd.runs.folder import saved_steps
 
-    return checkpoint.steps(run / "checkpoints")
+    return saved_steps(run / "checkpoints")
 
 
 def last_checkpoint(run: Path) -> Path:

@@ -14,6 +14,7 @@ from recipes import tiny_data, tiny_recipe
 
 import ganherd
 from ganherd.runs import checkpoint
+from ganherd.runs.folder import saved_steps
 from ganherd.training.checkpointing import AsyncCheckpointWriter
 from ganherd.util.errors import Interrupted
 
@@ -46,8 +47,8 @@ def test_it_holds_the_state_of_its_own_step(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(checkpoint, "save", save)
     monkeypatch.setattr(AsyncCheckpointWriter, "of", classmethod(lambda cls, device, alone: None))
     at_once = trained(tmp_path, "at_once", run={"keep": 9})
-    steps = checkpoint.steps(at_once / "checkpoints")
-    assert len(steps) == 3 and steps == checkpoint.steps(behind_it / "checkpoints")
+    steps = saved_steps(at_once / "checkpoints")
+    assert len(steps) == 3 and steps == saved_steps(behind_it / "checkpoints")
     for step in steps:
         name = f"checkpoints/step-{step:08d}"
         ours, theirs = (sorted((run / name).glob("*.safetensors")) for run in (behind_it, at_once))
@@ -67,7 +68,7 @@ def test_a_full_disk_ends_the_run_with_a_sentence(tmp_path: Path, monkeypatch: p
         Interrupted, match="step 3 could not be written .No space left on device.; the one before is whole"
     ):
         trained(tmp_path, "full")
-    assert checkpoint.steps(tmp_path / "full" / "checkpoints") == [0]
+    assert saved_steps(tmp_path / "full" / "checkpoints") == [0]
 
 
 def test_the_memory_of_a_copy_is_used_again() -> None:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A run folder, while it trains or later. Opening and reading it executes nothing of it.
+    """The folder of a run that trains or has ended. Opening and reading it executes no code from it.
 
     >>> import ganherd
     >>> run = ganherd.train("digits-wcgan", budget=2, run="runs/brief", quiet=True, finishers=())

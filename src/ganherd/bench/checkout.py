@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import sys
 from types import ModuleType
 
@@ -39,9 +38,3 @@ def benchmark_module(name: str, what: str) -> ModuleType:
     if str(FOLDER) not in sys.path:
         sys.path.append(str(FOLDER))  # last, so that nothing there shadows an installed package
     return importlib.import_module(f"ganherd_benchmarks.{name}")
-
-
-def process_environment() -> dict[str, str]:
-    """Return the environment of a process that imports `ganherd_benchmarks` and computes in one thread."""
-    paths = [path for path in (os.environ.get("PYTHONPATH"), str(FOLDER)) if path]
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths)}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.bench.throughput import two_digits
-from ganherd.util.text import size, text_table
+from ganherd.util.text import note_lines, size, text_table
 from ganherd.viz.pictures import INK
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def table(result: ThroughputResult) -> str:
     for name, case in result.cases.items():
         lines += ["", f"{name}: {case['about']}", *_ceiling(case)]
         lines += _rows([row for row in result.rows if row["case"] == name], result.device == "cpu")
-    lines += ["", *(f"note: {note}" for note in result.notes)]
+    lines += ["", *note_lines(result.notes)]
     if result.rates:
         lines.append(
             "FLOP: products and convolutions of the plain modules, forward and backward. GB: layer outputs and state, perfectly "

@@ -263,9 +263,8 @@ class TrainCommand:
 
             show_screen("", *(scoring.full if self.verbose else scoring.brief)(run.scores))
         show_verdict(run.verdict)
-        more = (
-            "-n 1000 -o rows.csv" if "columns" in run.scores else "-n 64 -o grid.png"
-        )  # a table, or images and points
+        # A table, or images and points.
+        more = "-n 1000 -o rows.csv" if "columns" in run.scores else "-n 64 -o grid.png"
         show(f"\nMore samples: ganherd sample {name} {more}")
 
 

@@ -78,9 +78,8 @@ class Communicator(ABC):
     waiting_since: float | None = None  # time.monotonic() when this rank began to wait for others; for its heartbeat
     successor: Communicator | None = None  # the communicator of the remaining ranks, if this one lost ranks
     survives_loss = False  # whether the remaining ranks can continue after a loss; see `shrink`
-    detects_loss = (
-        True  # whether the remaining ranks live long enough to report a loss; otherwise the launcher ends them
-    )
+    # Whether the remaining ranks live long enough to report a loss; otherwise the launcher ends them.
+    detects_loss = True
     _peer_errors: tuple[type[Exception], ...] = ()  # the backend's exceptions for a peer that died
 
     # -- members ------------------------------------------------------------------------------------------------------

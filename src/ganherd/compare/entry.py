@@ -39,9 +39,9 @@ class Entry:
 
     def images(self, steps: int) -> int:
         """Return how many real images the discriminators of one seed have seen after these steps, counted each time."""
-        train, period = self.recipe.train, self.recipe.train.skip_d + 1
+        train, spacing = self.recipe.train, self.recipe.train.skip_d + 1
         updates = [int(steps * pace) for pace in self.pace]
-        return sum(-(-steps // period) for steps in updates) * train.n_critic * train.batch
+        return sum(-(-steps // spacing) for steps in updates) * train.n_critic * train.batch
 
     def steps(self, images: int, most: int) -> int:
         """Return the most steps, up to `most`, that see no more than this many images; at least one."""

@@ -130,7 +130,7 @@ def _panel(axes: Axes, metric: str, facts: Comparison, named: bool = True) -> No
 
 
 def _draw_score(axes: Axes, score: Score, y: float, colour: str, is_second: bool, ends: tuple[float, float]) -> None:
-    """Draw the seeds, the interval and the mean of one score; what lies beyond the axis ends in an arrow."""
+    """Draw the seeds, the interval and the mean of one score. An arrow marks values beyond the axis."""
     from matplotlib.markers import CARETLEFTBASE, CARETRIGHTBASE
 
     assert score.value is not None

@@ -17,7 +17,7 @@ from ganherd.data.keyed_random import shuffle
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject, atomic_write
-from ganherd.util.text import printable_line, text_table
+from ganherd.util.text import note_lines, printable_line, text_table
 from ganherd.viz.pictures import DATA, INK, SOFT, new_figure, png
 from ganherd.viz.sheets import Heading, draw_samples, draw_sheet
 
@@ -131,13 +131,10 @@ def text(facts: Mapping[str, Any]) -> str:
             lines.append(f"  {row['name']:<{width}}  {total:>7,} ({row['train']:,} / {row['held_out']:,})")
     else:
         lines.append("no labels")
-    lines += [f"note: {note}" for note in facts["notes"]]
-    return "\n".join(
-        [
-            *map(printable_line, lines),
-            *([f"contact sheet: {facts['contact_sheet']}"] if "contact_sheet" in facts else []),
-        ]
-    )
+    lines += note_lines(facts["notes"])
+    if "contact_sheet" in facts:
+        lines.append(f"contact sheet: {facts['contact_sheet']}")
+    return "\n".join(map(printable_line, lines))
 
 
 def _range(facts: Mapping[str, Any]) -> str:

@@ -72,7 +72,11 @@ class Model:
 
     @torch.no_grad()
     def sample(self, seeds: Sequence[int], label: int | Sequence[int] = -1) -> tuple[Tensor, Tensor]:
-        """Return a sample for each seed, and their labels; label: one for all, one for each, or -1 to draw them."""
+        """Return one sample and label per seed.
+
+        Args:
+            label: One label for all, one for each, or -1 to draw them.
+        """
         device = next(iter(self.tensors.values())).device
         seed = torch.tensor(list(seeds), dtype=torch.int64, device=device)
         labels = torch.as_tensor(label, device=device).expand(len(seed))

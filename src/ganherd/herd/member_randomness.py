@@ -18,7 +18,7 @@ DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
 _LIKE = {"randn_like": "normal", "rand_like": "uniform"}
 _NEW = {"randn": "normal", "rand": "uniform"}
 _IN_PLACE = {"normal_": "normal", "uniform_": "uniform"}
-# Number of axes of a single input without the batch axis, by function; its first axis has the channels then.
+# Function -> axes of an input without a batch axis, whose first axis has the channels. dropout2d reads 3 axes as [B, C, L].
 _WITHOUT_BATCH = {"dropout1d": 2, "dropout3d": 4}
 _REFUSED = {
     "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 
 from ganherd.data.units import comparable
-from ganherd.features.material import SPACES, ScoringContext
-from ganherd.metrics.groups import SampleGroup, asked_by_class, of_rows, wanted_rows
+from ganherd.features.material import SPACES, DrawnSamples, ScoringContext
+from ganherd.metrics.groups import SampleGroup, of_members, of_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
@@ -99,17 +100,12 @@ def measure(material: ScoringContext) -> ScoreEntry:
         rows = {name: own for name, own, _ in _classes(samples.y, dataset.y, dataset.labels)}
         errors = [relative_error(x[rows[name]]) for name in known]
         out["interval"] = intervals.least(list(known.values()), errors)
-    return out | _in_groups(material)
+    return out | of_members(material, partial(_in_groups, material))
 
 
-def _in_groups(material: ScoringContext) -> ScoreEntry:
-    """Return the ratio of every member or neighbourhood; classes have theirs in `per_class` already."""
-    if material.per is None:
-        return {}
-    if material.per == "class":
-        return asked_by_class(material)
+def _in_groups(material: ScoringContext, drawn: DrawnSamples, rows: list[SampleGroup]) -> ScoreEntry:
+    """Return the ratio of every member or neighbourhood."""
     data = material.dataset
-    drawn, rows = wanted_rows(material)
     x, real = comparable(drawn.x, data), comparable(data.x, data)
 
     def of_group(one: SampleGroup) -> float | None:

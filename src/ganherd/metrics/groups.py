@@ -151,6 +151,17 @@ def wanted_rows(material: ScoringContext) -> tuple[DrawnSamples, list[SampleGrou
     return drawn, [group for group in groups if len(group.index)]
 
 
+def of_members(material: ScoringContext, entry: Callable[[DrawnSamples, list[SampleGroup]], ScoreEntry]) -> ScoreEntry:
+    """Return the entry of the members or neighbourhoods that --per asks for, for scores that measure classes in any case.
+
+    Args:
+        entry: Returns the entry of some samples and their groups.
+    """
+    if material.per is None:
+        return {}
+    return asked_by_class(material) if material.per == "class" else entry(*wanted_rows(material))
+
+
 def by_class(material: ScoringContext, fake: ExtractedFeatures) -> list[FeatureGroup]:
     """Return every class of the data with the samples that carry its label, if any."""
     reference, labels = material.reference, material.dataset.labels

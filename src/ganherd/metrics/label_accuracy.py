@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 
-from ganherd.features.material import MetricSkipped, ScoringContext
-from ganherd.metrics.groups import asked_by_class, of_rows, wanted_rows
+from ganherd.features.material import DrawnSamples, MetricSkipped, ScoringContext
+from ganherd.metrics.groups import SampleGroup, of_members, of_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
@@ -50,16 +51,11 @@ def measure(material: ScoringContext) -> ScoreEntry:
         )
     elif len(samples.x) < FEW:
         out["warning"] = f"{len(samples.x)} samples are few: the interval is wide"
-    return out | _in_groups(material)
+    return out | of_members(material, partial(_in_groups, material))
 
 
-def _in_groups(material: ScoringContext) -> ScoreEntry:
-    """Return the accuracy of every requested class, or of every member or neighbourhood that represents classes."""
-    if material.per is None:
-        return {}
-    if material.per == "class":
-        return asked_by_class(material)
-    drawn, rows = wanted_rows(material)
+def _in_groups(material: ScoringContext, drawn: DrawnSamples, rows: list[SampleGroup]) -> ScoreEntry:
+    """Return the accuracy of every member or neighbourhood that represents classes."""
     right = material.classifier.predict(drawn.x) == drawn.y
     known = (one for one in rows if (drawn.y[one.index] >= 0).all())
     return of_rows(material, known, lambda one: float(right[one.index].mean()))

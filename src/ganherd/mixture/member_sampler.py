@@ -70,8 +70,8 @@ class MemberSampler:
 
         Args:
             blocks: The numbers of the blocks among the samples of this member and label; each block has a stream.
-            rows: The numbers of the samples among all samples of the seed, at most as many as fit the blocks. In portable
-                streams, the streams of the samples replace those of the blocks.
+            rows: The numbers of the samples among all samples of the seed, at most as many as fit the blocks. With portable
+                streams every sample has its own stream, instead of every block.
         """
         mixture = self.mixture
         base = rng.key(seed, rng.SAMPLE, self.replica, self.member, self.label + 1)

@@ -19,7 +19,7 @@ _LAYERS = 3  # of a block
 
 
 class GroupedBlock(nn.Module):
-    """A residual block: 1x1 to a wider map, 3x3 in groups of channels, and 1x1 back. The last convolution starts at 0."""
+    """A residual block: 1x1 convolution to more channels, 3x3 in groups, 1x1 back. The last one is initialised to zero."""
 
     def __init__(self, width: int, expansion: int, group: int) -> None:
         super().__init__()

@@ -137,7 +137,7 @@ def steps_of(value: Any) -> Any:
 
 
 def _accepted_by(parse: Callable[[str], object]) -> AfterValidator:
-    """Return a validator that leaves a text as it is if `parse` accepts it."""
+    """Return a validator that accepts a text if `parse` does, and returns it unchanged."""
 
     def check(value: str) -> str:
         parse(value)

@@ -13,8 +13,7 @@ import numpy as np
 from ganherd.herd.step.pace import paces
 from ganherd.recipe.strategy_config import settings_of
 from ganherd.runs import run_status
-from ganherd.runs.folder import RunFolder
-from ganherd.runs.folder import steps as saved_steps
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord
 from ganherd.runs.run_status import current_verdict
@@ -57,9 +56,8 @@ class MemberStory:
     alarms_now: tuple[str, ...] = ()  # names of active alarms; empty if there is a verdict, which supersedes them
     verdict: MemberVerdict | None = None
     steps: int | None = None  # its own steps, if members have a pace
-    of_class: str = (
-        ""  # the class that it generates; `label` names it, too, and its number in the class if that has several
-    )
+    # The class that it generates; `label` names it, too, and its number in the class if that has several.
+    of_class: str = ""
 
     @property
     def title(self) -> str:

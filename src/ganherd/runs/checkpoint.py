@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.herd.state import ROWS, NamedRows, State, bytes_per_member, from_named_tensors, to_named_tensors
-from ganherd.runs.folder import steps as steps
+from ganherd.runs.folder import saved_steps
 from ganherd.runs.models import CheckpointMeta, TrainerState
 from ganherd.runs.records import plain
 from ganherd.util import tensor_file
@@ -222,7 +222,7 @@ def newest(
         records: The files of metrics and events. A checkpoint that needs more lines than they have counts as damaged.
     """
     damaged: list[str] = []
-    for step in reversed([step for step in steps(folder) if not_after is None or step <= not_after]):
+    for step in reversed([step for step in saved_steps(folder) if not_after is None or step <= not_after]):
         try:
             candidate = load(path_of(folder, step), nets, members)
             _check_records(candidate, records or {})
@@ -276,7 +276,7 @@ def outdated(folder: Path, keep: int, also: Sequence[int | None] = ()) -> list[P
         keep: The number of newest checkpoints to retain.
         also: Steps of other checkpoints to retain.
     """
-    known = steps(folder)
+    known = saved_steps(folder)
     retained = {*known[max(0, len(known) - keep) :], *also}
     for step in [step for step in known if step in retained]:
         with suppress(Damaged):

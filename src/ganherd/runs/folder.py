@@ -210,7 +210,7 @@ def step_without_mixture(path: str | Path) -> int | None:
     """Return the step of the newest checkpoint of a run that has no mixture yet; None if it has a mixture, or nothing at all."""
     run = RunFolder(path)
     has_mixture = any((folder / "mixture.json").exists() for folder in (run.mixture, run.path))
-    return None if has_mixture else max(steps(run.checkpoints), default=None)
+    return None if has_mixture else max(saved_steps(run.checkpoints), default=None)
 
 
 def code_of(path: Path) -> list[str]:
@@ -226,7 +226,7 @@ def next_path(parent: Path, name: str) -> Path:
     return parent / f"{max(numbers, default=0) + 1:05d}-{name}"
 
 
-def steps(checkpoints: Path) -> list[int]:
+def saved_steps(checkpoints: Path) -> list[int]:
     """Return the steps that have a checkpoint in that folder, oldest first."""
     if not checkpoints.is_dir():
         return []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from ganherd.recipe.base import parse_budget
-from ganherd.runs.folder import RunFolder, steps
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.json_lines import read_last
 from ganherd.runs.models import CheckpointMeta, MetricsRecord
 from ganherd.util.errors import UserError
@@ -23,7 +23,7 @@ def longer_budget(run: Path, budget: str) -> str:
         unit, amount = parse_budget(budget.removeprefix("+"))
     except ValueError as error:
         raise UserError(f"--budget {budget} {error}; with a + in front to add it.") from None
-    step = max(steps(folder.checkpoints), default=0)
+    step = max(saved_steps(folder.checkpoints), default=0)
     if unit == "steps":
         return f"{step + int(amount)}steps"
     if unit == "seconds":

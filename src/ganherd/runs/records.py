@@ -13,14 +13,7 @@ from typing import Any
 from ganherd.runs import profile
 from ganherd.util import files
 
-# Two equal runs may differ in what is listed here, and in nothing else: in metrics.jsonl, events.jsonl and state.json the fields
-# that hold wall-clock time,
-CLOCK_FIELDS = frozenset({"seconds", "rate", "profile"})
-# those that say how the work was divided between processes,
-PROCESS_FIELDS = frozenset({"engine", "versions", "host", "hosts"})
-# those of state.json that follow from the length of such lines, or from how members were divided into files,
-FILE_FIELDS = frozenset({"bytes", "check", "files"})
-# and the events that are about processes, not about members.
+# Events about processes, not about members: two equal runs may differ in them.
 PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
 
 # Digits of a number in an event. Those beyond depend on the number of ranks: products of several members at once are rounded

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ganherd.runs.folder import NOT_OURS, RunFolder
-from ganherd.runs.folder import steps as saved_steps
+from ganherd.runs.folder import NOT_OURS, RunFolder, saved_steps
 from ganherd.runs.json_lines import read_last
 from ganherd.runs.models import MetricsRecord, RunInfo
 from ganherd.runs.run_status import current_state, current_verdict

@@ -13,8 +13,7 @@ from typing import Any
 from ganherd.comm import heartbeat
 from ganherd.comm.heartbeat import Beat
 from ganherd.runs import profile
-from ganherd.runs.folder import RunFolder, unfinished
-from ganherd.runs.folder import steps as saved_steps
+from ganherd.runs.folder import RunFolder, saved_steps, unfinished
 from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.models import BudgetRecord, EngineRecord, EventRecord, MetricsRecord
 from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict

@@ -224,7 +224,7 @@ def _seat(
     recipes: Sequence[Recipe],
     kin: Mapping[str, frozenset[str]],
 ) -> tuple[list[gam.Player], list[bool], list[tuple[int, int, int]]]:
-    """Return for every generator its player, whether the nets of its herd are exchanged, and its place (run, replica, member)."""
+    """Return three lists over all generators: players, whether the herd exchanges nets, and (run, replica, member)."""
     players, swaps, seats = [], [], []
     mixed = any(len(one.breeds) > 1 for one in herds)
     for run, (name, one, judge, recipe) in enumerate(zip(names, herds, judges, recipes, strict=True)):

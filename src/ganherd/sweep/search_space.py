@@ -120,7 +120,7 @@ def propose(dimensions: Sequence[Dimension], trials: int | None, seed: int = 0) 
         order = np.sort(shuffle(len(combinations), "sweep", seed)[:trials])
         return [combinations[number] for number in order]
     wanted, proposed = trials or DEFAULT_TRIALS, dict[str, Trial]()
-    for shares in _shares(len(dimensions), _TRIES * wanted, seed):
+    for shares in _quasi_random(len(dimensions), _TRIES * wanted, seed):
         settings = {dimension.key: dimension.at(share) for dimension, share in zip(dimensions, shares, strict=True)}
         proposed.setdefault(str(settings), settings)  # whole numbers and lists may repeat
         if len(proposed) == wanted:
@@ -128,8 +128,8 @@ def propose(dimensions: Sequence[Dimension], trials: int | None, seed: int = 0) 
     return list(proposed.values())
 
 
-def _shares(dimensions: int, count: int, seed: int) -> np.ndarray:
-    """Return [count, dimensions] in [0, 1): multiples of an irrational number for each dimension (Roberts' R sequence)."""
+def _quasi_random(dimensions: int, count: int, seed: int) -> np.ndarray:
+    """Return quasi-random numbers [count, dimensions] in [0, 1) (Roberts' R sequence)."""
     base = 2.0
     for _ in range(64):  # the solution of x^(d+1) = x + 1
         base = (1.0 + base) ** (1.0 / (dimensions + 1))

@@ -64,9 +64,8 @@ class SweepRecord(_Record):
     seed: int = 0
     halves: bool = True
     sampler: Literal["even", "optuna"] = "even"
-    rounds: int = Field(
-        1, ge=1
-    )  # optuna: the number of rounds, each of which is proposed from the scores of those before
+    # optuna: the number of rounds, each of which is proposed from the scores of those before
+    rounds: int = Field(1, ge=1)
     wanted: int = 0  # optuna: the number of trials of all rounds; `trials` has those that are proposed so far
     round_scores: list[list[TrialScore]] = []  # optuna: the scores of each finished round
     steps: list[tuple[int, int]] = []  # (step, trials) of each rung; empty until a time budget is measured

@@ -12,6 +12,7 @@ import torch
 from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import State, bytes_per_member
 from ganherd.runs import checkpoint
+from ganherd.runs.folder import saved_steps
 from ganherd.runs.models import TrainerState
 from ganherd.training.callbacks import Callback
 from ganherd.training.setup.assemble import PreparedHerd
@@ -130,7 +131,7 @@ class Checkpointer(Callback):
                 self._give_up(trainer, trainer.state.saved, error)
 
     def _give_up(self, trainer: Trainer, step: int | None, error: OSError) -> None:
-        before = "the one before is whole" if checkpoint.steps(trainer.folder.checkpoints) else "it is the first one"
+        before = "the one before is whole" if saved_steps(trainer.folder.checkpoints) else "it is the first one"
         trainer.strategy.on_interrupt()
         why = f"the checkpoint of step {step} could not be written ({error.strerror}); {before}. {advice_on(error)}"
         trainer.ranks.finish(Interrupted(why.rstrip()))

@@ -35,10 +35,8 @@ def reported_end(session: Session) -> Iterator[None]:
         trained = session.trainer is not None and session.trainer.is_trained
         what = "after the last step, which is saved" if trained else "at once, without a checkpoint of this moment"
         raise _interrupted(session, f"stopped {what}; ", reason=f"stopped {what}.") from None
-    except (
-        RunFailed,
-        UserError,
-    ) as error:  # a mistake in a function of the user's can be corrected, and the run resumed
+    except (RunFailed, UserError) as error:
+        # A mistake in a function of the user's can be corrected, and the run resumed.
         _record_state(session, "failed" if isinstance(error, RunFailed) else "interrupted", str(error))
         raise
     except (MemoryError, RuntimeError) as error:

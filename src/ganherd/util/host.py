@@ -15,7 +15,7 @@ T = TypeVar("T")
 # Settings of GNU's `mallopt`: which blocks are returned when they are freed, and how much free memory is kept at the end.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _LARGEST_BLOCKS = (1 << 30, 1 << 25)  # bytes; older versions refuse more than 32 MiB
-_MOST_KEPT = (1 << 31) - 1  # bytes
+_MAX_CACHED = (1 << 31) - 1  # bytes
 
 
 def own_cores() -> list[int]:
@@ -71,8 +71,10 @@ def keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError, TypeError):  # only GNU has this; Windows refuses the name None
         mallopt = ctypes.CDLL(None).mallopt
-        any(mallopt(_MMAP_THRESHOLD, size) for size in _LARGEST_BLOCKS)  # up to the first that is accepted
-        mallopt(_TRIM_THRESHOLD, _MOST_KEPT)
+        for size in _LARGEST_BLOCKS:  # older versions refuse the first
+            if mallopt(_MMAP_THRESHOLD, size):
+                break
+        mallopt(_TRIM_THRESHOLD, _MAX_CACHED)
 
 
 def give_back() -> None:

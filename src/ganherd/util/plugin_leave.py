@@ -19,9 +19,9 @@ _PACKAGE = re.compile(r"[A-Za-z0-9][\w.-]{0,99}", re.ASCII)
 
 
 @contextmanager
-def trusting_plugins(trusts: bool = True) -> Iterator[None]:
+def trusting_plugins() -> Iterator[None]:
     """Give leave to import any plug-in inside of this block: the user gave `--trust-code`."""
-    before = _TRUSTING.set(trusts or _TRUSTING.get())
+    before = _TRUSTING.set(True)
     try:
         yield
     finally:

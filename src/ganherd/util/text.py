@@ -25,12 +25,23 @@ def printable(text: str) -> str:
 
 
 def printable_line(text: str) -> str:
-    r"""Return the text as `printable` does, with line breaks and tabs replaced too: a name in a line, a table or a picture.
+    r"""Return the text with all unprintable characters replaced, including line breaks and tabs.
+
+    Use this for a name in a line, a table or a picture.
 
     >>> printable_line("a\nb\tc")
     'a�b�c'
     """
     return "".join(c if c.isprintable() else _UNKNOWN for c in text)
+
+
+def note_lines(notes: Iterable[str]) -> list[str]:
+    r"""Return a line for each note, with unprintable characters replaced.
+
+    >>> note_lines(["it trains on a\nb"])
+    ['note: it trains on a�b']
+    """
+    return [f"note: {printable_line(note)}" for note in notes]
 
 
 def one_line(text: str, most: int) -> str:

@@ -136,7 +136,7 @@ def sample_rows(
 
 
 def _square(x: np.ndarray, widest: int = sys.maxsize) -> list[tuple[str, np.ndarray]]:
-    """Return images as rows without names, about as many as each row has images; no row has more than `widest`."""
+    """Arrange images in a square of unnamed rows, with at most `widest` images per row."""
     side = min(widest, max(1, math.ceil(math.sqrt(len(x)))))
     return [("", x[i : i + side]) for i in range(0, len(x), side)]
 

@@ -82,7 +82,7 @@ def _followed(run: ShownRun, most_bytes: int) -> list[JsonObject] | None:
 
 
 def _sheets(run: ShownRun, facts: JsonObject, most_bytes: int) -> JsonObject:
-    """Return the sheets of some saved steps, the first and the last of them included; take the others from the facts."""
+    """Return the sheets of some saved steps, including the first and the last. Remove all other steps from `facts`."""
     index = sprite_files.read_index(run.folder.sprites)
     if index is None:
         return {}
@@ -99,7 +99,7 @@ def _sheets(run: ShownRun, facts: JsonObject, most_bytes: int) -> JsonObject:
     return sheets
 
 
-def thinned_steps(sizes: Mapping[int, float], most_bytes: float, most: int = _MOST_SHEETS) -> list[int]:
+def thinned_steps(sizes: Mapping[int, float], most_bytes: float) -> list[int]:
     """Return steps whose sheets have at most `most_bytes` together: all, every second, every fourth, …, and the last.
 
     >>> thinned_steps(dict.fromkeys(range(0, 100, 10), 5), 25), thinned_steps({0: 5, 10: 7}, 6)
@@ -108,7 +108,7 @@ def thinned_steps(sizes: Mapping[int, float], most_bytes: float, most: int = _MO
     steps, stride = sorted(sizes), 1
     while stride <= 2 * len(steps):
         chosen = sorted({*steps[::stride], *steps[-1:]}) if stride <= len(steps) else steps[-1:]
-        if len(chosen) <= most and sum(sizes[step] for step in chosen) <= most_bytes:
+        if len(chosen) <= _MOST_SHEETS and sum(sizes[step] for step in chosen) <= most_bytes:
             return chosen
         stride *= 2
     return []

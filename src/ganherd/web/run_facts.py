@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from ganherd.recipe.schema import Recipe
-from ganherd.runs.folder import steps as saved_steps
+from ganherd.runs.folder import saved_steps
 from ganherd.runs.models import MetricsRecord, RunInfo
 from ganherd.runs.records import plain
 from ganherd.runs.run_list import RunSummary, summarise

@@ -12,7 +12,7 @@ from PIL import Image
 
 from ganherd import recommend
 from ganherd.data.dataset import Dataset, load
-from ganherd.data.readers.class_folders import FLOATS, decode
+from ganherd.data.readers.class_folders import NO_FLOATS, decode
 from ganherd.recipe.schema import DataConfig
 from ganherd.util.errors import UserError
 
@@ -146,8 +146,8 @@ def test_images_of_floats_are_named_as_the_reason(tmp_path: Path) -> None:
     for path in (classes.parent, flat):
         for policy in ("refuse", "skip"):
             said = refused(path, bad_images=policy)
-            assert "0.tif" in said and FLOATS in said
-        with pytest.raises(UserError, match=FLOATS):
+            assert "0.tif" in said and NO_FLOATS in said
+        with pytest.raises(UserError, match=NO_FLOATS):
             recommend.choose_for(str(path))
 
 

@@ -23,7 +23,7 @@ from ganherd.herd.lowering.kernels.convolution.taps import WeightLayout
 from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm
 from ganherd.herd.lowering.kernels.norm import MemberNorm
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout, fill, mix
-from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, DoubleSmoothly, Halve
+from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, Halve, UpsampleBilinear
 from ganherd.herd.step.optimizer import adam_reference_
 
 HALF = torch.bfloat16 if torch.cuda.is_available() else torch.float16  # the interpreter has no products in bfloat16
@@ -213,7 +213,7 @@ def test_bilinear_doubling_equals_plain_pytorch_also_in_its_gradients(shape):
     x = torch.randn(shape, device=DEVICE)
     results = []
     for double, dtype in (
-        (DoubleSmoothly.apply, torch.float32),
+        (UpsampleBilinear.apply, torch.float32),
         (lambda v: F.interpolate(v.movedim(3, 1), scale_factor=2, mode="bilinear").movedim(1, 3), torch.float64),
     ):
         given = x.to(dtype, copy=True).requires_grad_()

@@ -278,6 +278,18 @@ def test_functions_that_do_the_same_as_a_layer_run_by_the_kernels_of_layers():
     assert "view" not in by_kind and "reshape" not in by_kind
 
 
+@pytest.mark.parametrize(
+    ("features", "shape", "method"),
+    [(6, (2, 3), KERNEL), (8, (2, 4), ALL_AT_ONCE), (8, (2, 2, 2), KERNEL)],
+    ids=["rows of a size for the kernel", "rows of a size for the batched product", "images"],
+)
+def test_a_linear_layer_before_an_unflattening_is_explained_as_it_runs(
+    features: int, shape: tuple[int, ...], method: str
+):
+    operations = lower(nn.Sequential(nn.Linear(8, features), nn.Unflatten(1, shape)), "triton").explain(batch=4)
+    assert [op.method for op in operations] == [method, FUSED]
+
+
 def test_the_sum_at_the_end_of_a_residual_block_also_doubles_its_shortcut():
     operations = lower(ResidualGenerator((3, 32, 32), 8), "triton").explain()
     assert {op.method for op in operations if op.layer.endswith("up2")} == {FUSED}

@@ -26,11 +26,8 @@ from ganherd.cli.options import (
 from ganherd.cli.train_command import TrainCommand
 from ganherd.util.paths import RUNS
 
-EXISTING, SEVERAL, LOOK = (
-    "From an existing run",
-    "Several processes",
-    "Without training",
-)  # groups of options in the help
+# Groups of options in the help.
+EXISTING, SEVERAL, LOOK = "From an existing run", "Several processes", "Without training"
 
 
 def train(

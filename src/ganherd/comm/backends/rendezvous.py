@@ -18,9 +18,8 @@ from typing import Any, NoReturn
 
 from ganherd.util.errors import UserError, few
 
-LOST_AFTER = (
-    60.0  # seconds of silence after which a rank counts as lost; GANHERD_LOST_AFTER overrides it, 0 means never
-)
+# Seconds of silence after which a rank counts as lost; GANHERD_LOST_AFTER overrides it, 0 means never.
+LOST_AFTER = 60.0
 TIMEOUT = "GANHERD_START_TIMEOUT"  # environment variable: seconds to wait; 0 waits forever
 DEFAULT_TIMEOUT = 600.0  # seconds: loading PyTorch from a busy file server may take minutes
 _RANK_NAMES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")

@@ -24,7 +24,7 @@ from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted, few
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pillow runs a program to read EPS
-FLOATS = "floating-point pixels are not supported: convert it to 8 bits"
+NO_FLOATS = "floating-point pixels are not supported: convert the image to 8 bits"
 CENTRE = (0.5, 0.5)
 TURNS = {  # the operation that undoes each recorded orientation
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
@@ -43,7 +43,8 @@ def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
         before = len(reader.skipped)
         own = reader.read(group.folder, group.files)
         if not own and group.label >= 0 and settings.bad_images == "skip":
-            why = "".join(f" ({Path(file).name}: {why})" for file, why in reader.skipped[before : before + 1])
+            first = reader.skipped[before : before + 1]
+            why = f" ({Path(first[0][0]).name}: {first[0][1]})" if first else ""
             raise UserError(
                 f"the class folder {root / group.folder} has no file that can be used as an image{why}; add images or remove "
                 "the folder."
@@ -53,7 +54,7 @@ def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
     bad = reader.bad_images(str(root), settings.bad_images)
     for group in tree.groups:
         if not images[group.split]:
-            raise UserError(f"{root / group.folder} holds no images ({', '.join(FORMATS)}){bad and f'; {bad}'}.")
+            raise UserError(f"{root / group.folder} holds no images ({', '.join(FORMATS)}){f'; {bad}' if bad else ''}.")
     x = {split: reader.stack(own) for split, own in images.items()}
     labels = {split: np.array(own, np.int64) if tree.labels else None for split, own in y.items()}
     notes = [*reader.notes(), *([f"skipped: {bad}"] if bad else [])]
@@ -145,7 +146,7 @@ def to_bytes(
         image = Image.fromarray(np.rint(values / 257).astype(np.uint8))
         done.add("16-bit images scaled to 8 bits")
     elif image.mode == "F":
-        raise ValueError(FLOATS)
+        raise ValueError(NO_FLOATS)
     elif image.has_transparency_data:
         grey = image.mode in ("1", "L", "LA", "La")
         image = image.convert("RGBA")

@@ -37,7 +37,7 @@ class _Type:
 
 
 class _Array:
-    """Record what a pickle passes to numpy's array, or to a function that rebuilds one: shape, type and bytes."""
+    """Record the shape, dtype and bytes that a pickle passes to `numpy.ndarray`, or to a function that rebuilds an array."""
 
     __slots__ = ("state",)
 

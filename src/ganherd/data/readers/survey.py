@@ -13,7 +13,7 @@ from typing import IO
 import numpy as np
 
 from ganherd.data.readers import files_by_format
-from ganherd.data.readers.class_folders import FLOATS, FORMATS, TURNS, why_unreadable
+from ganherd.data.readers.class_folders import FORMATS, NO_FLOATS, TURNS, why_unreadable
 from ganherd.data.readers.image_tree import list_tree
 from ganherd.data.samples.image_sample import SampleSource, are_captions, number_labels
 from ganherd.data.samples.open_samples import is_sample_source, open_samples
@@ -160,7 +160,7 @@ def _header(source: Path | IO[bytes]) -> tuple[tuple[int, int], list[str]]:
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         with Image.open(source, formats=FORMATS) as file:
             if file.mode == "F":
-                raise ValueError(FLOATS)
+                raise ValueError(NO_FLOATS)
             width, height = file.size
             is_16_bit = file.mode == "I" or file.mode.startswith("I;16")
             kinds = ["grey" if file.mode in _GREY or is_16_bit else "colour"]

@@ -32,7 +32,7 @@ def read_samples(source: SampleSource, settings: schema.DataConfig) -> RawData:
             labels[unit.split].append(sample.label)
     bad = reader.bad_images(source.name, settings.bad_images)
     if not images["train"]:
-        raise UserError(f"{source.name} holds no images to train on{bad and f': {bad}'}.")
+        raise UserError(f"{source.name} holds no images to train on{f': {bad}' if bad else ''}.")
     notes = [*source.notes(), *reader.notes(), *([f"skipped: {bad}"] if bad else [])]
     both = [*labels["train"], *labels["test"]]
     if source.guesses_labels and are_captions(both):

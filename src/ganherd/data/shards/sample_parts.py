@@ -126,7 +126,7 @@ def join_parts(
         channels = max(channels, piece.x.shape[1] if piece.labels else 1)
     if "train" not in splits:
         bad = few([f"{name} ({why})" for name, why in total.skipped], 3)
-        raise UserError(f"{settings.source} holds no image to train on that can be read{bad and f': {bad}'}.")
+        raise UserError(f"{settings.source} holds no image to train on that can be read{f': {bad}' if bad else ''}.")
     if guesses_labels and are_captions(labels):
         labels = [None] * len(labels)
         total.converted[CAPTIONS] = len(labels)

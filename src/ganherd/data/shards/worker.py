@@ -97,16 +97,15 @@ def part_path(out: Path, source: ClassFiles, unit: int) -> Path:
 
 
 def make_part(out: Path, root: Path, settings: ShardSettings, source: ClassFiles, unit: int) -> None:
-    """Decode one unit and write its part."""
+    """Decode the images of one unit of work and write them to its temporary file."""
     write_part(part_path(out, source, unit), read_piece(root, settings, source.folder, source.files_of(unit)))
 
 
 def write_part(path: Path, piece: Piece) -> None:
     """Write the images of a unit, and what was skipped or converted, to a temporary file."""
     facts = np.frombuffer(json.dumps(piece.facts).encode(), np.uint8)
-    with files.replacing(
-        path
-    ) as temporary:  # not synced: a part that a power cut damaged fails its checksum and is made again
+    # not synced: a part that a power cut damaged fails its checksum and is made again
+    with files.replacing(path) as temporary:
         np.savez(temporary, x=piece.x, facts=facts)
 
 

@@ -150,7 +150,7 @@ def is_user_file(filename: str) -> bool:
 
 
 def is_library_file(filename: str) -> bool:
-    """Return whether a file belongs to PyTorch or ganherd; code from a notebook or `exec` does not, and has no file."""
+    """Return whether a file belongs to PyTorch or ganherd. False for code without a file, e.g. from a notebook or `exec`."""
     return filename.startswith(_LIBRARIES)
 
 

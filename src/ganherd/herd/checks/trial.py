@@ -21,7 +21,8 @@ from ganherd.losses.adversarial import Game
 
 SEATS = (Seat(0, 0), Seat(0, 1))
 FEW_SAMPLES = 4  # samples that a net is tried with; even, because some nets compare pairs
-LOOK_SAMPLES = 64  # of each member; looks call nets with this many samples, whatever the batch of the recipe is
+# Samples, and real images, of each member at a look: nets are called with this many, whatever the batch of the recipe is.
+LOOK_SAMPLES = 64
 MAX_FULL_BATCH = 8  # a net is tried with the recipe's batch only, if that has at most this many samples
 
 T = TypeVar("T")

@@ -122,7 +122,7 @@ def _recomputed(net: nn.Module) -> set[str]:
 def try_other_batch(
     make: Callable[[], nn.Module], first: Inputs, then: Inputs, dtype: torch.dtype, traits: ModuleTraits
 ) -> ModuleTraits:
-    """Call a net with two batches of different sizes, as training and looks at members do.
+    """Call a net with two batches of different sizes, as training and health checks do.
 
     Args:
         first: Arguments of its forward that it was tried out with.
@@ -146,9 +146,9 @@ def try_other_batch(
                 raise
             sizes = [len(one[0]) for one in batches]
             raise UserError(
-                f"{type(net).__name__} runs with batches of {sizes[0]} samples, but not with {sizes[1]} after that "
-                f"({short_message(error)}), which looks at members and pictures of samples take: use the size of its input, "
-                "e.g. x.shape[0], and keep nothing that depends on it."
+                f"{type(net).__name__} runs with {sizes[0]} samples, but fails with {sizes[1]} ({short_message(error)}), the "
+                "number that health checks and pictures use. Read the batch size from the input, e.g. x.shape[0], and store "
+                "nothing that depends on it."
             ) from error
     paths = [path.rpartition(".") for path in sorted(differing_names(before, copy_attributes(net)))]
     names = {*traits.transient_attributes, *((layer, name) for layer, _, name in paths)}

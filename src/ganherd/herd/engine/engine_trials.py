@@ -78,29 +78,29 @@ def memory_per_member(herd: StackedHerd) -> int:
 
 def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
     """Measure the bytes that the only member of a block takes; see `memory_per_member`."""
-    kept: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
+    storages: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
 
-    def keep(tensor: Tensor) -> Tensor:
+    def remember(tensor: Tensor) -> Tensor:
         with suppress(RuntimeError):  # tensors of `torch.func` have no memory of their own
-            kept.setdefault(tensor.untyped_storage().data_ptr(), tensor)
+            storages.setdefault(tensor.untyped_storage().data_ptr(), tensor)
         return tensor
 
-    def keep_output(module: nn.Module, args: object, output: object) -> None:
+    def remember_outputs(module: nn.Module, args: object, output: object) -> None:
         for leaf in tree_leaves(output):
             if isinstance(leaf, Tensor):
-                keep(leaf)
+                remember(leaf)
 
     # Sizes are enough, so kernels need not run: those of one member would be compiled for this measurement alone.
     with _compile_nothing() if has_kernels(herd) else nullcontext():
         try:
-            with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
                 state = train_copy(herd, block, breed, fused=False)  # also works for nets that cannot be fused
         except RuntimeError as error:
             if "saved tensor hooks" not in str(error):  # a net that uses torch.func allows none
                 raise
-            with register_module_forward_hook(keep_output):
+            with register_module_forward_hook(remember_outputs):
                 state = train_copy(herd, block, breed, fused=False)
-    activations = sum(tensor.untyped_storage().nbytes() for tensor in kept.values())
+    activations = sum(tensor.untyped_storage().nbytes() for tensor in storages.values())
     gradients = 2 * (breed.g.num_params + herd.d.num_params) * state["g.params"].element_size()
     return bytes_per_member(state) + activations + gradients
 

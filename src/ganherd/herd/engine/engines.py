@@ -111,9 +111,8 @@ class Plan:
     chunk: int  # most members on the device at once
     threads: int
     device: str
-    operations: str = (
-        "plain"  # what a fused step computes with if it has no kernels; see `herd.lowering.lower.OPERATIONS`
-    )
+    # What a fused step computes with if it has no kernels; see `herd.lowering.lower.OPERATIONS`.
+    operations: str = "plain"
 
     @property
     def one_by_one(self) -> bool:

@@ -27,7 +27,7 @@ def explain(herd: StackedHerd, guards: Sequence[JsonObject] = ()) -> JsonObject:
         guards: For each net, the comparison of its engines with plain PyTorch; see `herd.checks.guard`.
     """
     mute_slow_operations()  # `guards` lists these operations
-    slopes = not herd.rules.slope_noise and herd.rules.has_slopes
+    slopes = not herd.rules.slope_noise and herd.rules.uses_r1_or_r2
     penalised = herd.rules.game.penalty or slopes  # penalties differentiate the discriminator twice
     facts = [_net(herd, "generator", breed.g, False) for breed in herd.breeds.all]
     facts.append(_net(herd, "discriminator", herd.d, penalised))

@@ -19,7 +19,8 @@ from ganherd.nets.common.scaled import ScaledConv2d, ScaledLinear
 from ganherd.nets.common.spectral import SpectralConv2d, SpectralEmbedding, SpectralLinear
 from ganherd.nets.common.varied_dropout import VariedDropout
 
-Library = Any  # the module `ops`, or `ops_triton` or `ops_triton_double_backward` with the same functions as kernels
+# The module `ops`, or one with the same functions: `ops_cpu`, `ops_onednn`, `ops_triton` or `ops_triton_double_backward`.
+Library = Any
 
 _ELEMENTWISE = (
     nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity, nn.Mish, nn.ReLU6,

@@ -66,9 +66,8 @@ class LoweredModule:
         last_read = _last_read(graph.nodes)
         self._plan = [(node, self._runner(node), last_read.get(node, ())) for node in graph.nodes]
         uses = Counter(name for node in graph.nodes for name in _tensors_read(graph, node))
-        self.used_once = frozenset(
-            name for name, number in uses.items() if number == 1
-        )  # parameters, by canonical name
+        # parameters, by canonical name
+        self.used_once = frozenset(name for name, number in uses.items() if number == 1)
 
     def __call__(self, params: Tensors, buffers: Tensors, keys: Keys, *inputs: Tensor) -> tuple[Any, Tensors]:
         """Return the module's output, one tensor or several [N, …], and the buffers after the call."""
@@ -193,7 +192,7 @@ class LoweredModule:
             if layer.groups > 1:
                 if kernels and self._library.has_group_kernel(layer):
                     return KERNEL, "each of its groups as a member"
-                return ALL_AT_ONCE, "as groups of one convolution"
+                return ALL_AT_ONCE, "as a product or a sum, or as groups of one convolution"
             return ONE_BY_ONE, "no kernel for its size, stride, padding or groups" if kernels else ""
         if not kernels:
             return ALL_AT_ONCE, ""
@@ -209,10 +208,11 @@ class LoweredModule:
 
     def _linear_method(self, node: fx.Node, layer: nn.Linear, batch: int, dtype: torch.dtype) -> tuple[str, str]:
         """Return method and reason for a linear layer, if kernels are used."""
-        reshaping = [x for x in self._fusion.neighbours[node].fused if isinstance(x, (nn.Flatten, nn.Unflatten))]
-        if any(isinstance(other, nn.Unflatten) and len(other.unflattened_size) != 3 for other in reshaping):
-            return ALL_AT_ONCE, "no kernel makes anything but rows or images"
-        if reshaping or not self._library.is_aligned(dtype, batch, layer.in_features, layer.out_features):
+        makes_images = any(
+            isinstance(other, nn.Flatten) or (isinstance(other, nn.Unflatten) and len(other.unflattened_size) == 3)
+            for other in self._fusion.neighbours[node].fused
+        )
+        if makes_images or not self._library.is_aligned(dtype, batch, layer.in_features, layer.out_features):
             return KERNEL, ""
         why = "its sizes suit PyTorch's batched product"
         return ALL_AT_ONCE, why if layer.bias is None else f"{why}; a kernel adds the biases"

@@ -52,6 +52,16 @@ class Fusions:
     epilogue: Epilogue | None = None  # applied to the output at the end
     feeds_norm: bool = False  # only a batch norm reads the output, which cancels the bias; only kernels use this
 
+    def finish(self, out: Tensor, pool: Callable[[nn.Module, Tensor], Tensor] | None = None) -> Tensor:
+        """Apply the pooling and the epilogue to the output of a convolution or linear layer.
+
+        Args:
+            pool: Applies the pooling, (layer, images) -> images; None: `apply_to_images`.
+        """
+        if self.pool is not None:
+            out = (pool or apply_to_images)(self.pool, out)
+        return self.epilogue(out) if self.epilogue else out
+
 
 def linear(
     x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions(), product: Product | None = None
@@ -71,7 +81,7 @@ def linear(
         out = out.unflatten(1, x.shape[1:-1])
     if fusions.unflatten:
         out = out.unflatten(2, fusions.unflatten)
-    return fusions.epilogue(out) if fusions.epilogue else out
+    return fusions.finish(out)
 
 
 class BatchedLinear(torch.autograd.Function):
@@ -314,8 +324,7 @@ def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusi
     else:
         biases = bias if bias is not None else [None] * len(x)
         out = join_members([like._conv_forward(*one) for one in zip(x, weight, biases, strict=True)])
-    out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
-    return fusions.epilogue(out) if fusions.epilogue else out
+    return fusions.finish(out)
 
 
 def conv_transpose2d(
@@ -329,7 +338,7 @@ def conv_transpose2d(
     else:
         biases = bias if bias is not None else [None] * len(x)
         out = join_members([F.conv_transpose2d(*one, **settings) for one in zip(x, weight, biases, strict=True)])
-    return fusions.epilogue(out) if fusions.epilogue else out
+    return fusions.finish(out)
 
 
 def _members_as_groups(function: Any, x: Tensor, weight: Tensor, bias: Bias, groups: int, settings: Any) -> Tensor:

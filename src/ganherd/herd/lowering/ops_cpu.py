@@ -1,7 +1,7 @@
 """Operations that are faster on a CPU than those of `ops`: statistics of batch norms, and convolutions next to images.
 
-PyTorch computes variances number by number, and convolutions to few channels several times as slowly as those from few
-channels, of which they are the gradient.
+PyTorch computes variances without vector instructions. Its convolutions to few channels are several times slower than those
+from few channels.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _moments(x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
 batch_norm = partial(ops.batch_norm, moments=_moments)
 
 
-class FromFewChannels(torch.autograd.Function):
+class ImageConv(torch.autograd.Function):
     """Convolutions of images, x [N, B, C, H, W], weight [N, O, C, k, k], bias [N, O] -> [N, B, O, H', W']. Differentiable twice."""
 
     @staticmethod
@@ -73,14 +73,14 @@ class FromFewChannels(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, needs_bias, _ = ctx.needs_input_grad
         return (
-            _to_few(dy, weight, x.shape[3:], ctx.settings) if needs_x else None,
+            _image_conv_transpose(dy, weight, x.shape[3:], ctx.settings) if needs_x else None,
             _weight_gradients(x, weight, dy, ctx.settings) if needs_weight else None,
             dy.sum((1, 3, 4)) if needs_bias else None,
             None,
         )
 
 
-class ToFewChannels(torch.autograd.Function):
+class ImageConvTranspose(torch.autograd.Function):
     """Transposed convolutions to images, x [N, B, I, H, W], weight [N, I, C, k, k] -> [N, B, C, *size]. Differentiable twice."""
 
     @staticmethod
@@ -99,22 +99,22 @@ class ToFewChannels(torch.autograd.Function):
         x, weight = ctx.saved_tensors
         needs_x, needs_weight, _, _ = ctx.needs_input_grad
         return (
-            _from_few(dy, weight, None, ctx.settings) if needs_x else None,
+            _image_conv(dy, weight, None, ctx.settings) if needs_x else None,
             _weight_gradients(dy, weight, x, ctx.settings) if needs_weight else None,
             None,
             None,
         )
 
 
-def _from_few(x: Tensor, weight: Tensor, bias: Bias, settings: _Settings) -> Tensor:
-    """Run `FromFewChannels`."""
-    result: Tensor = FromFewChannels.apply(x, weight, bias, settings)  # type: ignore[no-untyped-call]
+def _image_conv(x: Tensor, weight: Tensor, bias: Bias, settings: _Settings) -> Tensor:
+    """Run `ImageConv`."""
+    result: Tensor = ImageConv.apply(x, weight, bias, settings)  # type: ignore[no-untyped-call]
     return result
 
 
-def _to_few(x: Tensor, weight: Tensor, size: tuple[int, ...], settings: _Settings) -> Tensor:
-    """Run `ToFewChannels`."""
-    result: Tensor = ToFewChannels.apply(x, weight, tuple(size), settings)  # type: ignore[no-untyped-call]
+def _image_conv_transpose(x: Tensor, weight: Tensor, size: tuple[int, ...], settings: _Settings) -> Tensor:
+    """Run `ImageConvTranspose`."""
+    result: Tensor = ImageConvTranspose.apply(x, weight, tuple(size), settings)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -133,11 +133,10 @@ def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusi
     if x.shape[3:] == weight.shape[3:] and _pair(like.padding) == (0, 0):  # one position: a product
         out = linear(x.flatten(2), weight.flatten(2), bias)[..., None, None]
     elif x.requires_grad and weight.shape[2] <= _FEW_CHANNELS < weight.shape[1]:
-        out = _from_few(x, weight, bias, _settings(like))
+        out = _image_conv(x, weight, bias, _settings(like))
     else:
         return ops.conv2d(x, weight, bias, like, fusions)
-    out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
-    return fusions.epilogue(out) if fusions.epilogue else out
+    return fusions.finish(out)
 
 
 def conv_transpose2d(
@@ -155,11 +154,11 @@ def conv_transpose2d(
     if x.shape[3:] == (1, 1) and size == weight.shape[3:] and padding == (0, 0):  # one position: a product
         out = linear(x.flatten(2), weight.flatten(2).transpose(1, 2), None).unflatten(2, weight.shape[2:])
     elif fits and weight.shape[2] <= _FEW_CHANNELS < weight.shape[1]:
-        out = _to_few(x, weight, size, settings)
+        out = _image_conv_transpose(x, weight, size, settings)
     else:
         return ops.conv_transpose2d(x, weight, bias, like, fusions)
     out = out if bias is None else out + ops.per_channel(bias, out)
-    return fusions.epilogue(out) if fusions.epilogue else out
+    return fusions.finish(out)
 
 
 def _is_simple(x: Tensor, like: nn.Conv2d | nn.ConvTranspose2d) -> bool:

@@ -1,4 +1,4 @@
-"""The operations of `ops_cpu`, with large products by oneDNN, which is twice as fast as MKL on AMD's processors."""
+"""The operations of `ops_cpu`, with large products by oneDNN, which is faster than MKL on AMD's processors."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from ganherd.herd.lowering.kernels.image_norm import MemberImageNorm
 from ganherd.herd.lowering.kernels.linear import MemberLinear
 from ganherd.herd.lowering.kernels.norm import MemberNorm, NormOnLoad
 from ganherd.herd.lowering.kernels.random_bits import MemberDropout
-from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, DoubleSmoothly, Halve
+from ganherd.herd.lowering.kernels.resize import AddDoubled, Double, Halve, UpsampleBilinear
 from ganherd.herd.lowering.kernels.row_lookup import MemberRowsByKernel
 from ganherd.herd.lowering.kernels.spectral_kernel import MemberDivide
 from ganherd.herd.lowering.ops import Bias, Epilogue, Fusions
@@ -62,12 +62,12 @@ def linear(x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions()) 
         return ops.linear(x, weight, bias, fusions)
     if shape and len(shape) != 3:
         out = linear(x, weight, bias, Fusions(fusions.flatten)).unflatten(2, shape)
-        return fusions.epilogue(out) if fusions.epilogue else out
+        return fusions.finish(out)
     if not images and not shape and x.dtype == _dtype(x) and is_aligned(x.dtype, *x.shape[1:], weight.shape[1]):
         if bias is None:
             return ops.linear(x, weight, bias, fusions)
         out = MemberLinear.apply(x, weight, bias)  # the batched product reads the weights as they are stored
-        return fusions.epilogue(out) if fusions.epilogue else out
+        return fusions.finish(out)
     layout = WeightLayout(1, places_in=math.prod(x.shape[3:]), places_out=math.prod(shape[1:]))
     source = _source(x)
     x = _channels_last(x).flatten(2) if images else x
@@ -187,7 +187,7 @@ def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
     if ops.doubles(layer):
         return _double(x)
     if ops.doubles(layer, "bilinear"):
-        return _resized(DoubleSmoothly.apply(_images(x)), x)
+        return _resized(UpsampleBilinear.apply(_images(x)), x)
     return _halve(x) if ops.halves(layer) and _has_even_sides(x) else ops.apply_to_images(layer, x)
 
 
@@ -253,11 +253,11 @@ def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusi
         return ops.conv2d(x, weight, bias, like, fusions)
     if like.groups > 1 or not has_conv_kernel(like):
         x = _double(x) if fusions.upsample else x
-        return _pooled(_without_conv_kernel(x, weight, bias, like), fusions)
+        return fusions.finish(_without_conv_kernel(x, weight, bias, like), apply_to_images)
     k, stride, pad = like.kernel_size[0], int(like.stride[0]), int(like.padding[0])
     doubled, is_point = fusions.upsample, (k, stride, pad) == (1, 1, 0)
     if doubled and is_point:  # four equal pixels give four equal results: compute one of them
-        return _pooled(_double(conv2d(x, weight, bias, like)), fusions)
+        return fusions.finish(_double(conv2d(x, weight, bias, like)), apply_to_images)
     if doubled and (k, stride, pad) != (3, 1, 1):
         x, doubled = _double(x), False
     h, w = x.shape[3:]
@@ -281,9 +281,9 @@ def conv_transpose2d(
     """Run transposed convolutions; see `ops.conv_transpose2d`."""
     if x.dtype == torch.float64 or x.dim() != 5:
         return ops.conv_transpose2d(x, weight, bias, like, fusions)
-    if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
+    if _runs_groups(x, like):
         out = groups_as_members(conv_transpose2d, x, weight, bias, like, _dtype(x))
-        return fusions.epilogue(out) if fusions.epilogue else out
+        return fusions.finish(out)
     if not has_conv_kernel(like):
         return ops.conv_transpose2d(x, weight, bias, like, fusions)
     k, pad, more = like.kernel_size[0], int(like.padding[0]), int(like.output_padding[0])
@@ -296,15 +296,9 @@ def conv_transpose2d(
     return _run(x, weight, bias, spec, fusions)
 
 
-def _pooled(out: Tensor, fusions: Fusions) -> Tensor:
-    """Apply the pooling and the epilogue that are fused into a convolution to its output."""
-    out = out if fusions.pool is None else apply_to_images(fusions.pool, out)
-    return fusions.epilogue(out) if fusions.epilogue else out
-
-
 def _without_conv_kernel(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d) -> Tensor:
     """Run a convolution that has groups, or a size for which there is no kernel, in the way that is fastest for it."""
-    if has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8:
+    if _runs_groups(x, like):
         return groups_as_members(conv2d, x, weight, bias, like, _dtype(x))
     unpadded = set(like.padding) == {0} and set(like.dilation) == {1}
     if unpadded and like.groups == like.in_channels == like.out_channels and like.kernel_size == x.shape[3:]:
@@ -312,6 +306,11 @@ def _without_conv_kernel(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d)
     if unpadded and like.kernel_size == like.stride == (1, 1) and like.groups > 1:
         return products_of_groups(x, weight, bias, like.groups)
     return ops.conv2d(x, weight, bias, like)
+
+
+def _runs_groups(x: Tensor, like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
+    """Return whether the groups of a convolution of x [N, …] run as members: there is a kernel, and the grid is large enough."""
+    return has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8
 
 
 def has_group_kernel(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:

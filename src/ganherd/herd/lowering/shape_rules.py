@@ -87,8 +87,7 @@ def maximum_of(largest: bool) -> Rule:
 def aligned(values: Sequence[Any]) -> list[Any]:
     """Insert axes of length 1 after the member axis, so that tensors broadcast as they would for one member.
 
-    A number of each member, [N], takes the dtype of the tensors around it, as a tensor without axes does in PyTorch: if both are
-    integers, or both floating-point or complex numbers.
+    A scalar of each member, [N], is cast as PyTorch casts a 0-dim tensor next to tensors with axes; see `_result_dtype`.
     """
     tensors = [value for value in values if isinstance(value, Tensor)]
     most = max(value.dim() for value in tensors)
@@ -107,7 +106,9 @@ def aligned(values: Sequence[Any]) -> list[Any]:
 
 @functools.cache
 def _result_dtype(around: torch.dtype, number: torch.dtype) -> torch.dtype:
-    """Return the dtype that a tensor without axes takes among tensors; its own if that is of another category than the result.
+    """Return the dtype to which a 0-dim tensor of dtype `number` is cast next to tensors of dtype `around`.
+
+    It is its own dtype if that is of a lower category (bool, integer, floating point, complex) than `around`.
 
     >>> _result_dtype(torch.uint8, torch.int64), _result_dtype(torch.float32, torch.complex128)
     (torch.uint8, torch.complex64)

@@ -69,15 +69,15 @@ class StepRules:
         return self.n_critic if step % (self.skip_d + 1) == 0 else 0
 
     @property
-    def has_slopes(self) -> bool:
+    def uses_r1_or_r2(self) -> bool:
         """Return whether R1 or R2 acts at any step."""
         return self.r1 > 0 or self.r2 > 0
 
-    def has_slopes_at(self, step: int) -> bool:
+    def uses_r1_or_r2_at(self, step: int) -> bool:
         """Return whether R1 and R2 act at a step that updates the discriminator."""
-        return self.has_slopes and step // (self.skip_d + 1) % self.r1_every == 0
+        return self.uses_r1_or_r2 and step // (self.skip_d + 1) % self.r1_every == 0
 
     @property
     def period(self) -> int:
         """Return the length of the shortest sequence of steps that repeats."""
-        return (self.skip_d + 1) * (self.r1_every if self.has_slopes else 1)
+        return (self.skip_d + 1) * (self.r1_every if self.uses_r1_or_r2 else 1)

@@ -46,7 +46,7 @@ class _StepContext:
     batches: Batches
     draws: Streams
     step: int | Tensor  # a tensor inside a captured graph
-    has_slopes: bool  # whether R1 and R2 act at this step
+    uses_r1_or_r2: bool  # whether R1 and R2 act at this step
     noise_scale: Tensor | None  # [N]
     sums: tuple[Tensor, ...]  # [N] each, see `SUMS`
     opponents: FrozenOpponents | None
@@ -117,8 +117,8 @@ class Step:
         # If nothing changes samples between the two nets, they stay in the precision in which the generator computes.
         self._keeps_precision = not (rules.input_noise or rules.augment or rules.game.penalty)
         # A penalty differentiates the discriminator twice; kernels that are fused with their neighbours allow it only once.
-        slopes = not rules.slope_noise and rules.has_slopes
-        double = (rules.game.penalty or slopes) and operations == "triton" and fused
+        penalised = rules.game.penalty or (rules.uses_r1_or_r2 and not rules.slope_noise)
+        double = penalised and operations == "triton" and fused
         self._critic = self._networks["d"]
         if double:
             self._critic = StackedNetwork(d, fused, operations, rules.precision, double_backward=True)
@@ -149,8 +149,8 @@ class Step:
         if self.rules.drawn_losses:
             draw_losses_(state, draws, self.rules.drawn_losses)
         scale = input_noise_scale(self.rules, state, now)
-        slopes = self.rules.has_slopes_at(step)
-        ctx = _StepContext(state, batches, draws, now, slopes, scale, sums.unbind(), opponents, gradient_hook)
+        uses_r1_or_r2 = self.rules.uses_r1_or_r2_at(step)
+        ctx = _StepContext(state, batches, draws, now, uses_r1_or_r2, scale, sums.unbind(), opponents, gradient_hook)
         updates, generator_first = self.rules.d_updates(step), self.rules.order == "g-d"
         shared = self._samples(ctx) if self.rules.fakes == "shared" else None
         if generator_first:
@@ -256,7 +256,7 @@ class Step:
                     weighted = torch.where(applies, weighted, torch.zeros_like(weighted))
                 penalties.append(weighted)
         for name, gamma, at, number in (("r1", rules.r1, x, call + 4), ("r2", rules.r2, fake, call + 5)):
-            if gamma > 0 and ctx.has_slopes and not rules.slope_noise:
+            if gamma > 0 and ctx.uses_r1_or_r2 and not rules.slope_noise:
                 weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step) * rules.r1_every
                 penalties.append(0.5 * weight * r1_penalty(critic(number), at))
         return penalties
@@ -273,7 +273,7 @@ class Step:
         terms = []
         for fake, (name, gamma, other, strength) in enumerate(kinds):
             x, logits = both.images[fake], both.logits[fake]
-            if gamma > 0 and ctx.has_slopes and rules.slope_noise:
+            if gamma > 0 and ctx.uses_r1_or_r2 and rules.slope_noise:
                 noise = ctx.draws.draw((rng.PENALTY, update, 1 + fake), x.shape[1:], "normal", x.dtype)
                 near, _ = self._forward("d", ctx, weights.views(), x + rules.slope_noise * noise, y, call + 4 + fake)
                 weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step) * rules.r1_every

@@ -62,12 +62,6 @@ class Estimate:
         """Return the standard error over the points."""
         return standard_error(self.log_p)
 
-    @property
-    def effective_chains(self) -> np.ndarray:
-        """Return the effective number of chains of each point [P]; near 1, one chain dominates: use more temperatures."""
-        share = np.exp(self.log_weights - self.log_weights.max(1, keepdims=True))
-        return np.asarray(share.sum(1) ** 2 / (share**2).sum(1))
-
 
 @dataclass(frozen=True)
 class Bounds:

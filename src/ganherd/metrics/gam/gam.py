@@ -195,18 +195,8 @@ def helps(herd: np.ndarray, single: np.ndarray, samples: int) -> Helps:
     return {"words": words, "value": float(herd[top]) - best, "interval": intervals.interval(*ends[top], how)}
 
 
-@dataclass(frozen=True)
-class Battle:
-    """GAM of two generators: the winner, and the two ratios that decide."""
-
-    winner: int | None  # 0 or 1; None: a tie
-    # Ratio of the first judge's error on the second generator to the reverse; below 1 the first wins
-    sample_ratio: float
-    test_ratio: float  # ratio of their errors on held-out real data
-
-
-def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, samples: int = SAMPLES) -> Battle:
-    """Return the battle of two generators by GAM (2016).
+def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, samples: int = SAMPLES) -> int | None:
+    """Return the winner of two generators by GAM (2016): 0 or 1; None: a tie.
 
     It is a tie if the errors of the two judges on real data differ by more than `TIE`, or if the difference of their errors on
     fakes is undecided.
@@ -218,15 +208,12 @@ def gam(errors: np.ndarray, real_errors: np.ndarray, first: int, second: int, sa
         second: The other.
         samples: The number of fakes of each generator.
 
-    >>> gam(np.array([[0.5, 0.2], [0.4, 0.5]]), np.array([0.1, 0.1]), 0, 1).winner
+    >>> gam(np.array([[0.5, 0.2], [0.4, 0.5]]), np.array([0.1, 0.1]), 0, 1)
     0
     """
-    sample = _ratio(errors[first, second], errors[second, first])
-    test = _ratio(real_errors[first], real_errors[second])
-    alike = abs(test - 1) <= TIE
+    alike = abs(_ratio(real_errors[first], real_errors[second]) - 1) <= TIE
     ahead = sign(apart(float(errors[second, first]), float(errors[first, second]), samples)) if alike else 0
-    winner = {1: 0, -1: 1}.get(ahead)
-    return Battle(winner, sample, test)
+    return {1: 0, -1: 1}.get(ahead)
 
 
 def apart(rate: float, other: float, samples: int, z: float = 1.96) -> tuple[float, float]:
@@ -268,7 +255,7 @@ def standings(
             other = players[j]
             if one.group == other.group or other.group in one.kin or not comparable(one, other):
                 continue
-            winner = gam(errors, real_errors, i, j, samples=samples).winner
+            winner = gam(errors, real_errors, i, j, samples=samples)
             for mine, group in ((0, one.group), (1, other.group)):
                 out[group]["tied" if winner is None else "won" if winner == mine else "lost"] += 1
     for standing in out.values():

@@ -48,7 +48,7 @@ class NearestSamples:
 
 
 def nearest(x: Tensor, k: int) -> NearestSamples:
-    """Return the neighbours of each of the samples [n, d]."""
+    """Return the nearest neighbours of every sample in x [n, d], without the sample itself."""
     parts = []
     for start in range(0, len(x), ROWS):
         far = torch.cdist(x[start : start + ROWS], x)

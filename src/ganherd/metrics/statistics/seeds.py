@@ -12,14 +12,8 @@ from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
 
 Entry = Mapping[str, Any]
-COUNTS = (
-    "samples",
-    "fewest",
-    "held_out",
-    "training",
-    "real_samples",
-    "held_out_samples",
-)  # the minimum over replicas is reported
+# The minimum over replicas is reported.
+COUNTS = ("samples", "fewest", "held_out", "training", "real_samples", "held_out_samples")
 SURE = 6  # equal values of this many seeds give an interval; by the sign test, 2 ** (1 - 6) < 0.05
 
 

@@ -23,9 +23,8 @@ class MutationConfig(Section):
 
     # reference: Lipizzaner's Gaussian, which drifts down slowly; lognormal: a factor around 1, which explores
     learning_rate: Literal["off", "reference", "lognormal"] = "reference"
-    strength: float = Field(
-        1e-4, gt=0
-    )  # reference: alpha; lognormal: standard deviation of the logarithm of the factor
+    # reference: alpha; lognormal: standard deviation of the logarithm of the factor
+    strength: float = Field(1e-4, gt=0)
     probability: float = Field(0.5, ge=0, le=1)
     each: Literal["batch", "iteration"] = "batch"
     losses: list[LossName] = []  # Mustangs: losses that generators draw from; empty: loss.name

@@ -8,7 +8,7 @@ from dataclasses import asdict
 
 from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord, Word
 from ganherd.scoring.verdicts.evidence import Evidence
-from ganherd.scoring.verdicts.judgement import LIMITS, Course, Judged, VerdictLimits, judge
+from ganherd.scoring.verdicts.judgement import Course, Judged, judge
 from ganherd.scoring.verdicts.measurement import Part
 from ganherd.util.errors import few
 
@@ -24,7 +24,6 @@ def judge_herd(
     steps: int | None = None,
     network: str = "",
     replica: int = 0,
-    limits: VerdictLimits = LIMITS,
 ) -> VerdictRecord:
     """Return the verdict on a herd and on each of its parts.
 
@@ -39,7 +38,7 @@ def judge_herd(
     members = []
     for part in parts:
         course = courses[part.member] if part.member is not None and part.member < len(courses) else whole
-        one = judge(part.evidence, course, limits, shares_data=part.shares_data)
+        one = judge(part.evidence, course, shares_data=part.shares_data)
         members.append(
             MemberVerdict(
                 name=part.name,
@@ -53,7 +52,7 @@ def judge_herd(
             )
         )
     used = _used(members)
-    joined = _joined(judge(herd, whole, limits), used, any(part.shares_data for part in parts), len(members))
+    joined = _joined(judge(herd, whole), used, any(part.shares_data for part in parts), len(members))
     return VerdictRecord(
         word=joined.word,
         reason=joined.reason,

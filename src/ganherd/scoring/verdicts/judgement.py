@@ -28,9 +28,8 @@ class VerdictLimits:
     precision: float = 0.35  # unlike the data: fewer samples lie where the data is,
     off: float = 0.3  # … and they are this far from it,
     far: float = 1.0  # … or this far, wherever they lie: the mean of the data has a distance of 1
-    spread: float = (
-        0.4  # collapsed: the standard deviation of samples that are as sharp as the data, if below the data's
-    )
+    # collapsed: the standard deviation of samples that are as sharp as the data, if below the data's
+    spread: float = 0.4
     variety: float = 0.3  # collapsed: distance between neighbouring samples; real data has 1
     missing: float = 0.08  # collapsed: share of the data in regions that samples hardly reach
     missing_shared: float = 0.5  # the same for one of several members on the same data, which the others complete
@@ -40,9 +39,8 @@ class VerdictLimits:
     recall: float = 0.2  # … or data that lies among the samples
     recognised: float = 0.6  # unlike the data: samples of its class that the classifier sees, by those of real rows
     early: int = ALARM_LIMITS.warm_up  # steps before which poor samples of any kind are an early stage
-    long: int = (
-        ALARM_LIMITS.slow_start
-    )  # steps after which samples that hardly vary have collapsed, and are no early stage
+    # steps after which samples that hardly vary have collapsed, and are no early stage
+    long: int = ALARM_LIMITS.slow_start
 
 
 LIMITS = VerdictLimits()
@@ -78,9 +76,7 @@ _LONGER = "train longer, for example: ganherd train --resume RUN --budget +1000s
 _UNSTABLE = ("nan", "diverged", "cycling")
 
 
-def judge(
-    evidence: Evidence, course: Course = Course(), limits: VerdictLimits = LIMITS, shares_data: bool = False
-) -> Judged:
+def judge(evidence: Evidence, course: Course = Course(), shares_data: bool = False) -> Judged:
     """Return the verdict on some samples.
 
     Args:
@@ -93,76 +89,78 @@ def judge(
         return Judged("unstable", "its samples are not finite numbers", TRY["nan"])
     if lasting := [alarm for alarm in _UNSTABLE if alarm in course.active]:
         return Judged("unstable", f"{WHY[lasting[0]]} and had not recovered when the training ended", TRY[lasting[0]])
-    if _are_copies(evidence, limits):
+    if _are_copies(evidence):
         copies = f"{_share(evidence.copies or 0)} of its samples look like copies of single training rows"
         return Judged("memorising", f"{copies}; of held-out rows {_share(BY_CHANCE)} do", TRY["memorising"])
-    if evidence.distance is None or evidence.compared < limits.fewest:
-        return _too_few(evidence, limits)
-    poor = _poor(evidence, limits, limits.missing_shared if shares_data else limits.missing)
+    if evidence.distance is None or evidence.compared < LIMITS.fewest:
+        return _too_few(evidence)
+    poor = _poor(evidence, LIMITS.missing_shared if shares_data else LIMITS.missing)
     if poor is None:
         return Judged("good", _praise(evidence))
-    if course.is_shorter_than(limits.long if _hardly_vary(evidence, limits) else limits.early):
+    if course.is_shorter_than(LIMITS.long if _hardly_vary(evidence) else LIMITS.early):
         return Judged("undertrained", f"after {course.steps:,} steps {poor.reason}", _LONGER)
     if broke := [alarm for alarm in _UNSTABLE if alarm in course.began]:
         return Judged("unstable", f"{WHY[broke[0]]} during the training, and {poor.reason}", TRY[broke[0]])
     return poor
 
 
-def _too_few(evidence: Evidence, limits: VerdictLimits) -> Judged:
+def _too_few(evidence: Evidence) -> Judged:
     """Return that the evidence is too small."""
-    if evidence.samples < limits.fewest:
-        reason, advice = f"there {_only(evidence.samples, 'samples')}", "ask for more with `ganherd check -n`"
+    if evidence.samples < LIMITS.fewest:
+        reason, advice = f"there {_are_only(evidence.samples, 'samples')}", "ask for more with `ganherd check -n`"
     else:
-        reason = f"there {_only(evidence.real, 'real rows')} to compare with, and a verdict needs {2 * limits.fewest}"
+        reason = (
+            f"there {_are_only(evidence.real, 'real rows')} to compare with, and a verdict needs {2 * LIMITS.fewest}"
+        )
         advice = "add data"
     return Judged("cannot be judged", reason, advice)
 
 
-def _only(number: int, plural: str) -> str:
+def _are_only(number: int, plural: str) -> str:
     return f"{'is' if number == 1 else 'are'} only {counted(number, plural)}"
 
 
-def _are_copies(e: Evidence, limits: VerdictLimits) -> bool:
+def _are_copies(e: Evidence) -> bool:
     """Return whether samples are copies of several training rows; samples that all equal one row have collapsed."""
-    if e.copies is None or e.nearer is None or e.copies < limits.copies or e.nearer < limits.nearer:
+    if e.copies is None or e.nearer is None or e.copies < LIMITS.copies or e.nearer < LIMITS.nearer:
         return False
-    return e.copied >= min(limits.copied, e.real / 4)
+    return e.copied >= min(LIMITS.copied, e.real / 4)
 
 
-def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | None:
+def _poor(e: Evidence, most_missing: float) -> Judged | None:
     """Return what is wrong with the samples; None if nothing is."""
     assert e.distance is not None and e.precision is not None and e.coverage is not None and e.recall is not None
-    if _hardly_vary(e, limits):
+    if _hardly_vary(e):
         spread, variety = _variation(e)
-        if _is_narrow(e, limits):
-            reason = f"its samples hardly vary: their spread is {spread:.2f} of the data's, and the distance between neighbouring "
-            reason += f"samples {variety:.2f}"
-        else:
-            reason = f"many of its samples are alike: the distance between neighbouring samples is {variety:.2f} of the data's, "
-            reason += f"while their spread is {spread:.2f}"
+        alike = f"the distance between neighbouring samples is {variety:.2f} of the data's"
+        reason = (
+            f"its samples hardly vary: their spread is {spread:.2f} of the data's, and {alike}"
+            if _is_narrow(e)
+            else f"many of its samples are alike: {alike}, while their spread is {spread:.2f}"
+        )
         return Judged("collapsed", reason, TRY["collapse"])
-    if e.distance > limits.far or (e.distance > limits.off and e.precision < limits.precision):
+    if e.distance > LIMITS.far or (e.distance > LIMITS.off and e.precision < LIMITS.precision):
         return Judged(
             "unlike the data",
             f"{_share(min(1.0, e.precision))} of its samples lie where the data is, {_fid(e)}",
             "compare samples/final.png with the data: check the range of the generator's output (tanh, -1 to 1), then try lower "
             "learning rates",
         )
-    if _misses_class(e, limits):
+    if _misses_class(e):
         return Judged(
             "unlike the data",
             f"the classifier sees its class in {_share(e.recognised or 0)} of its samples, and in "
             f"{_share(e.recognised_real or 0)} of real ones",
             "check the labels of the data, then train longer",
         )
-    if e.missing is not None and e.missing >= most_missing and e.precision > limits.precision:
+    if e.missing is not None and e.missing >= most_missing and e.precision > LIMITS.precision:
         reason = f"it hardly reaches regions that hold {_share(e.missing)} of the data"
         return Judged("collapsed", reason, f"train longer if it is young; otherwise {TRY['collapse']}")
     if (
-        e.distance > limits.distance
-        or e.precision < limits.on_data
-        or e.recall < limits.recall
-        or e.coverage < limits.coverage
+        e.distance > LIMITS.distance
+        or e.precision < LIMITS.on_data
+        or e.recall < LIMITS.recall
+        or e.coverage < LIMITS.coverage
     ):
         return Judged(
             "undertrained",
@@ -173,14 +171,14 @@ def _poor(e: Evidence, limits: VerdictLimits, most_missing: float) -> Judged | N
     return None
 
 
-def _hardly_vary(e: Evidence, limits: VerdictLimits) -> bool:
+def _hardly_vary(e: Evidence) -> bool:
     """Return whether samples are alike. Noise is not: it varies at least as much as the data, though elsewhere."""
-    return _is_narrow(e, limits) or _variation(e)[1] < limits.variety
+    return _is_narrow(e) or _variation(e)[1] < LIMITS.variety
 
 
-def _is_narrow(e: Evidence, limits: VerdictLimits) -> bool:
+def _is_narrow(e: Evidence) -> bool:
     """Return whether the spread of samples is far below that of the data."""
-    return _variation(e)[0] < limits.spread and (e.spread or 0.0) < 1.0
+    return _variation(e)[0] < LIMITS.spread and (e.spread or 0.0) < 1.0
 
 
 def _variation(e: Evidence) -> tuple[float, float]:
@@ -193,11 +191,11 @@ def _variation(e: Evidence) -> tuple[float, float]:
     return spread / contrast, (1.0 if e.variety is None else e.variety) / contrast
 
 
-def _misses_class(e: Evidence, limits: VerdictLimits) -> bool:
+def _misses_class(e: Evidence) -> bool:
     """Return whether far fewer samples than real rows are recognised; high accuracy proves nothing, since means have it too."""
     if e.recognised is None or e.recognised_real is None or e.recognised_real < 0.5:
         return False
-    return e.recognised < limits.recognised * e.recognised_real
+    return e.recognised < LIMITS.recognised * e.recognised_real
 
 
 def _share(value: float) -> str:

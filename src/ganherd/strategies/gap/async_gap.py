@@ -50,9 +50,8 @@ class AsyncGap(Gap):
             bound = self.settings.staleness
             self._board = VersionBoard(self.ranks.comm, self.placement, self._wanted, self.swapped(), bound, ahead=0)
         first = max(1, -(-(step - self.warmup) // self.every))
-        self._board.begin_unsynced(
-            first, (until - 1 - self.warmup) // self.every
-        )  # `until` is opened in the next phase
+        # `until` is opened in the next phase.
+        self._board.begin_unsynced(first, (until - 1 - self.warmup) // self.every)
 
     def close(self, step: int, continues: bool = False) -> Iterator[Event]:
         """Send nothing ahead."""

@@ -18,6 +18,8 @@ from ganherd.strategies.mixing.scorers import MixtureScorer
 from ganherd.strategies.mixing.weight_evolution import evolve, uniform
 from ganherd.util.errors import UserError
 
+_SHARES = 10  # steps between weight 0 and weight 1 of a generator that `greedy` adds
+
 
 @dataclass(frozen=True)
 class GeneratorSubset:
@@ -88,27 +90,26 @@ def neighbourhoods(
 # -- greedy -----------------------------------------------------------------------------------------------------------
 
 
-def greedy(score: MixtureScorer, generators: int, size: int, shares: int = 10) -> GeneratorSubset:
+def greedy(score: MixtureScorer, generators: int, size: int) -> GeneratorSubset:
     """Search greedily: begin with the best single generator, and add one generator at a time while the score improves.
 
-    Every other generator is tried with 1/shares, 2/shares, … of the mixture, while the weights of the present ones shrink in
+    Every other generator is tried with 1/10, 2/10, … of the mixture, while the weights of the present ones shrink in
     proportion. The generator and share with the lowest score are added.
 
     Args:
         score: The score to minimise.
         generators: The number of generators.
         size: The largest number of generators in the mixture.
-        shares: The number of steps between weight 0 and weight 1 of a new generator.
     """
     _refuse(generators, size)
     scores = _measure(score, np.ones((generators, 1)), np.arange(generators)[:, None])
     best = int(scores.argmin())
     genes, history, evaluations = _Genes(np.array([best]), np.ones(1)), [float(scores[best])], generators
-    share = np.arange(1, shares)[:, None] / shares  # [shares - 1, 1]
-    while len(genes.ids) < min(size, generators) and len(share):
+    share = np.arange(1, _SHARES)[:, None] / _SHARES  # [9, 1]
+    while len(genes.ids) < min(size, generators):
         others = np.setdiff1d(np.arange(generators), genes.ids).repeat(len(share))
         table = np.concatenate([np.tile(genes.ids, (len(others), 1)), others[:, None]], 1)
-        grown = np.concatenate([genes.weights * (1 - share), share], 1)  # [shares - 1, size + 1]
+        grown = np.concatenate([genes.weights * (1 - share), share], 1)  # [9, size + 1]
         weights = np.tile(grown, (len(others) // len(share), 1))
         scores = _measure(score, weights, table)
         evaluations += len(scores)

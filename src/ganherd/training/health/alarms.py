@@ -89,8 +89,8 @@ def judge(
 class Alarms:
     """Track the alarms of all members, in tensors [N, alarms] that are saved with every checkpoint."""
 
-    def __init__(self, size: int, remembered: State | None = None, limits: Limits = LIMITS) -> None:
-        self._patience = torch.tensor(limits.patience)
+    def __init__(self, size: int, remembered: State | None = None) -> None:
+        self._patience = torch.tensor(LIMITS.patience)
         self.state: State = {
             "watch.bad": torch.zeros(size, len(ALARMS), dtype=torch.int64),  # looks in a row
             "watch.good": torch.zeros(size, len(ALARMS), dtype=torch.int64),

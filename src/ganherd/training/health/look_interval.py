@@ -9,9 +9,9 @@ from itertools import accumulate
 import numpy as np
 
 from ganherd.herd.checks.flops import count_operations
-from ganherd.herd.checks.trial import batch_sizes
+from ganherd.herd.checks.trial import LOOK_SAMPLES, batch_sizes
 from ganherd.herd.step.rules import StepRules
-from ganherd.training.health.monitor import IMAGES, look_work
+from ganherd.training.health.monitor import look_work
 from ganherd.training.setup.assemble import PreparedHerd
 
 SHARE = 0.02  # the largest share of the work of training that looks may take
@@ -78,7 +78,7 @@ def counted(prepared: PreparedHerd) -> tuple[float, float]:
         make_g, make_d = prepared.makers(slot)
         each.append(count_operations(make_g, (rules.latent,), batches))
     g, d = float(np.average(each, weights=slots)), count_operations(make_d, data.shape, batches)
-    look = IMAGES * (g + 2 * d) + look_work(data.shape, len(data.x))
+    look = LOOK_SAMPLES * (g + 2 * d) + look_work(data.shape, len(data.x))
     return _START + _WIDE[rules.precision] * look, _START + step_work(rules, g, d)
 
 

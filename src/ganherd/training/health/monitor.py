@@ -37,7 +37,6 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import is_out_of_memory
 
-IMAGES = LOOK_SAMPLES  # samples, and real images, of each member
 SNAPSHOTS = 32  # sketches that are remembered of each member
 _FEATURES = 64  # dimensions that images are projected to; smaller images are used as they are
 _SKETCH = 64  # dimensions that all samples of a member at one look are projected to
@@ -109,7 +108,7 @@ class Monitor:
         if not self._blocks:
             pixels = int(np.prod(self._prepared.dataset.shape))
             projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(self._herd.device)
-            mixing = _gaussian(IMAGES * min(pixels, _FEATURES), _SKETCH).to(self._herd.device)
+            mixing = _gaussian(LOOK_SAMPLES * min(pixels, _FEATURES), _SKETCH).to(self._herd.device)
             cuts = self._herd.blocks(max(1, at_once(self._herd) // 2))  # float64 takes twice the memory
             self._blocks = [_Fixed(self._prepared, cut, breed, projection, mixing) for cut, breed in cuts]
         each = [self._seen_of(block) for block in self._blocks]
@@ -146,9 +145,8 @@ class Monitor:
         self, net: Blueprint, kind: str, state: State, keys: Tensor, inputs: tuple[Tensor, ...], y: Tensor
     ) -> Tensor:
         """Call the nets of all members in training mode, and return float64 [n, B, …]; changes of their buffers are discarded."""
-        arguments = tuple(
-            value.clone() for value in ((*inputs, y) if net.takes_label else inputs)
-        )  # nets may change them
+        # Clones, because nets may change their arguments.
+        arguments = tuple(value.clone() for value in ((*inputs, y) if net.takes_label else inputs))
         rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
         ways = self._ways[net]
         while True:
@@ -188,7 +186,7 @@ class _Fixed:
     ) -> None:
         self.members, self.breed, self._projection, self.mixing = members, breed, projection, mixing
         device, feed = prepared.herd.device, prepared.herd.feed
-        keys, self.z = fixed_noise(prepared.herd, members, IMAGES)
+        keys, self.z = fixed_noise(prepared.herd, members, LOOK_SAMPLES)
         inside = [torch.from_numpy(rng.keys(keys, rng.PREVIEW, rng.INSIDE, call)) for call in range(3)]
         self.keys = [each.to(device) for each in inside]
         # The rows that a member is compared with: all of its data, or as much as fits into memory.
@@ -197,7 +195,7 @@ class _Fixed:
         self._count = torch.tensor([len(rows) for rows in own], device=device)  # [n]
         width = max(len(rows) for rows in own)
         self.rows = torch.from_numpy(np.stack([np.resize(rows, width) for rows in own])).to(device)  # [n, T]
-        shown = [np.resize(evenly(np.arange(len(rows)), IMAGES), IMAGES) for rows in own]
+        shown = [np.resize(evenly(np.arange(len(rows)), LOOK_SAMPLES), LOOK_SAMPLES) for rows in own]
         column = torch.from_numpy(np.stack(shown)).to(device)  # [n, 64]
         self.shown = (torch.arange(len(own), device=device)[:, None], column)
         features, std, variance = [], [], []
@@ -208,7 +206,7 @@ class _Fixed:
             variance.append(features[-1][:count].var(0, unbiased=False).sum())
         self._data = torch.stack(features)  # [n, T, features]
         self.std = torch.stack(std).clamp(min=1e-12)
-        self.scale = (2 * IMAGES * torch.stack(variance)).sqrt().clamp(min=1e-12)  # between two sets of its data
+        self.scale = (2 * LOOK_SAMPLES * torch.stack(variance)).sqrt().clamp(min=1e-12)  # between two sets of its data
         picked = self.rows[self.shown]
         self._same = picked[:, :, None] == picked[:, None, :]  # A row that is shown twice is not a neighbour of itself.
         self._shown = self._data[self.shown]
@@ -234,9 +232,9 @@ class _Fixed:
         """Return [n] how often the nearest neighbour among real images and samples is of the same kind (leave one out)."""
         both = torch.cat([self._shown, features], 1)  # [n, 128, features]
         distance = torch.cdist(both, both)
-        distance[:, :IMAGES, :IMAGES].masked_fill_(self._same, torch.inf)
+        distance[:, :LOOK_SAMPLES, :LOOK_SAMPLES].masked_fill_(self._same, torch.inf)
         distance.diagonal(dim1=1, dim2=2).fill_(torch.inf)
-        real = torch.arange(2 * IMAGES, device=both.device) < IMAGES
+        real = torch.arange(2 * LOOK_SAMPLES, device=both.device) < LOOK_SAMPLES
         return (real[distance.argmin(2)] == real).double().mean(1)
 
     def _line(self, prepared: PreparedHerd, member: int) -> Tensor:
@@ -258,8 +256,8 @@ def look_work(shape: tuple[int, ...], images: int) -> float:
     """
     pixels = int(np.prod(shape))
     features = min(pixels, _FEATURES)
-    distances = IMAGES * min(images, _MOST) + (2 * IMAGES) ** 2
-    projected = IMAGES * (pixels if pixels > _FEATURES else 0) + IMAGES * _SKETCH
+    distances = LOOK_SAMPLES * min(images, _MOST) + (2 * LOOK_SAMPLES) ** 2
+    projected = LOOK_SAMPLES * (pixels if pixels > _FEATURES else 0) + LOOK_SAMPLES * _SKETCH
     return 2.0 * features * (distances + projected)
 
 
@@ -273,11 +271,11 @@ def recall(state: State, remembered: State | None) -> None:
 
 
 def returns(snapshots: Tensor) -> Tensor:
-    """Return [N] the distance of each member's newest snapshot to the second nearest of its earlier visits to that place.
+    """Return [N] the distance of each member's newest snapshot to the second nearest earlier visit.
 
-    A visit is a series of snapshots near the newest one; it ends when the member is far away again. Distances are relative to the
-    member's typical distance. The result is 1 if the member hardly moved or was not there twice before, and NaN if its newest
-    snapshot is not finite.
+    A visit is a series of snapshots near the newest one; it ends when the member is far away again. Its distance is that of its
+    nearest snapshot. Distances are relative to the member's typical distance. The result is 1 if the member hardly moved or made
+    fewer than two visits before, and NaN if its newest snapshot is not finite.
 
     Args:
         snapshots: [N, K, sketch], the newest first.

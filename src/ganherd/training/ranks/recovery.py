@@ -22,7 +22,7 @@ from ganherd.comm.buddies import Buddies
 from ganherd.comm.communicator import Communicator, RankLost
 from ganherd.comm.ranks import Ranks, run_on_all_ranks
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.models import TrainerState
 from ganherd.training.callbacks import Callback
 from ganherd.training.finish import TrainedRun
@@ -120,7 +120,7 @@ class Recovery:
             return None
         facts, decision = copies.facts[0], None
         if self.job.rank == 0:
-            is_newest = max(checkpoint.steps(folder.checkpoints), default=0) <= copies.step
+            is_newest = max(saved_steps(folder.checkpoints), default=0) <= copies.step
             decision = b"memory" if is_newest and folder.has_written(facts["bytes"]) else b""
         if not self.job.broadcast(decision):
             return None

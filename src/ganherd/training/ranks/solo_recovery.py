@@ -21,7 +21,7 @@ from ganherd.comm.communicator import Communicator, Placement
 from ganherd.comm.ranks import Ranks
 from ganherd.herd.state import State
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.models import TrainerState
 from ganherd.util.files import JsonObject
 
@@ -175,7 +175,7 @@ class SoloRecovery:
         Called by the first rank.
         """
         assert self.step is not None
-        newest = max(checkpoint.steps(folder.checkpoints), default=-1)
+        newest = max(saved_steps(folder.checkpoints), default=-1)
         if newest >= self.step or not folder.has_written(self._facts["bytes"]):
             return "", newest
         if not any_lost:

@@ -181,8 +181,8 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         if not is_packaged(named):
             shape = (recipe.nets.latent,) if is_g else dataset.shape
             traits = partial(_traits, make, shape, blueprint.takes_label, classes, dtype, device)
-            others = LOOK_SAMPLES if is_g or recipe.run.watch.every != 0 else None
-            blueprint.adopt(first_that_runs(partial(traits, others), batch_sizes(recipe.train.batch), CannotRun))
+            look_rows = LOOK_SAMPLES if is_g or recipe.run.watch.every != 0 else None
+            blueprint.adopt(first_that_runs(partial(traits, look_rows), batch_sizes(recipe.train.batch), CannotRun))
     check_nets(recipe, breeds, d, data.slots)
     if len({breed.g.takes_label for breed in breeds.all}) > 1:
         raise UserError("nets.breeds has generators that take the label and others that do not: take all of one kind.")
@@ -217,7 +217,7 @@ def _traits(
     classes: int,
     dtype: torch.dtype,
     device: torch.device,
-    others: int | None,
+    look_rows: int | None,
     rows: int,
 ) -> ModuleTraits:
     """Try a user's net out on the CPU and on the device of the run, and return its traits.
@@ -225,18 +225,18 @@ def _traits(
     Args:
         shape: The shape of one input.
         label: Whether the net takes labels as well.
-        others: Samples in other batches that it will be called with.
+        look_rows: Size of the batches that looks use; None: no look calls the net.
         rows: The size of the batches of random inputs.
     """
 
-    def inputs(number: int, rows: int = rows) -> tuple[Tensor, ...]:
+    def inputs(number: int, count: int = rows) -> tuple[Tensor, ...]:
         generator = torch.Generator().manual_seed(number)
-        x = torch.rand(rows, *shape, generator=generator, dtype=dtype) * 2 - 1
-        return (x, torch.randint(max(classes, 1), (rows,), generator=generator)) if label else (x,)
+        x = torch.rand(count, *shape, generator=generator, dtype=dtype) * 2 - 1
+        return (x, torch.randint(max(classes, 1), (count,), generator=generator)) if label else (x,)
 
     traits = try_out(make, inputs, dtype)
-    if others:
-        traits = try_other_batch(make, inputs(0), inputs(0, others), dtype, traits)
+    if look_rows:
+        traits = try_other_batch(make, inputs(0), inputs(0, look_rows), dtype, traits)
     if device.type != "cpu":
         refuse_cpu_only(make, inputs(0), dtype, device)
     return traits

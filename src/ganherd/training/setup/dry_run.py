@@ -22,7 +22,7 @@ from ganherd.training.setup.start_times import record_start, recorded_starts
 from ganherd.training.variants import phases
 from ganherd.util.files import JsonObject
 from ganherd.util.memory import refused_if_too_large
-from ganherd.util.text import duration, size
+from ganherd.util.text import duration, note_lines, size
 
 LONG = 3.0  # seconds; if one step of one member takes longer, nothing else is measured
 _SECONDS = 1.0  # for measuring the rate
@@ -157,7 +157,7 @@ def known(facts: Mapping[str, Any]) -> str:
         "discriminator": "{net}, {parameters:,} parameters".format(**facts["discriminator"]),
         "loss": facts["loss"] if isinstance(facts["loss"], str) else ", ".join(facts["loss"]),
     }
-    return "\n".join([*_lines(rows), *(f"note: {note}" for note in facts["notes"])])
+    return "\n".join([*_lines(rows), *note_lines(facts["notes"])])
 
 
 def measured(facts: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
@@ -175,7 +175,7 @@ def measured(facts: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
         "warm": _line(facts["warm"]),
         "cold": f"{_line(facts['cold'])}, if nothing is measured or compiled yet",
     }
-    notes = [f"note: {note}" for note in facts["notes"] if note not in shown]
+    notes = note_lines(note for note in facts["notes"] if note not in shown)
     return "\n".join([*_lines(rows), *notes, "Nothing was written: leave --dry-run out to train."])
 
 

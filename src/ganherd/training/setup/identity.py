@@ -25,7 +25,7 @@ from ganherd.recipe.plugins.recipe_plugins import code_digest, plugins_of, recor
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.trust import modules_of
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.models import RunInfo
 from ganherd.training.budget import Budget
 from ganherd.training.callbacks import Callback
@@ -144,7 +144,8 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
         )
     if engine.operations == "cpu-onednn" and not ops_onednn.is_available():
         raise UserError(
-            f"{folder.path} was trained with products by oneDNN, which this PyTorch does not have: use one that has it."
+            f"{folder.path} was trained with matrix products by oneDNN, which this PyTorch lacks: resume it with a PyTorch "
+            "that has oneDNN."
         )
     plan = Plan(engine.name, engine.chunk, engine.threads, engine.device, engine.operations)
     return plan, Budget(budget.steps, budget.deadline)
@@ -174,7 +175,7 @@ def check_joined(info: RunInfo, folder: RunFolder) -> None:
             f"{folder.path} is trained in parts that are not all finished: continue with `ganherd train --members`; "
             f"`ganherd status {folder.path}` lists the parts."
         )
-    if info.parts and not checkpoint.steps(folder.checkpoints):
+    if info.parts and not saved_steps(folder.checkpoints):
         raise UserError(
             f"the parts of {folder.path} ended at different steps, so there is no checkpoint of them all: it can be sampled "
             "and scored, but not trained further."

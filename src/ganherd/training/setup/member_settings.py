@@ -140,7 +140,8 @@ def uneven_records(recipe: Recipe, rules: StepRules, on_gpu: bool) -> list[str]:
     if not on_gpu or every % period == 0:
         return []
     return [
-        f"steps repeat after {period}: set run.record_every to a multiple of {period}, not {every}, to train faster"
+        f"run.record_every is {every}: on a GPU a multiple of {period} trains faster, because steps repeat in groups of "
+        f"{period} (train.skip_d, loss.r1_every)"
     ]
 
 

@@ -19,7 +19,7 @@ from ganherd.recipe.absolute_paths import absolute_source
 from ganherd.recipe.plugins.recipe_plugins import plugins_of
 from ganherd.recipe.schema import Recipe
 from ganherd.runs import checkpoint
-from ganherd.runs.folder import RunFolder, next_path
+from ganherd.runs.folder import RunFolder, next_path, saved_steps
 from ganherd.runs.models import RanksRecord
 from ganherd.training.budget import Budget, Timing, extend_budget, measure, measure_closing, plan_budget
 from ganherd.training.health.look_interval import LookInterval
@@ -186,7 +186,7 @@ class RecordedRun(RunSource):
         self.looks = identity.recorded_looks(self.info, self.folder)
         self.meetings = identity.recorded_meetings(self.info, self.recipe, self.folder)
         self.part, self.placed_before = identity.recorded_part(self.info, self.folder), self.info.ranks
-        self.begins = not checkpoint.steps(self.folder.checkpoints)
+        self.begins = not saved_steps(self.folder.checkpoints)
         if self.begins and self.info.state == "finished":
             raise UserError(
                 f"the checkpoints of {self.folder.path} were removed, so it cannot be trained further: sample and score it as it "

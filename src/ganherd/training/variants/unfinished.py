@@ -30,9 +30,8 @@ def load_unfinished(run: str | Path, trust_code: bool = False) -> Mixture:
         raise UserError(f"{folder.path} is one of several parts of a run: sample the run when all parts are joined.")
     if trust_code:
         trust.vouch(folder.recipe)
-    recipe = (
-        folder.recipe if trust_code else folder.recipe.model_copy(update={"code": []})
-    )  # nothing is imported from there
+    # Without trust, nothing is imported from there.
+    recipe = folder.recipe if trust_code else folder.recipe.model_copy(update={"code": []})
     with rng.using(recorded_streams(info, folder)):
         prepared = assemble(recipe, trust_code, begins=False)
         if info.data != prepared.dataset.digest:

@@ -47,11 +47,6 @@ class BlockEngine(Engine):
         self._transfer: BlockTransfer | None = None
 
     @property
-    def num_blocks(self) -> int:
-        """Return the number of blocks."""
-        return len(self._blocks)
-
-    @property
     def seconds_waited(self) -> float:
         """Return the seconds in which training waited for copies."""
         return self._transfer.seconds_waited if self._transfer else 0.0

@@ -34,11 +34,11 @@ def with_layers(graph: TracedGraph) -> TracedGraph:
     >>> [type(layer).__name__ for node in new.nodes if (layer := new.layer(node))]
     ['Conv2d', 'ReLU']
     """
-    return _Rewriting(graph).result()
+    return _LayerRewriter(graph).result()
 
 
-class _Rewriting:
-    """A copy of a graph in the making."""
+class _LayerRewriter:
+    """Copy a graph, with layers in place of functions."""
 
     def __init__(self, graph: TracedGraph) -> None:
         self._old, self._new = graph, fx.Graph()
@@ -48,7 +48,7 @@ class _Rewriting:
 
     def result(self) -> TracedGraph:
         """Copy all nodes, and return the new graph."""
-        biased = {node: found for node in self._old.nodes if (found := self._added_bias(node))}
+        biased = {node: bias for node in self._old.nodes if (bias := self._added_bias(node))}
         for conv, nodes in biased.values():
             self._skipped |= {conv, *nodes}
         for node in self._old.nodes:
@@ -136,7 +136,7 @@ def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module | None:
     return nn.Flatten() if (start_dim, end_dim) == (1, -1) else None
 
 
-# By the name of a function or method: the names of its arguments after the tensor, and what makes the layer of them.
+# Function or method -> the names of its arguments after the input, and what builds the layer from them.
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[..., nn.Module | None]]] = {
     "relu": (("inplace",), nn.ReLU),
     "leaky_relu": (("negative_slope", "inplace"), nn.LeakyReLU),

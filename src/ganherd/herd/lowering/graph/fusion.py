@@ -92,7 +92,7 @@ class FusionPlan:
             layer, after = self._layer(node), self._layer(user)
             if user is None or layer is None or after is None:
                 continue
-            if doubles(layer) and type(after) in _CONVOLUTIONS and self._input_stays(node, user):
+            if doubles(layer) and type(after) in _CONVOLUTIONS and self._input_is_unchanged(node, user):
                 fused[node] = user
             if type(layer) in _CONVOLUTIONS and halves(after):
                 fused[user] = node
@@ -104,7 +104,7 @@ class FusionPlan:
                 type(layer) is nn.Flatten
                 and _is_whole(layer)
                 and type(after) in _LINEARS
-                and self._input_stays(node, user)
+                and self._input_is_unchanged(node, user)
             ):
                 fused[node] = user
             if type(layer) in _LINEARS and type(after) is nn.Unflatten and after.dim == 1:
@@ -112,12 +112,15 @@ class FusionPlan:
         return fused
 
     def _may_join_dropout(self, node: fx.Node, user: fx.Node) -> bool:
-        """Return whether a node is an activation that the dropout after it can compute, without anyone seeing a difference."""
+        """Return whether a node is an activation that the dropout after it can compute.
+
+        No other node may read what it changes in place.
+        """
         layer, after = self._layer(node), self._layer(user)
         if not _is_activation(layer) or type(after) is not nn.Dropout or not _draws(after):
             return False
         changes_for_others = layer.inplace and only_user(node.all_input_nodes[0]) is None
-        return not changes_for_others and self._input_stays(node, user)
+        return not changes_for_others and self._input_is_unchanged(node, user)
 
     def _epilogues(self) -> dict[fx.Node, fx.Node]:
         """Map activations and dropouts to the convolution or linear layer before them if that layer can compute them.
@@ -166,9 +169,9 @@ class FusionPlan:
     def _may_defer(self, node: fx.Node, until: fx.Node) -> bool:
         """Return whether a layer may run as late as another node: its input stays as it is, and it is called once."""
         calls = sum(other.op == "call_module" and other.target == node.target for other in self._graph.nodes)
-        return calls == 1 and self._input_stays(node, until)
+        return calls == 1 and self._input_is_unchanged(node, until)
 
-    def _input_stays(self, node: fx.Node, until: fx.Node) -> bool:
+    def _input_is_unchanged(self, node: fx.Node, until: fx.Node) -> bool:
         """Return whether nothing changes the input of a layer before another node runs."""
         nodes = self._graph.nodes
         between = nodes[nodes.index(node) + 1 : nodes.index(until)]
@@ -240,7 +243,10 @@ def _may_end(layer: nn.Module, after: nn.Module | None) -> bool:
 
 
 def _is_activation(layer: nn.Module | None) -> TypeGuard[nn.ReLU | nn.LeakyReLU]:
-    """Return whether a layer is a (leaky) ReLU that a neighbour can compute: a backward pass tells its sides by their signs."""
+    """Return whether a layer is a (leaky) ReLU that a neighbour can compute.
+
+    Its slope must not be negative: the backward pass infers the input's sign from the output's.
+    """
     return type(layer) in _ACTIVATIONS and getattr(layer, "negative_slope", 0.0) >= 0
 
 

@@ -50,12 +50,13 @@ def _double(
 
 
 @triton.jit
-def _double_smoothly(
+def _upsample_bilinear(
     x, y, COUNT, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, SCALE, ROWS: tl.constexpr, BC: tl.constexpr
 ):
     """Compute y [M, 2 H, 2 W, C] from x [M, H, W, C] bilinearly; COUNT pixels in y.
 
-    Along each side a pixel is 3/4 of the one that contains it plus 1/4 of that one's nearer neighbour; at the border, of itself.
+    Along each axis an output pixel is 3/4 of the input pixel that contains it plus 1/4 of the nearer neighbour, which at the border
+    is the pixel itself.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -75,12 +76,12 @@ def _double_smoothly(
 
 
 @triton.jit
-def _halve_smoothly(
+def _upsample_bilinear_backward(
     x, y, COUNT, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, SCALE, ROWS: tl.constexpr, BC: tl.constexpr
 ):
-    """Compute y [M, H, W, C] from x [M, 2 H, 2 W, C] as the gradient of `_double_smoothly`; COUNT pixels in y.
+    """Compute y [M, H, W, C] from x [M, 2 H, 2 W, C] as the gradient of `_upsample_bilinear`; COUNT pixels in y.
 
-    A pixel was read by four along each side; at the border, by the last of them twice.
+    Along each axis four output pixels read an input pixel. At the border there are three, and the outermost counts twice.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -135,31 +136,31 @@ class Double(torch.autograd.Function):
         return Halve.apply(grad.contiguous(), ctx.scale), None
 
 
-class HalveSmoothly(torch.autograd.Function):
-    """The gradient of `DoubleSmoothly`, of a contiguous x [M, 2 H, 2 W, C]. Differentiable any number of times."""
+class UpsampleBilinearBackward(torch.autograd.Function):
+    """The gradient of `UpsampleBilinear`, of a contiguous x [M, 2 H, 2 W, C]. Differentiable any number of times."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         m, h, w, c = x.shape
         y = x.new_empty(m, h // 2, w // 2, c)
-        return _launch(_halve_smoothly, y, y, x, 1.0)
+        return _launch(_upsample_bilinear_backward, y, y, x, 1.0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return DoubleSmoothly.apply(grad.contiguous())
+        return UpsampleBilinear.apply(grad.contiguous())
 
 
-class DoubleSmoothly(torch.autograd.Function):
+class UpsampleBilinear(torch.autograd.Function):
     """Bilinear upsampling of a contiguous x [M, H, W, C] by 2. Differentiable any number of times."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
         m, h, w, c = x.shape
-        return _launch(_double_smoothly, x.new_empty(m, 2 * h, 2 * w, c), x, x, 1.0)
+        return _launch(_upsample_bilinear, x.new_empty(m, 2 * h, 2 * w, c), x, x, 1.0)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return HalveSmoothly.apply(grad.contiguous())
+        return UpsampleBilinearBackward.apply(grad.contiguous())
 
 
 class AddDoubled(torch.autograd.Function):

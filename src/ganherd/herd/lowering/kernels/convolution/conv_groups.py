@@ -24,7 +24,7 @@ def groups_as_members(
 
     Args:
         run: The convolution without groups, (x, weight, bias, like) -> output.
-        dtype: In which it computes.
+        dtype: The dtype of the computation.
     """
     groups = like.groups
     one_sample = x.shape[1] == 1  # as in a modulated convolution, whose weights are computed for each sample
@@ -55,9 +55,9 @@ def one_group(like: Convolution) -> Convolution:
 
 
 def weighted_sums(x: Tensor, weight: Tensor, bias: Bias, dtype: torch.dtype) -> Tensor:
-    """Run a convolution of each channel by itself whose weights cover the whole of x [N, B, C, H, W].
+    """Run a depthwise convolution whose kernel is as large as its input x [N, B, C, H, W].
 
-    cuDNN's second derivative of such a convolution treats one channel after another.
+    cuDNN's second derivative of such a convolution processes one channel after another.
     """
     out = (x * weight.transpose(1, 2)).sum((3, 4), keepdim=True)  # the weight: [N, 1, C, H, W]
     return (out if bias is None else out + ops.per_channel(bias, out)).to(dtype)
