@@ -234,6 +234,16 @@ class SeededGenerator(Net):
         return h + torch.empty_like(h).normal_(generator=torch.Generator().manual_seed(3))
 
 
+class CompiledFunction(Net):
+    """A function that `torch.compile` compiles."""
+
+    def mid(self, h: Tensor) -> Tensor:
+        return _compiled_tanh(h)
+
+
+_compiled_tanh = torch.compile(lambda h: torch.tanh(h) * 2, backend="eager")
+
+
 class SeededInForward(Net):
     """A seed within `fork_rng`."""
 

@@ -138,6 +138,7 @@ REFUSED = {
     refused.Bernoulli: r"Bernoulli draws .* bernoulli_ \(refused_nets\.py, line \d+\).*use randn",
     refused.AlphaDropout: r"AlphaDropout draws .* alpha_dropout \(refused_nets\.py, line \d+\).*use randn",
     refused.Scripted: r"Scripted .* its layer inner is compiled with torch\.jit: leave torch\.jit out",
+    refused.CompiledFunction: r"CompiledFunction calls a function .*refused_nets\.py, line \d+.* leave torch\.compile out",
     refused.Compiled: r"Compiled .* its layer inner is compiled with torch\.compile: leave torch\.compile out",
     refused.AnswersADict: r"AnswersADict .*returns a dict: it must return one tensor",
     refused.FixedBatch: r"FixedBatch runs with 4 samples, but fails with 64 .*x\.shape\[0\]",

@@ -33,11 +33,24 @@ class _Guarded:
         return self._refuse if name in _SEEDING else getattr(self._generator, name)
 
     def _refuse(self, *args: Any, **kwargs: Any) -> None:
+        if _is_compiling():
+            raise UserError(
+                f"{self._kind} calls a function{calling_line()} that is compiled with torch.compile: leave torch.compile out, "
+                "since ganherd compiles what pays."
+            )
         raise UserError(
             f"{self._kind} seeds PyTorch's generator in forward{calling_line()}, but each member has its own stream. "
             "Draw fixed numbers in the constructor and register them as a buffer, or leave the seed out to draw from the "
             "member's stream."
         )
+
+
+def _is_compiling() -> bool:
+    """Return whether PyTorch's compiler, which saves and sets the state of generators, is among the callers."""
+    frame = sys._getframe(1)
+    while frame is not None and "/torch/_dynamo/" not in frame.f_code.co_filename.replace("\\", "/"):
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
 
 
 @contextmanager
