@@ -15,12 +15,12 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ganherd.herd.checks.source_line import assignment_line
 from ganherd.herd.lowering.graph.trace import NotTraceable, TracedGraph, trace
 from ganherd.herd.lowering.lower import LoweredModule, graph_may_draw, lower
-from ganherd.herd.lowering.transient_attributes import attributes_restored
 from ganherd.herd.lowering.vmap import Keys, Tensors, VmapRandomness
 from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import attribute_paths, call_with_tensors
 from ganherd.herd.state import Blueprint, State
 from ganherd.herd.step.weights import MemberModule, MemberWeights, Weights
+from ganherd.herd.transient_attributes import attributes_restored
 from ganherd.util.errors import UserError
 
 Inputs = tuple[Tensor, ...]
