@@ -243,6 +243,14 @@ class Attention(Base):
         x = x[:, 0]
         return self.judge(nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5))
 
+class Several(Base):
+    def forward(self, x):
+        return [self.judge(x), x]
+
+class HalfEmpty(Base):
+    def forward(self, x):
+        return self.judge(x), None
+
 class Branches(Base):
     def forward(self, x):
         return self.judge(x if x.mean() > 5 else -x)
@@ -267,6 +275,8 @@ def function(shape):
         ("generator", "Small", "makes images of shape (1, 4, 8), but the data has (1, 8, 8)"),
         ("discriminator", "Two", "answers (8, 2) for 8 images; it must give one logit for each"),
         ("discriminator", "Pair", "answers 2 tensors, the second (8, 1, 8, 8) for 8 images"),
+        ("discriminator", "Several", "returns a list: it must return one tensor of logits, or the pair"),
+        ("discriminator", "HalfEmpty", "returns a tuple of Tensor, NoneType: it must return one tensor of logits"),
         ("generator", "Raises", "could not be built: RuntimeError: no luck"),
         ("generator", "Fails", "do not run on data of shape (1, 8, 8) with latent 8: KeyError"),
         ("generator", "Wants", "missing a required argument: 'depth'"),

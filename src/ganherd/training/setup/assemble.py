@@ -297,6 +297,18 @@ def _refuse_misplaced_label(net: nn.Module) -> None:
         )
 
 
+def _shapes_of(answer: object, net: str) -> list[Shape]:
+    """Return the shapes of a discriminator's outputs; raise if it returns anything but tensors."""
+    outputs = answer if isinstance(answer, tuple) else (answer,)
+    if outputs and all(isinstance(output, torch.Tensor) for output in outputs):
+        return [tuple(output.shape) for output in outputs]
+    kinds = ", ".join(type(output).__name__ for output in outputs)
+    returned = f"a tuple of {kinds or 'nothing'}" if isinstance(answer, tuple) else f"a {kinds}"
+    raise UserError(
+        f"{net} returns {returned}: it must return one tensor of logits, or the pair (logits, logits of the classes)."
+    )
+
+
 def _try_once(
     name: str,
     make_g: Callable[[], nn.Module],
@@ -323,8 +335,7 @@ def _try_once(
         if tuple(x.shape) == (rows, *dataset.shape):
             with MemberRandomness(torch.tensor(1)):
                 answer = d(x, *((y,) if takes_label(d) else ()))
-            outputs = (answer[0], answer[1], *answer[2:]) if isinstance(answer, tuple) else (answer,)
-            output_shapes = [tuple(output.shape) for output in outputs]
+            output_shapes = _shapes_of(answer, f"the discriminator {own}{assignment_line(d)}")
         return rows, tuple(x.shape), output_shapes, not torch.equal(before, torch.random.get_rng_state())
 
     try:
