@@ -397,6 +397,24 @@ def test_the_summary_is_one_sentence(make_run: MakeRun, fakes: Any) -> None:
         assert text.count(". ") == 0 and text.endswith(".") and "None" not in text
 
 
+@pytest.mark.parametrize(
+    ("origins", "says"),
+    [
+        ([{"from": "/runs/first", "member": 0, "step": 10950}] * 10, "Members started from first (step 10,950)."),
+        ([{"from": "a", "step": 5}, {}, {"from": "b"}], "Members started from a (step 5) and b."),
+        ([{"from": str(run), "step": 1} for run in range(5)], "Members started from five other runs."),
+        ([{}] * 10, None),
+        (None, None),
+    ],
+)
+def test_training_before_the_run_is_named(make_run: MakeRun, fakes: Any, origins: Any, says: str | None) -> None:
+    run = make_run()
+    run.info_json |= {} if origins is None else {"origins": origins}
+    _, outline = page(run, fakes.images())
+    assert ("Members started from" in outline.text) == (says is not None)
+    assert says is None or f"{says} The steps and the time here do not include the training before" in outline.text
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError):
         report.write(tmp_path / "nothing")

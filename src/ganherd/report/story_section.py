@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
@@ -33,6 +34,7 @@ _ENDED = {
     "killed": "Its process ended before its last step",
     "failed": "It failed",
 }
+_MOST_ORIGINS = 3  # runs that are named
 _MOST_HINTS = 3  # members that are named
 
 
@@ -56,6 +58,7 @@ def story_section(story: RunStory) -> Markup:
         summary=summary(story),
         about="" if changes else str(story.recipe.get("about") or ""),
         origin=_origin(story),
+        started_from=_started_from(story),
         changes=changes,
         answers=list(_answers(story)),
         hints=list(_hints(story)),
@@ -109,6 +112,16 @@ def _origin(story: RunStory) -> str:
     if changes:
         return f"Changed from the recipe{f' {recipe}' if recipe else ''}:"
     return f"The recipe {recipe}, with nothing changed." if recipe and changes is not None else ""
+
+
+def _started_from(story: RunStory) -> str:
+    """Return which runs the members started from, whose training is not counted; empty if all began with new weights."""
+    starts = dict.fromkeys((one.path, one.step) for one in story.info.origins or [] if one.path)
+    if not starts:
+        return ""
+    runs = [Path(path).name + (f" (step {number(step)})" if step is not None else "") for path, step in starts]
+    several = f"{count(len(runs), 'other run')}" if len(runs) > _MOST_ORIGINS else listed(runs)
+    return f"Members started from {several}. The steps and the time here do not include the training before that."
 
 
 def _answers(story: RunStory) -> Iterator[tuple[Any, str, str]]:

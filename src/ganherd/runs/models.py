@@ -121,6 +121,7 @@ class OriginRecord(Record):
     """The run that a member started from; empty if it started from fresh weights."""
 
     path: Annotated[Text | None, Field(alias="from")] = None
+    step: Count | None = None
 
 
 class LookRecord(Record):
