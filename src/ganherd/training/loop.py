@@ -33,6 +33,9 @@ from ganherd.training.schedule import Schedule
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.training.stop_request import StopRequest
 from ganherd.util.errors import Interrupted
+from ganherd.util.host import give_back
+
+_MOST_FREED = 1 << 28  # bytes of freed memory that a process may keep between steps and stops, on a CPU
 
 
 class IdleEngine:
@@ -131,6 +134,7 @@ class Trainer:
             self._stop_here(stop, self.step, 0.0)
         while self.step < self.schedule.last:
             start = self.step
+            self._return_memory()
             self.notify("on_departure")
             self._departed, self._departed_at = start, self.seconds
             self.state.step = self.engine.advance(
@@ -139,6 +143,7 @@ class Trainer:
             seconds = self.seconds - self._departed_at
             self._step_seconds = seconds / max(1, self.step - start)
             self.strategy.on_steps_done(seconds, self.step)
+            self._return_memory()
             self._stop_here(stop, start, seconds)
         self.progress.end_at(self.step)
         self.notify("on_last_step")
@@ -155,6 +160,11 @@ class Trainer:
         self.notify("on_stop_end", step_seconds)
         if name := self._stop_requested(stop, step_seconds):
             self._interrupt(name)
+
+    def _return_memory(self) -> None:
+        """Return freed memory to the system if it is much. Blocks that steps need seldom fit what is done at stops."""
+        if self.herd.device.type == "cpu":
+            give_back(above=_MOST_FREED)
 
     def attend(self) -> None:
         """Do what is due for the members: looks, the record, repairs, meetings, the picture, the checkpoint."""

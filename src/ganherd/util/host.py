@@ -77,10 +77,29 @@ def keep_freed_memory() -> None:
         mallopt(_TRIM_THRESHOLD, _MAX_CACHED)
 
 
-def give_back() -> None:
-    """Return freed memory to the system, which the C library would keep for this process."""
+class _HeapFacts(ctypes.Structure):
+    """What GNU's `mallinfo2` returns: ten facts about the memory that the C library manages."""
+
+    _fields_ = (
+        *((f"other_{number}", ctypes.c_size_t) for number in range(8)),
+        ("free", ctypes.c_size_t),  # bytes
+        ("free_at_the_end", ctypes.c_size_t),
+    )
+
+
+def give_back(above: int = 0) -> None:
+    """Return freed memory to the system, which the C library would keep for this process.
+
+    Args:
+        above: Do nothing if the C library keeps at most this many bytes. Older libraries cannot tell, and always return them.
+    """
     with suppress(OSError, AttributeError, TypeError):  # only GNU has this; Windows refuses the name None
-        ctypes.CDLL(None).malloc_trim(0)
+        library = ctypes.CDLL(None)
+        if above and hasattr(library, "mallinfo2"):
+            library.mallinfo2.restype = _HeapFacts
+            if library.mallinfo2().free <= above:
+                return
+        library.malloc_trim(0)
 
 
 @contextmanager
