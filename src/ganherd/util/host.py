@@ -12,8 +12,8 @@ from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
-# Options of glibc's `mallopt`: M_MMAP_THRESHOLD, the size in bytes from which freed blocks are returned to the system at
-# once, and M_TRIM_THRESHOLD, how many free bytes the end of the heap may have before they are returned.
+# Options of glibc's `mallopt`: M_MMAP_THRESHOLD, the size in bytes from which freed blocks are returned to the system
+# at once, and M_TRIM_THRESHOLD, how many free bytes the end of the heap may have before they are returned.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
 _LARGEST_BLOCKS = (1 << 30, 1 << 25)  # bytes, tried in this order: older versions refuse more than 32 MiB
 _MAX_CACHED = (1 << 31) - 1  # bytes

@@ -107,7 +107,7 @@ def available_memory(with_swap: bool = False) -> int:
 
 
 def group_limits() -> list[int]:
-    """Return the memory limits, in bytes, of this process's Linux control groups, e.g. of a container or a Slurm job."""
+    """Return the memory limits in bytes of this process's Linux control groups, e.g. of a container or a Slurm job."""
     limits: list[int] = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():

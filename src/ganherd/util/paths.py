@@ -52,7 +52,7 @@ def given_path(what: str, value: object) -> Path:
 
 
 def shared_cache() -> Path | None:
-    """Return the folder of a cache shared by many users, which ganherd only reads: $GANHERD_SHARED_CACHE; None if unset."""
+    """Return the folder of a read-only cache that users share: $GANHERD_SHARED_CACHE; None if that is not set."""
     return _home("GANHERD_SHARED_CACHE") if os.environ.get("GANHERD_SHARED_CACHE") else None
 
 

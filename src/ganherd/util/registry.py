@@ -294,7 +294,7 @@ class Registry(Mapping[str, T], Generic[T]):
             )
 
     def _load_named(self, name: str) -> None:
-        """Import the object `package.module:name` and add an entry for it; if it is registered already, reuse its entry."""
+        """Import the object `package.module:name` and add an entry for it; if it is registered, reuse its entry."""
         target = load_own(name, self.kind, trust_code=True)
         registered = next((other for other, own in self._targets.items() if own is target), None)
         self._entries[name] = self._entries[registered] if registered else self._adopted(name, target, {})

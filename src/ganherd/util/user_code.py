@@ -1,4 +1,4 @@
-"""Find and import objects that a user names as `package.module:Name`, from installed packages and the user's folders."""
+"""Find and import objects that a user names as `package.module:Name`, in installed packages and the user's folders."""
 
 from __future__ import annotations
 
