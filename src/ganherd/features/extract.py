@@ -130,7 +130,7 @@ def extract(
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Allow TF32 for convolutions and matrix products inside the block, or forbid it; restore the setting afterwards."""
+    """Allow or forbid TF32 for convolutions and matrix products inside the block; restore the setting afterwards."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
     try:

@@ -98,7 +98,7 @@ class ScoringContext:
 
     @cached_property
     def has_labels(self) -> bool:
-        """Return whether samples of a given label can be drawn: members stand for classes or take the label as input."""
+        """Return whether samples of a given label can be drawn: members have a class each, or the label is an input."""
         return bool(self.mixture.labels) and (self._takes_label or bool((np.asarray(self.mixture.label_of) >= 0).any()))
 
     @property
