@@ -38,7 +38,7 @@ def film_strip(story: RunStory) -> JsonObject:
 
 
 def _step_pictures(run: RunFolder) -> list[tuple[str, bytes]]:
-    """Return (step as text, PNG) of at most six saved pictures, evenly spread up to the last; fewer if they are large."""
+    """Return (step as text, PNG) of at most six saved pictures, evenly spread up to the last; fewer if large."""
     paths = [path for path in sorted(run.samples.glob("step-*.png")) if path.stem[5:].isdecimal()]
     drawn = paths[::-1][:: max(1, -(-len(paths) // _MOST_PICTURES))][::-1]
     while drawn and sum(path.stat().st_size for path in drawn) > _MOST_BYTES:

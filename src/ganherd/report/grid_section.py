@@ -158,7 +158,7 @@ def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfi
 
 
 def _other_classes(story: RunStory, settings: CellularConfig) -> str:
-    """Return a sentence about how many founders' lines survive in the grids of other classes; empty without selection."""
+    """Return a sentence about how many founders' lines are left in other classes' grids; empty without selection."""
     if not settings.selection or story.grid is None:
         return ""
     cells, size = settings.cells, settings.cells * settings.group_size

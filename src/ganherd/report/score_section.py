@@ -48,7 +48,7 @@ def scores(story: RunStory) -> Markup:
 
 
 def course(story: RunStory) -> Markup:
-    """Render the element in which the page's script draws curves, and a table of each checkpoint's distance to the data."""
+    """Render the element in which the page's script draws curves, and a table of checkpoints' distances to the data."""
     records = len(story.metrics)
     if records < 2:
         about = "Nothing is recorded yet: curves begin with the second record."
