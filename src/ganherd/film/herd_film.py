@@ -1,4 +1,4 @@
-"""Write a film of given length about a run, from its events and sprites (small samples of each member at some steps)."""
+"""Write a film of given length about a run, from its events and sprites (small samples of all members at some step)."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class SampleRequest:
 
 
 class SampleService:
-    """Load mixtures on first use and draw samples, one request at a time and on one core, so that trainings keep theirs."""
+    """Load mixtures on first use and draw samples, one request at a time on one core, to spare running trainings."""
 
     def __init__(self, trust_code: bool = False) -> None:
         self._trust_code = trust_code
