@@ -75,7 +75,7 @@ class GivenObjects:
         return named
 
     def _net(self, key: str, value: Any) -> Any:
-        """Return the name of a net, `module:Class` if it can be imported, otherwise `memory:…`; keep names unchanged."""
+        """Return the name of a net: `module:Class` if it can be imported, otherwise `memory:…`; names are kept."""
         if isinstance(value, Mapping):
             return {**value, "name": self._net(key, value.get("name"))}
         if hasattr(value, "forward") and not isinstance(value, type):

@@ -119,7 +119,7 @@ class Run:
         return long_form.columns(self.folder.metrics(most), members, self.recipe.run.seed)
 
     def events(self) -> list[dict[str, Any]]:
-        """Return the recorded events, such as alarms, repairs and swaps, as rows for `pandas.DataFrame(run.events())`."""
+        """Return the recorded events, such as alarms and swaps, as rows for `pandas.DataFrame(run.events())`."""
         return [dict(event) for event in self.folder.events()]
 
     # -- what it made -------------------------------------------------------------------------------------------------
@@ -145,7 +145,7 @@ class Run:
         return self._loaded[1]
 
     def sample(self, n: int = 64, label: str | int | None = None, seed: int = 0, **settings: Any) -> Samples:
-        """Return n samples of the mixture, of any label or one; `settings` are further arguments of `Mixture.sample`."""
+        """Return n samples of the mixture, of any label or one. The arguments are those of `Mixture.sample`."""
         return self.mixture.sample(n, label, seed, **settings)
 
     def score(self, metrics: Sequence[str] | None = None, samples: int | None = None, **settings: Any) -> Scores:

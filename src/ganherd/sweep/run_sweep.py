@@ -158,7 +158,7 @@ def _run(state: _Sweep) -> SweepRecord:
 
 
 def _run_rounds(state: _Sweep, scorer: TrialScorer) -> None:
-    """Run a sweep with Optuna: train and score the trials of a round, propose the next round from the scores, and so on."""
+    """Run a sweep with Optuna: train and score the trials of a round, propose the next one from the scores, repeat."""
     record, (step, _) = state.record, state.record.steps[0]
     while (done := sum(len(scores) for scores in record.round_scores)) < len(record.trials):
         scores: list[TrialScore] = []

@@ -171,7 +171,7 @@ def _check_metric(request: SweepRequest) -> str:
 
 
 def _proposed_trials(request: SweepRequest) -> list[Trial]:
-    """Return the settings of each trial, which cover the ranges evenly; raise a `UserError` for keys that cannot vary."""
+    """Return the settings of each trial, which cover the ranges evenly; refuse keys that cannot be varied."""
     if not request.vary:
         raise UserError("a sweep needs settings to vary: add --vary optim.lr_g=1e-5..1e-2, for example.")
     for dimension in request.dimensions:

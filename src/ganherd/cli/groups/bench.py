@@ -245,5 +245,5 @@ def bench_scaling(
 
 
 def _rows_and_picture(output: Path | None) -> str:
-    """Return the lines that name the two files of -o."""
+    """Return the lines that name the two files that -o writes, rows and picture; "" without -o."""
     return named_files({"rows": output.with_suffix(".json"), "picture": output.with_suffix(".png")} if output else {})
