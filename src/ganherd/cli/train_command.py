@@ -297,7 +297,7 @@ class TrainCommand:
 
 
 def refuse_meeting(recipe: Recipe, option: str) -> None:
-    """Raise a `UserError` if a herd cannot be trained as several jobs: its members exchange nets, or it has replicas."""
+    """Raise a `UserError` if a herd cannot be trained as several jobs: its members exchange nets or it has replicas."""
     if recipe.strategy.meets or recipe.herd.seeds > 1:
         raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
 

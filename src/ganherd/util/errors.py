@@ -92,9 +92,7 @@ def few(names: Sequence[str], most: int) -> str:
 
 
 def counted(number: int, plural: str) -> str:
-    """Return a number with a noun, e.g.
-
-    `2 classes`. The noun is given in the plural; it becomes singular if the number is 1.
+    """Return a number with a noun. The noun is given in the plural; it becomes singular if the number is 1.
 
     >>> counted(1, "images"), counted(2, "classes"), counted(1, "classes"), counted(1200, "points")
     ('1 image', '2 classes', '1 class', '1,200 points')

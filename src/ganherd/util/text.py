@@ -56,9 +56,7 @@ def one_line(text: str, most: int) -> str:
 
 
 def member_labels(labels: Sequence[str], label_of: Sequence[int]) -> list[str]:
-    """Return the name of each member's label, e.g.
-
-    `dog`; numbered, e.g. `cat.0`, if several members have the same label.
+    """Return the name of each member's label; with a number (`cat.0`) if several members have the same label.
 
     Args:
         labels: The names of the labels.

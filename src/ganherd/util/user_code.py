@@ -121,9 +121,7 @@ def is_installed(file: str) -> bool:
 
 def installed_folders() -> tuple[str, ...]:
     """Return the folders of Python, of installed packages and of ganherd. Each path ends with a separator."""
-    paths = (
-        sysconfig.get_paths()
-    )  # only some of them: the others include the root of a virtual environment, perhaps a project
+    paths = sysconfig.get_paths()  # others of these include the root of a virtual environment, which may be a project
     installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     installed += [*site.getsitepackages(), site.getusersitepackages(), str(PACKAGE)]
     return tuple(os.path.join(folder, "") for folder in installed)
