@@ -242,6 +242,7 @@ class Herd:
                 self._set(kind, net, given, rows)
 
     def _set(self, kind: str, net: Blueprint, given: StateDict, rows: slice) -> None:
+        """Write weights into the state of some members, and reset Adam and the average; `kind` is "g" or "d"."""
         if not isinstance(given, Mapping):
             raise UserError(f"weights are a {type(given).__name__}: give those that state_dict() of a module returns.")
         own = copy_module(net.module)

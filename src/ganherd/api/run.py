@@ -240,6 +240,7 @@ class Run:
     # -- how it is displayed ------------------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, str]:
+        """Return the state, step and verdict in words, or the problem if the run cannot be read."""
         try:
             now = self.status()
         except UserError as error:

@@ -53,6 +53,7 @@ def measure(request: ExchangeRequest, log: Callable[[str], None]) -> list[Row]:
 
 
 def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log: Callable[[str], None]) -> list[Row]:
+    """Measure a case with a number of members; return a row for each kind of swap."""
     from ganherd.bench.cases import as_file
     from ganherd.bench.engine_rates import synchronize
     from ganherd.herd.engine import autotune

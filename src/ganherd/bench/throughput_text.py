@@ -69,6 +69,7 @@ def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
 
 
 def _cells(row: Row) -> list[str]:
+    """Return the cells of a row for the columns `_HEAD`; only the first two if the measurement failed."""
     start = [str(row["members"]), row["way"]]
     if "error" in row:
         return start

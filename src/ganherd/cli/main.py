@@ -152,6 +152,7 @@ def main() -> None:
 
 
 def _code_of_command() -> int:
+    """Run the command in sys.argv, print errors of users as sentences, and return the exit code."""
     try:
         code = command_group()(standalone_mode=False, prog_name="ganherd")
         sys.stdout.flush()  # flush here, so that a failure to write is reported in a sentence

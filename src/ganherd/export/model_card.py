@@ -172,6 +172,7 @@ def _data(recipe: Recipe | None, scores: Mapping[str, Score]) -> str:
 
 
 def _memorisation(score: Score | None, verdict: VerdictRecord | None) -> str:
+    """Return a sentence about the share of samples that copy training data, from the score or from the verdict."""
     meaning = "share of samples that look like copies of one training row; 5 % is what unseen real data shows"
     if score is not None:
         return f"{_escaped(score.with_span)}, of {_escaped(score.samples)} samples ({meaning})."

@@ -167,6 +167,7 @@ class _Tracer:
         return (*self._plain(node, given, layer, "input", "weight", "bias")[:2], settings if known else None)
 
     def _batch_norm(self, node: fx.Node, given: Arguments) -> Any:
+        """Convert batch norm with running statistics to a gain and a shift per channel, computed in float64."""
         if given["training"] or given["running_mean"] is None:
             raise self._refusal(node)
         mean, var = (self._weights[given[name].name].double() for name in ("running_mean", "running_var"))

@@ -79,6 +79,7 @@ def _numbers(value: Any, members: int) -> list[int] | None:
 
 
 def _pairs(value: Any, members: int) -> list[tuple[int, int]]:
+    """Return the valid pairs of members in the value of an event."""
     pairs = value if isinstance(value, list) else []
     return [
         (pair[0], pair[1])

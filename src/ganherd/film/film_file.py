@@ -81,6 +81,7 @@ def _save(
     durations: Sequence[int],
     palette_from: Sequence[Image.Image],
 ) -> None:
+    """Write an animated GIF or WebP by Pillow; see `write_film` for the arguments."""
     if kind == ".gif":
         palette = _shared_palette(palette_from)
         frames = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)

@@ -224,6 +224,7 @@ def _curve(x1: float, y1: float, x2: float, y2: float, inset: float) -> list[tup
 def _draw_arrow(
     pen: ImageDraw.ImageDraw, points: Sequence[tuple[float, float]], arrow: Arrow, arrived: float | None
 ) -> None:
+    """Draw an arrow along some points, with a dot at the share `arrived` of its length if that is not None."""
     pen.line(points, "#ffffffd0", 6 * _FINE, joint="curve")
     pen.line(points, arrow.colour, 2 * _FINE, joint="curve")
     _head(pen, points[-3], points[-1], arrow.colour)

@@ -195,6 +195,7 @@ class HerdFilm:
         )
 
     def _content(self, number: int) -> FrameContent:
+        """Return what the frames of a saved step show; `number` is the index of the step."""
         exchange, shown = self._exchanges[number], self._members[: self._shown]
         return FrameContent(
             heading=Heading(self._summary.recipe or self._folder.title, self._facts(number)),
@@ -226,6 +227,7 @@ class HerdFilm:
         return self._last_sheet
 
     def _read_exchanges(self) -> list[Exchange]:
+        """Return what members have exchanged up to each saved step, from the events of the run."""
         lines = (line.parse() for line in RecordFile(self._folder.events_path).lines_from(0))
         events = (line for line in lines if line is not None) if self._torus is not None or self._is_gap else ()
         return list(exchanges_at(self.steps, events, self._index.members))
@@ -256,6 +258,7 @@ class HerdFilm:
         return ["  ·  ".join(line) for line in (herd, numbers)]
 
     def _caption(self, member: int, exchange: Exchange) -> str:
+        """Return the name below a member's tile, and where its discriminator (GAP) or generator (grid) is from."""
         own = member - self._members.start
         if self._torus is not None:
             founder = exchange.founder[member] - self._members.start
@@ -267,6 +270,7 @@ class HerdFilm:
         return name
 
     def _colour(self, member: int, exchange: Exchange) -> str | None:
+        """Return the colour of the member from which the generator (grid) or discriminator (GAP) is; None otherwise."""
         if self._torus is not None:
             return member_colour(exchange.founder[member] - self._members.start)
         return member_colour(exchange.partner[member] - self._members.start) if self._is_gap else None

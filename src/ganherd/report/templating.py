@@ -50,6 +50,7 @@ def render(template: str, **context: Any) -> Markup:
 
 @cache
 def _environment() -> Environment:
+    """Return Jinja's environment with the templates, filters and variables of reports."""
     environment = Environment(
         loader=PackageLoader("ganherd.report"),
         autoescape=True,

@@ -82,7 +82,7 @@ def shown(score: TrialScore, metric: str) -> str:
 
 
 def screen(record: SweepRecord, verbose: bool = False) -> list[Block]:
-    """Return what is printed at the end of a sweep: a sentence and a table of the ten best trials, or all if verbose."""
+    """Return what is printed at the end of a sweep: a sentence and a table of the ten best trials (or of all)."""
     trials, title = ranked(record), title_of(record.score)
     rows: list[Sequence[str | Styled]] = []
     for place, trial in enumerate(trials if verbose else trials[:_SHOWN], 1):

@@ -131,6 +131,7 @@ def resume(folder: Path, quiet: bool = False, trust_code: bool = False) -> Sweep
 
 
 def _run(state: _Sweep) -> SweepRecord:
+    """Plan the rungs if that is not done yet, and train and score all that is missing; return the record."""
     from ganherd.data.dataset import load
     from ganherd.sweep.trial_scores import TrialScorer
 

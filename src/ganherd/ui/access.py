@@ -109,6 +109,7 @@ class AccessControl:
         return None
 
     def _is_own(self, name: str) -> bool:
+        """Return whether the name in a Host header is one under which this server may be reached."""
         if name in self._names:
             return True
         if self._is_local:

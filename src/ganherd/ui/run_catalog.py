@@ -56,6 +56,7 @@ class RunCatalog:
             del self._runs[run.id], self._ids[run.path]
 
     def _add(self, root: Path) -> None:
+        """Add the runs at or in a folder that are not known yet, each with an id."""
         if not root.is_dir():
             return
         try:

@@ -109,6 +109,7 @@ class SampleService:
         return self._with_mixture(run, write)
 
     def _with_mixture(self, run: ShownRun, work: Callable[[Mixture], T]) -> T:
+        """Wait for this request's turn, and return the result of `work` on the mixture of the run."""
         with self._turn():
             from ganherd.util.host import torch_threads
 
@@ -128,6 +129,7 @@ class SampleService:
             self._waiting.release()
 
     def _load(self, run: ShownRun) -> Mixture:
+        """Return the mixture of a run, or one of its newest checkpoint if it has none yet; cached until that changes."""
         step = step_without_mixture(run.path)
         if step is None:
             version = (mixture_of(run.path) / "mixture.json").stat().st_mtime_ns
@@ -147,6 +149,7 @@ class SampleService:
         return self._mixtures[key]
 
     def _read(self, run: ShownRun, step: int | None) -> Mixture:
+        """Load the mixture of a run; if `step` is not None, make one of its newest checkpoint, which is of that step."""
         if step is None:
             from ganherd.mixture import mixture
 
@@ -162,6 +165,7 @@ class SampleService:
 
 
 def _facts(mixture: Mixture) -> JsonObject:
+    """Return what can be requested of a mixture; labels are empty if none can be chosen."""
     can_choose = mixture.takes_label or bool((mixture.label_of >= 0).all())
     return {
         "labels": list(mixture.labels) if can_choose else [],

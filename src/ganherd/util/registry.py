@@ -300,6 +300,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self._entries[name] = self._entries[registered] if registered else self._adopted(name, target, {})
 
     def _absent(self, name: str) -> Exception:
+        """Return the error about an unknown entry: KeyError, or UserError if a run records the entry's package."""
         if name not in self._missing:
             return KeyError(name)
         package = self._missing[name]

@@ -36,6 +36,7 @@ def join_modules(entry: str) -> str:
 
 
 def _add(name: str, joined: dict[str, str], above: tuple[str, ...]) -> None:
+    """Add a module as a function to `joined`, after the modules that it imports; `above` are those that import it."""
     if name in above:
         raise ValueError(f"{name} imports itself by way of {above[-1]}")
     if name in joined:

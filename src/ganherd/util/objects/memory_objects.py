@@ -127,6 +127,7 @@ class _Walk:
         self._seen: dict[int, tuple[int, Any]] = {}
 
     def visit(self, value: Any) -> None:
+        """Feed a value into the hash; if the object was visited before, feed only its number."""
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | type(...)):
             self._text(type(value).__name__, repr(value))
         elif id(value) in self._seen:

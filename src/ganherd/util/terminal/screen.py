@@ -73,6 +73,7 @@ def _rendered(console: Console, blocks: Iterable[Block]) -> str:
 
 
 def _renderable(block: Block) -> Any:
+    """Return a block as an object that rich can print."""
     from rich.table import Table
     from rich.text import Text
 
