@@ -47,21 +47,22 @@ def train(
     """Train a recipe, or your own data and nets, in a new run folder.
 
     Args:
-        recipe: The name of a packaged recipe, a file, a mapping or a `Recipe`. Default: chosen for the data; without data,
-            digits-wcgan.
+        recipe: The name of a packaged recipe, a file, a mapping or a `Recipe`. Default: chosen for the data; without
+            data, digits-wcgan.
         overrides: Settings such as `train.batch=32`, as `--set` takes them. They come last.
-        data: Images or points: arrays x or (x, y), a map-style torch `Dataset`, a name such as mnist, a file or a folder. Labels
-            may be numbers or names.
-        nets: (Generator, Discriminator): classes of plain modules for one GAN, or functions that build one. They may be defined
-            anywhere, also in a notebook or a function. Or the section `nets` of a recipe, in which such classes may stand.
+        data: Images or points: arrays x or (x, y), a map-style torch `Dataset`, a name such as mnist, a file or a
+            folder. Labels may be numbers or names.
+        nets: (Generator, Discriminator): classes of plain modules for one GAN, or functions that build one. They may be
+            defined anywhere, also in a notebook or a function. Or the section `nets` of a recipe, in which such classes
+            may stand.
         budget: The length: 5000steps, 20epochs, 10m, or a number of steps.
         seeds: The number of replicas, copies of the herd with different seeds, which are trained at once.
         device: auto, cpu, cuda, or one GPU such as cuda:1.
         run: The new folder. Default: `runs/NNNNN-NAME`.
         callbacks: Objects whose hooks are called during the training.
         quiet: Print nothing.
-        trust_code: Also allow TorchScript, and the modules that a recipe file in a run folder names. Modules that your own
-            recipe names are always imported.
+        trust_code: Also allow TorchScript, and the modules that a recipe file in a run folder names. Modules that your
+            own recipe names are always imported.
         finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a
             report.
         sections: Sections of the recipe, such as `optim={"lr_g": 1e-4}`, whose keys replace those of the recipe.

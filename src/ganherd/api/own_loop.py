@@ -50,8 +50,8 @@ class GivenBatches(Feed):
 class Herd:
     """Train many GANs as one, in your own loop: each call of `step` is one training step of all members.
 
-    Weights, noise and optimiser are those of `ganherd.train` with the same seed and settings. Members never meet; between
-    two steps you may read and write `state`.
+    Weights, noise and optimiser are those of `ganherd.train` with the same seed and settings. Members never meet;
+    between two steps you may read and write `state`.
 
     >>> G = lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh())
     >>> D = lambda: nn.Linear(4, 1)
@@ -79,8 +79,8 @@ class Herd:
         """Draw the first weights of all members, and compare the nets with plain PyTorch.
 
         Args:
-            generator: A class of plain modules for one GAN, a function that builds one, or the name of a packaged net. It gets
-                `shape`, `latent` and `classes` if it has such parameters.
+            generator: A class of plain modules for one GAN, a function that builds one, or the name of a packaged net.
+                It gets `shape`, `latent` and `classes` if it has such parameters.
             discriminator: Likewise; it returns logits.
             members: The number of GANs.
             shape: The shape of one sample, such as (1, 28, 28).

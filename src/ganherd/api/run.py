@@ -188,8 +188,8 @@ class Run:
             budget: The new length of the whole run, such as 5000steps, or an addition such as +200steps; None:
                 unchanged.
             overrides: Settings that may differ: train.budget, run.scores, run.metrics and data.source.
-            nets: The nets of the run, if they were defined in a notebook or a function and this process does not have them.
-            data: The data of the run, if it was given as arrays and this process does not have them.
+            nets: The nets of the run, if they were defined in a notebook or a function and are not in this process.
+            data: The data of the run, if it was given as arrays that are not in this process.
             callbacks: Objects whose hooks are called; None: those that this object was created with.
             quiet: Print nothing.
             finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a

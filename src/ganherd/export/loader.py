@@ -1,6 +1,7 @@
 """Load a model that `ganherd export` wrote, and draw samples. This file needs only PyTorch.
 
-`images, labels = load("model.safetensors").sample(seeds=[0, 1, 2], label=3)`; a seed and a label always give the same sample.
+Example: `images, labels = load("model.safetensors").sample(seeds=[0, 1, 2], label=3)`. A seed and a label always give
+the same sample.
 """
 
 import json

@@ -1,7 +1,7 @@
 """Trace a generator to a list of simple layers, which PyTorch, ONNX and a web page can all run.
 
-`torch.export` records the operations of the net in evaluation mode. Each becomes one of the layers in `loader.py`; batch norm
-becomes a gain and a shift for each channel. A net with any other operation is refused.
+`torch.export` records the operations of the net in evaluation mode. Each becomes one of the layers in `loader.py`;
+batch norm becomes a gain and a shift for each channel. A net with any other operation is refused.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class _Tracer:
         self._values: dict[str, str] = dict(zip(signature.user_inputs, ("z", "y"), strict=False))
 
     def run(self, shape: tuple[int, ...]) -> TracedNet:
-        """Convert all nodes, and return the net."""
+        """Convert all nodes, and return the net; `shape` is the shape of a sample that its output must have."""
         for node in self._program.graph.nodes:
             value = node.meta.get("val")
             if node.op == "call_function" and isinstance(value, tuple | list):

@@ -32,8 +32,8 @@ def tensorflow_resize(x: Tensor, side: int = SIDE) -> Tensor:
     """Resize images [B, C, H, W] bilinearly to [B, C, side, side] like TensorFlow 1.
 
     Pixel i of the result reads position i · H / side of the input (likewise with W), clamped at the border. PyTorch
-    aligns the centres of pixels instead, which is half a pixel of the input and half a pixel of the result off. The
-    grid is shifted by that.
+    maps the centre of pixel i, i + 0.5, to the centre of an input pixel instead. The grid is shifted to undo these half
+    pixels.
 
     >>> tensorflow_resize(torch.tensor([[[[0.0, 4.0], [8.0, 12.0]]]]), 4)[0, 0, 0].tolist()
     [0.0, 2.0, 4.0, 4.0]

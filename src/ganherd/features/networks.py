@@ -225,7 +225,7 @@ def _pixels(dataset: Dataset) -> Network:
 
 
 def _own(name: str, dataset: Dataset, trust_code: bool) -> Network:
-    """Return a network of the user's class."""
+    """Return a network that wraps the user's class `package.module:Class`; its features are never cached."""
     from ganherd import nets
     from ganherd.recipe import schema
 

@@ -16,9 +16,9 @@ _TALLEST = 0.72  # largest ratio of the wall's height to its width
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """Where the tile (small picture) of each member is.
+    """The places of all members' tiles (small pictures) in a frame.
 
-    All lengths are pixels, places are relative to the wall's corner.
+    Lengths are in pixels. Places are relative to the left upper corner of the wall, which contains all tiles.
     """
 
     places: tuple[tuple[int, int], ...]  # left and top of each tile

@@ -206,7 +206,7 @@ def _scatter(points: np.ndarray, index: SpriteIndex, size: int) -> Image.Image:
 def _curve(x1: float, y1: float, x2: float, y2: float, inset: float) -> list[tuple[float, float]]:
     """Return 25 points (x, y) of a bent line between two places (a quadratic Bezier curve).
 
-    The line begins and ends `inset` pixels before the places.
+    The line begins `inset` pixels after the first place, and ends as far before the second.
     """
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     ux, uy = (x2 - x1) / length, (y2 - y1) / length

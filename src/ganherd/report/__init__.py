@@ -1,4 +1,4 @@
-"""Reports of runs: one self-contained HTML file with the story first, then samples, curves, scores, events and settings."""
+"""Write reports of runs: one self-contained HTML file with a summary, samples, curves, scores, events and settings."""
 
 from __future__ import annotations
 

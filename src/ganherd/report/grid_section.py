@@ -141,7 +141,7 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
 
 
 def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfig) -> str:
-    """Return sentences about how generators spread: iterations, remaining founders, how often cells took a neighbour's."""
+    """Return sentences about how generators spread: iterations, remaining founders, how often cells took over."""
     times = count(len(ancestry.iterations), "iteration")
     of_class = story.members[0].of_class if story.grid and story.grid.classes > 1 and story.members else ""
     first = f" This is the grid of class {of_class}.{_other_classes(story, settings)}" if of_class else ""

@@ -51,7 +51,7 @@ def samples(story: RunStory) -> Markup:
 
 
 def strips(story: RunStory, per_row: int) -> JsonObject:
-    """Return a few generated samples of each row as pictures, or points as a figure; both are empty without a mixture."""
+    """Return some generated images of each row as PNGs, or points as a figure; both are empty without a mixture."""
     x = story.generated
     if x is None:
         return {"strips": [], "figures": []}

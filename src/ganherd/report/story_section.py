@@ -104,7 +104,7 @@ def summary(story: RunStory) -> str:
 
 
 def _origin(story: RunStory) -> str:
-    """Return which recipe the run comes from, and whether it was changed; empty if an older version did not record it."""
+    """Return in words which recipe was trained, and whether it was changed; empty if an old run did not record it."""
     recipe, changes = story.info.recipe, story.info.changes
     if changes:
         return f"Changed from the recipe{f' {recipe}' if recipe else ''}:"

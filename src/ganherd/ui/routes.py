@@ -183,7 +183,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         truncation: Truncation = 1.0,
         replica: Replica = 0,
     ) -> Response:
-        """Download samples: a titled PNG, an npz, a csv of points or rows, or a zip with a folder of images for each label."""
+        """Download samples: a PNG with a title, an npz, a csv of points or rows, or a zip with images by label."""
         if kind == "png" and n > sampler.MOST_SHOWN:
             raise UserError(
                 f"n: a picture shows at most {sampler.MOST_SHOWN} samples; download the npz or the zip for more."

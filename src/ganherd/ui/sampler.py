@@ -129,7 +129,7 @@ class SampleService:
             self._waiting.release()
 
     def _load(self, run: ShownRun) -> Mixture:
-        """Return the mixture of a run, or one of its newest checkpoint if it has none yet; cached until that changes."""
+        """Return the mixture of a run, or one of its newest checkpoint if it has none yet; cached until it changes."""
         step = step_without_mixture(run.path)
         if step is None:
             version = (mixture_of(run.path) / "mixture.json").stat().st_mtime_ns
@@ -149,7 +149,7 @@ class SampleService:
         return self._mixtures[key]
 
     def _read(self, run: ShownRun, step: int | None) -> Mixture:
-        """Load the mixture of a run; if `step` is not None, make one of its newest checkpoint, which is of that step."""
+        """Load the mixture of a run; if `step` is not None, make one of its newest checkpoint, which has this step."""
         if step is None:
             from ganherd.mixture import mixture
 
@@ -197,7 +197,10 @@ def shown(samples: Samples) -> JsonObject:
 
 
 def zipped(samples: Samples) -> bytes:
-    """Return a zip archive with a PNG file for each image, in a folder for each label; `ganherd train` reads it unpacked."""
+    """Return a zip archive with a PNG file for each image, in a folder for each label.
+
+    `ganherd train` can train on the unpacked folder.
+    """
     from ganherd.mixture import image_folder
 
     if samples.x.ndim == 2:

@@ -104,7 +104,7 @@ def _end_with_parent() -> None:
 
 
 def _own_name() -> str:
-    """Return the name of this machine in its network."""
+    """Return the name under which other machines of the network can reach this one."""
     name = socket.getfqdn()
     return socket.gethostname() if name.startswith("localhost") else name
 

@@ -70,8 +70,9 @@ class Registry(Mapping[str, T], Generic[T]):
     Args:
         kind: What an entry is called in messages, e.g. "loss".
         group: The group of entry points with which other packages announce entries, e.g. `ganherd.losses`.
-        home: `module:Class`. The module registers ganherd's own entries; it is imported when the registry is first used. The
-            class is that of the entries: `Class.adopt(name, target, …)` checks what a user registers and returns its entry.
+        home: `module:Class`. The module registers ganherd's own entries; it is imported when the registry is first
+            used. The class is that of the entries: `Class.adopt(name, target, …)` checks what a user registers and
+            returns its entry.
     """
 
     def __init__(self, kind: str, group: str, home: str) -> None:
@@ -137,7 +138,7 @@ class Registry(Mapping[str, T], Generic[T]):
             importlib.import_module(home)
 
     def seal(self) -> None:
-        """Protect the entries that are registered so far, which are ganherd's own; called at the end of their module."""
+        """Protect the entries registered so far as ganherd's own; called at the end of their module."""
         self._own = frozenset(self._entries)
 
     def is_own(self, name: str) -> bool:

@@ -167,7 +167,10 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> 
     """Return a new figure, created without pyplot, and its axes row by row, in the style of ganherd.
 
     Args:
-        width: In inches, like `height`.
+        width: The width of the figure in inches.
+        height: The height of the figure in inches.
+        columns: The number of axes next to each other.
+        rows: The number of axes below each other.
     """
     from matplotlib.figure import Figure
 

@@ -21,7 +21,10 @@ COUNTED = 10_000  # number of samples of each run whose classes are counted
 
 
 def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw data and samples in one t-SNE map, together and in a panel for each run (Figures 10 and 11 of the GAP paper)."""
+    """Draw data and samples in one t-SNE map, together and in a panel for each run; yield name, caption and picture.
+
+    Like Figures 10 and 11 of the GAP paper.
+    """
     from ganherd.features.real_features import RealFeatures
 
     data = _images(runs)
@@ -46,7 +49,10 @@ def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, 
 
 
 def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw which classes a classifier sees in the samples, and how far they are from the data (Figure 14 of the GAP paper)."""
+    """Draw how often a classifier sees each class in the samples of each run; yield name, caption and picture.
+
+    The caption and the labels give the distance from the class frequencies of the data (Figure 14 of the GAP paper).
+    """
     data = _images(runs)
     if len(data.labels) < 2:
         raise FigureSkipped("the data has no classes")

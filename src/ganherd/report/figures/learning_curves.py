@@ -19,7 +19,10 @@ _THICK, _THIN = 1.8, 0.8
 
 
 def generalisation(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw the costs of the discriminators on training and on held-out data (Figures 6, 12 and 13 of the GAP paper)."""
+    """Draw the discriminators' losses on training and on held-out data; yield name, caption and picture.
+
+    Like Figures 6, 12 and 13 of the GAP paper.
+    """
     known, missing = _known(runs)
     figure, (mean, one, gap) = new_figure(14.0, 4.2, columns=3)
     for colour, run in zip(_colours(len(known)), known, strict=True):
@@ -50,7 +53,10 @@ def generalisation(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[t
 
 
 def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw how much the held-out costs of the members of each run differ (Figure 7 of the GAP paper)."""
+    """Draw how much the discriminators' held-out losses differ between members; yield name, caption and picture.
+
+    Like Figure 7 of the GAP paper.
+    """
     recorded, missing = _known(runs)
     known = [run for run in recorded if run.costs[2].shape[2] > 1]
     if not known:

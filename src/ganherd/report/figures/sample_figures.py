@@ -25,7 +25,10 @@ PER_MEMBER = 16  # number of images of each member
 
 
 def points(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw the data, and next to it samples of the runs that were trained on it (Figures 3 and 4 of the GAP paper)."""
+    """Draw the points of each data set next to samples of the runs trained on it; yield name, caption and picture.
+
+    Like Figures 3 and 4 of the GAP paper.
+    """
     flat = [run for run in runs if not run.mixture.is_image]
     if not flat:
         raise FigureSkipped("it is for points in the plane, and these are images")
@@ -72,9 +75,10 @@ def _panel(axes: Axes, data: Dataset, x: np.ndarray, title: str) -> None:
 
 
 def grids(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw images of the members of each run (Figures 15 to 20 of the GAP paper).
+    """Draw images of the members of each run; yield name, caption and picture for each run.
 
-    The best member by GAM-II, a tournament of all generators and discriminators, is marked.
+    Like Figures 15 to 20 of the GAP paper. The best member by GAM-II, a tournament of all generators and
+    discriminators, is marked.
     """
     seen = [run for run in runs if run.mixture.is_image]
     if not seen:

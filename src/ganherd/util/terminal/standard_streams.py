@@ -1,4 +1,4 @@
-"""Keep a command alive when its output cannot be written: a closed terminal, a pipe without a reader, a log on a full disk."""
+"""Keep a command alive when its output cannot be written: the terminal is closed, no one reads a pipe, a disk is full."""
 
 from __future__ import annotations
 
@@ -48,7 +48,10 @@ class SafeStream:
 
 
 class ResultStream(SafeStream):
-    """Wrap standard output: raise a UserError if a result cannot be written, and `BrokenPipeError` if nobody reads the pipe."""
+    """Wrap standard output, and report that a result cannot be written.
+
+    Writing raises `BrokenPipeError` if nobody reads the pipe, and a `UserError` for other reasons, such as a full disk.
+    """
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
