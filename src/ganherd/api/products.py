@@ -100,7 +100,7 @@ class ScoreFinisher(Finisher):
             skipped = dict.fromkeys(more_names, str(error).rstrip("."))
         try:
             product.scores = scoring.score_contexts(contexts, names)
-        except UserError as error:  # for example, a member was left NaN by policy
+        except UserError as error:  # e.g. a member is NaN, because the recipe does not repair it
             product.log(f"not scored: {error}")
             product.scores = {"skipped": dict.fromkeys(names, str(error).rstrip("."))}
         if skipped:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 IMAGES = 5_000  # number of random images: as many as in a class of CIFAR-10
-SEVERAL = (1, 4, 10, 16, 64)  # numbers of members of small nets on a CPU
+SEVERAL = (1, 4, 10, 16, 64)  # default numbers of members for small nets on a CPU
 
 
 @dataclass(frozen=True)

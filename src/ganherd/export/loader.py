@@ -21,7 +21,7 @@ _LAYERS: dict[str, Any] = {  # the function of each kind of layer; a layer's set
     "upsample": F.interpolate, "concat": lambda *x, dim: torch.cat(x, dim), "embedding": lambda y, w: w[y],
     "affine": lambda x, gain, shift: x * gain + shift, "reshape": lambda x, shape: x.reshape(len(x), *shape),
 }  # fmt: skip
-_GOLDEN = -7046029254386353131  # the constants of splitmix64, as signed numbers
+_GOLDEN = -7046029254386353131  # a constant of splitmix64 as a signed number, like those in `_mix`
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -164,7 +164,7 @@ def _summary(mixture: Mixture, members: int) -> str:
 def _data(recipe: Recipe | None, scores: Mapping[str, Score]) -> str:
     if recipe is None:
         return "The recipe of this run is missing, so its data is not known."
-    source = str(recipe.data.source).replace("\\", "/").rstrip("/").rpartition("/")[2]  # not where it lay on a disk
+    source = str(recipe.data.source).replace("\\", "/").rstrip("/").rpartition("/")[2]  # the name only, no path
     rows = next((one.entry["real_samples"] for one in scores.values() if "real_samples" in one.entry), None)
     count = f", {rows:,} training rows" if isinstance(rows, int) else ""
     held = f" {recipe.data.holdout:.0%} of it was held out of training." if recipe.data.holdout else ""

@@ -28,7 +28,7 @@ SPACES = {
     "points": "coordinates",
     "rows": "columns",
 }  # what distances between samples are measured in
-EACH = 256  # least number of samples of every member, if members are scored separately
+EACH = 256  # least number of samples of each member, if members are scored separately and `samples` is not less
 
 
 class MetricSkipped(Exception):

@@ -35,7 +35,7 @@ class RealFeatures:
     """
 
     dataset: Dataset
-    wanted: str | None = None  # the network's name, path or class; None: the one that is cheap everywhere
+    wanted: str | None = None  # the network's name, path or class; None: the one that is fast on any machine
     limit: int | None = None  # number of real rows for a heavy network on a CPU; None: all
     head: Path | None = None  # a classifier head for inception
     trust_code: bool = False

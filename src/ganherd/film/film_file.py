@@ -101,7 +101,7 @@ def _shared_palette(frames: Sequence[Image.Image]) -> Image.Image:
         top += frame.height
     palette = stacked.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     colours = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
-    colours[colours.min(1) >= _NEARLY_WHITE] = 255  # paper stays white
+    colours[colours.min(1) >= _NEARLY_WHITE] = 255  # keep the background white
     palette.putpalette(colours.tobytes())
     return palette
 

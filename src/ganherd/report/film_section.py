@@ -17,7 +17,7 @@ from ganherd.util import files
 from ganherd.util.files import JsonObject
 
 _MOST_PICTURES = 6
-_MOST_BYTES = 1 << 20  # of these pictures
+_MOST_BYTES = 1 << 20  # largest number of bytes of these pictures together
 
 
 def film(story: RunStory) -> Markup:

@@ -14,7 +14,7 @@ from ganherd.scoring import METRICS
 from ganherd.scoring.result import measured, skipped
 from ganherd.scoring.score_table import merged_warnings, network_notes, real_text, standing
 
-_MOST_CHECKPOINTS = 20  # rows of a table
+_MOST_CHECKPOINTS = 20  # largest number of rows in the table of checkpoints
 _MOST_CLASSES = 200
 
 

@@ -21,7 +21,7 @@ from ganherd.scoring.score_table import LIKE, real_text, standing
 from ganherd.util.text import listed
 
 _STATES = {
-    "finished": "",  # a verdict says whether it is good
+    "finished": "",  # no colour: the verdict says whether it is good
     "running": "busy",
     "starting": "busy",
     "interrupted": "warn",
@@ -33,7 +33,7 @@ _ENDED = {
     "killed": "Its process ended before its last step",
     "failed": "It failed",
 }
-_MOST_HINTS = 3  # members that are named
+_MOST_HINTS = 3  # if more members are poor, only their number is given
 
 
 def story_section(story: RunStory) -> Markup:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-FINALISTS = 4  # least number of trials that are trained to the end, if there are as many
+FINALISTS = 4  # least number of trials that are trained to the end; fewer only if a sweep has fewer
 FEWEST_STEPS = 10  # least number of steps before the first ranking, because scores after fewer steps mean nothing
 
 

@@ -176,7 +176,7 @@ async def _answer(send: Send, status: int, content: dict[str, str]) -> None:
 
 
 async def _redirect(send: Send, where: str, cookie: str) -> None:
-    # a path that begins with two slashes would be another host
+    # a location that begins with two slashes would redirect to another host
     place = "/" + where.lstrip("/\\")
     headers = [
         (b"location", place.encode("latin-1", "replace")),

@@ -221,9 +221,7 @@ def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
                 raise UserError(
                     f"{path} is a link, which a run folder may not hold: replace it with a copy of what it points to."
                 )
-            if (
-                name == "matplotlibrc"
-            ):  # Matplotlib reads it from the current folder, and it can make Matplotlib start LaTeX
+            if name == "matplotlibrc":  # Matplotlib reads it from the current folder; it can make it start LaTeX
                 raise UserError(f"{path} configures Matplotlib, which a run folder may not do: remove it.")
             if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
                 raise UserError(f"{path} is neither a file nor a folder, and a run folder holds only these: remove it.")

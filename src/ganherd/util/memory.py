@@ -95,9 +95,7 @@ def available_memory(with_swap: bool = False) -> int:
         with_swap: Add the free swap space, which is far too slow to train in.
     """
     available = 4 << 30  # assumed if the system does not report it
-    with suppress(
-        OSError, ValueError, AttributeError
-    ):  # free pages only; without those that the cache of files occupies
+    with suppress(OSError, ValueError, AttributeError):  # pages that are not even used as a cache of files
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError, KeyError):
         lines = _MEMINFO.read_text().splitlines()

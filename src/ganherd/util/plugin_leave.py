@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-Packages = Mapping[
-    tuple[str, str], str
-]  # by (kind, name) of a plug-in: the package it comes from, as run.json records it
+Packages = Mapping[tuple[str, str], str]  # the package of each plug-in, by its (kind, name), as run.json records it
 
 _TRUSTING: ContextVar[bool] = ContextVar("trusting", default=False)
 _VOUCHING: ContextVar[bool] = ContextVar("vouching", default=False)

@@ -79,9 +79,7 @@ class Registry(Mapping[str, T], Generic[T]):
         self.kind, self.group = kind, group
         self._home, self._entry = home.partition(":")[0], home
         self._entries: dict[str, T] = {}
-        self._targets: dict[
-            str, Any
-        ] = {}  # the functions and classes that users registered, by the names of their entries
+        self._targets: dict[str, Any] = {}  # functions and classes that users registered, by the names of their entries
         self._own: frozenset[str] = frozenset()  # names of ganherd's own entries
         self._vouched: set[str] = set()  # names of plug-ins that may be imported
         self._missing: dict[str, str] = {}  # names that are not known here: the packages that runs record for them

@@ -81,7 +81,7 @@ def without_controls(text: str) -> str:
     >>> without_controls("a\x1b[31mb\r\n")
     'a�[31mb�\n'
     """
-    return text.translate(_CONTROLS).encode("utf-8", "replace").decode()  # half of a character cannot be sent
+    return text.translate(_CONTROLS).encode("utf-8", "replace").decode()  # replaces half of a surrogate pair
 
 
 def show(text: object = "", end: str = "\n") -> None:

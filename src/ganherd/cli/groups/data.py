@@ -56,7 +56,7 @@ def data_inspect(
         Path | None, typer.Option("-o", "--output", help="File of the contact sheet. Default: NAME-sheet.png.")
     ] = None,
     size: Annotated[int | None, typer.Option(min=2, help="Resize the images of a folder to this many pixels.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", hidden=True)] = False,  # always so; for old scripts
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", hidden=True)] = False,  # has no effect: always so
     recommend: Annotated[
         bool, typer.Option("--recommend", help="Recommend a recipe, with its memory, its time and the command.")
     ] = False,

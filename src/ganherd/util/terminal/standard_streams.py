@@ -1,4 +1,4 @@
-"""Keep a command alive when its output cannot be written: the terminal is closed, no one reads a pipe, a disk is full."""
+"""Keep a command alive when its output cannot be written: a closed terminal, a pipe without a reader, a full disk."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def flush_all() -> None:
         try:
             stream.flush()
         except (OSError, ValueError, UserError):
-            with suppress(OSError, ValueError):  # send what it holds, and all that follows, to the null device
+            with suppress(OSError, ValueError):  # redirect it to the null device, with the text that it buffers
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, stream.fileno())
                 os.close(null)
