@@ -29,7 +29,7 @@ _SWAPS = 5  # least number of measured swaps, after two that warm up
 
 @dataclass(frozen=True)
 class ExchangeRequest(cases.BenchmarkRequest):
-    """The options of every benchmark, and the length of an epoch in images."""
+    """The options of `ganherd bench exchange`: those of all benchmarks, and the number of images in an epoch."""
 
     images: int = IMAGES  # number of images in an epoch
 

@@ -44,7 +44,7 @@ _PATIENCE = 240.0  # extra seconds that a row may take, to compile kernels and c
 
 @dataclass(frozen=True)
 class ThroughputRequest(cases.BenchmarkRequest):
-    """The options of every benchmark, and the ways to train that are measured."""
+    """The options of `ganherd bench fusion`: those of all benchmarks, and the ways to train (keys of `WAYS`)."""
 
     ways: Sequence[str] | None = None
 

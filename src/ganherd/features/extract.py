@@ -74,7 +74,10 @@ def best_device() -> torch.device:
 
 
 def precision(device: torch.device) -> str:
-    """Return the number format of matrix products on a device: "tf32" on a GPU (FID equal to 0.001, twice as fast)."""
+    """Return the default number format of matrix products on a device: "tf32" on a GPU, otherwise "float32".
+
+    TF32 is twice as fast, and gives the same FID to 0.001.
+    """
     return "tf32" if device.type == "cuda" else "float32"
 
 

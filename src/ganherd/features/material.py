@@ -114,7 +114,7 @@ class ScoringContext:
 
     @cached_property
     def by_label(self) -> DrawnSamples:
-        """Return `samples` samples, equally many of every label; the first labels get one more if that does not divide.
+        """Return `samples` samples, equally many of every label; a remainder goes to the first labels, one each.
 
         For a given set of samples instead of generators, return those of the set that have a label.
         """

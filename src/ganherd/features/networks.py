@@ -181,7 +181,7 @@ def find(
 
 
 def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset, trust_code: bool) -> Network:
-    """Return Inception, or the TorchScript file that takes its place."""
+    """Return Inception, or the user's TorchScript that is used instead; raise `MetricSkipped` for data it cannot take."""
     from ganherd.features import inception
 
     # if the file is missing, `inception.load` reports that instead
@@ -194,7 +194,7 @@ def _inception(path: Path | None, stated: str, head: Path | None, dataset: Datas
 
 
 def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
-    """Return the small MNIST network of the cellular papers."""
+    """Return the small MNIST network of the cellular papers; raise `MetricSkipped` for data of another shape."""
     from ganherd.features import lipizzaner
 
     if tuple(dataset.shape) != (1, 28, 28) and (path is None or path.is_file()):

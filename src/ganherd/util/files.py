@@ -65,7 +65,7 @@ def atomic_write(path: Path, content: bytes | str, sync: bool = True) -> None:
 
 
 def write_cache(path: Path, value: Any) -> None:
-    """Write a JSON file whose content can be computed again; do nothing if it cannot be written."""
+    """Write a value that can be computed again to a JSON file; do nothing if the file cannot be written."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, json.dumps(value), sync=False)
@@ -221,7 +221,7 @@ def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
                 raise UserError(
                     f"{path} is a link, which a run folder may not hold: replace it with a copy of what it points to."
                 )
-            if name == "matplotlibrc":  # Matplotlib reads it from the current folder; it can make it start LaTeX
+            if name == "matplotlibrc":  # Matplotlib would read it, and it can make Matplotlib start LaTeX
                 raise UserError(f"{path} configures Matplotlib, which a run folder may not do: remove it.")
             if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
                 raise UserError(f"{path} is neither a file nor a folder, and a run folder holds only these: remove it.")

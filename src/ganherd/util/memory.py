@@ -47,7 +47,7 @@ def reason(error: BaseException) -> str:
 
 
 def advice(new_run: str = SMALLER) -> str:
-    """Return advice about a run that needs too much memory: `new_run`, or `RESUMED` if the run is being resumed."""
+    """Return advice about a run that needs too much memory: `new_run`, or other advice if a run is being resumed."""
     return RESUMED if _IS_RESUMED.get() else new_run
 
 

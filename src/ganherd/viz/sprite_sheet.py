@@ -18,7 +18,7 @@ _QUALITY = 82  # of the WebP otherwise
 
 @dataclass(frozen=True)
 class SheetLayout:
-    """Where the samples of each member are in a sheet."""
+    """The layout of a sprite sheet: how many samples each member has, how large they are, and how members are arranged."""
 
     samples: int  # number of samples of each member
     height: int  # of a sample, in pixels

@@ -156,7 +156,7 @@ def details(run: ShownRun) -> JsonObject:
 
 
 def _origin(info: RunInfo) -> JsonObject:
-    """Return how and where a run was started."""
+    """Return how and where a run was started: its recipe, changes, seed, command, host, versions and engine."""
     names = ("recipe", "changes", "seed", "command", "host", "git", "versions", "started")
     facts = {name: getattr(info, name) for name in names}
     return {**facts, "engine": info.engine.as_json() if info.engine else None}
