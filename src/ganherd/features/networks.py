@@ -181,7 +181,7 @@ def find(
 
 
 def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset, trust_code: bool) -> Network:
-    """Return Inception, or the user's TorchScript that is used instead; raise `MetricSkipped` for data it cannot take."""
+    """Return Inception, or the user's TorchScript that replaces it; raise `MetricSkipped` for data it cannot take."""
     from ganherd.features import inception
 
     # if the file is missing, `inception.load` reports that instead

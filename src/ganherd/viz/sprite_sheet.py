@@ -18,7 +18,7 @@ _QUALITY = 82  # of the WebP otherwise
 
 @dataclass(frozen=True)
 class SheetLayout:
-    """The layout of a sprite sheet: how many samples each member has, how large they are, and how members are arranged."""
+    """The layout of a sprite sheet: the number of samples of each member, their size, and the members in a row."""
 
     samples: int  # number of samples of each member
     height: int  # of a sample, in pixels
