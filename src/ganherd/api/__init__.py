@@ -1,4 +1,4 @@
-"""The Python API: `train` a recipe or your own data and nets, `resume`, `open` and list `runs`, `load` a mixture."""
+"""Offer the Python API: `train` a recipe or your own data and nets, `resume`, `open`, list `runs`, `load` a mixture."""
 
 from __future__ import annotations
 
@@ -47,22 +47,24 @@ def train(
     """Train a recipe, or your own data and nets, in a new run folder.
 
     Args:
-        recipe: The name of a packaged recipe, a file, a mapping or a `Recipe`. Default: chosen for the data; without data,
-            digits-wcgan.
+        recipe: The name of a packaged recipe, a file, a mapping or a `Recipe`. Default: chosen for the data; without
+            data, digits-wcgan.
         overrides: Settings such as `train.batch=32`, as `--set` takes them. They come last.
-        data: Images or points: arrays x or (x, y), a map-style torch `Dataset`, a name such as mnist, a file or a folder. Labels
-            may be numbers or names.
-        nets: (Generator, Discriminator): classes of plain modules for one GAN, or functions that build one. They may be defined
-            anywhere, also in a notebook or a function. Or the section `nets` of a recipe, in which such classes may stand.
+        data: Images or points: arrays x or (x, y), a map-style torch `Dataset`, a name such as mnist, a file or a
+            folder. Labels may be numbers or names.
+        nets: (Generator, Discriminator): classes of plain modules for one GAN, or functions that build one. They may be
+            defined anywhere, also in a notebook or a function. Or the section `nets` of a recipe, in which such classes
+            may stand.
         budget: The length: 5000steps, 20epochs, 10m, or a number of steps.
-        seeds: The number of replicas, which are trained at once.
+        seeds: The number of replicas, copies of the herd with different seeds, which are trained at once.
         device: auto, cpu, cuda, or one GPU such as cuda:1.
         run: The new folder. Default: `runs/NNNNN-NAME`.
         callbacks: Objects whose hooks are called during the training.
         quiet: Print nothing.
-        trust_code: Also allow TorchScript, and the modules that a recipe file in a run folder names. Modules that your own
-            recipe names are always imported.
-        finishers: What to make from the trained mixture. Default: a picture, scores and a report.
+        trust_code: Also allow TorchScript, and the modules that a recipe file in a run folder names. Modules that your
+            own recipe names are always imported.
+        finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a
+            report.
         sections: Sections of the recipe, such as `optim={"lr_g": 1e-4}`, whose keys replace those of the recipe.
 
     Returns:
@@ -113,26 +115,32 @@ def resume(
     trust_code: bool = False,
     finishers: Sequence[Finisher] | None = None,
 ) -> Run:
-    """Continue an interrupted run exactly. `overrides` may give it a longer train.budget.
+    """Resume a run from its last checkpoint, exactly as if it had not been interrupted, and return it.
 
     Args:
+        path: The run folder.
+        overrides: Settings that may differ, such as a longer `train.budget=5000steps`.
         nets: The nets of the run, if they were defined in a notebook or a function.
         data: The data of the run, if it was given as arrays.
         callbacks: Objects whose hooks are called during the training.
+        quiet: Print nothing.
         trust_code: Allow code that the run names and that is not ganherd's own.
-        finishers: What to make from the trained mixture. Default: a picture, scores and a report.
+        finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a
+            report.
     """
     run = Run(path, nets=nets, data=data, callbacks=callbacks, trust_code=trust_code)
     return run.resume(overrides=overrides, quiet=quiet, finishers=finishers)
 
 
 def load(path: str | Path, *, nets: Any = None, trust_code: bool = False) -> Mixture:
-    """Return the mixture of a run.
+    """Return the mixture of a run: its trained generators with their weights and labels.
 
     Loading executes no code of the run, unless `trust_code` allows it to import the nets that the run names.
 
     Args:
+        path: The run folder.
         nets: The nets of the run, if they were defined in a notebook or a function.
+        trust_code: Import the nets that the run names and that are not ganherd's own.
     """
     from ganherd.mixture import mixture
 
@@ -140,15 +148,19 @@ def load(path: str | Path, *, nets: Any = None, trust_code: bool = False) -> Mix
 
 
 def open(run: str | Path = "@last", *, nets: Any = None, data: Any = None, trust_code: bool = False) -> Run:
-    """Return a run by its folder, its name in the folder runs, or as `@last` or `@TAG`. Nothing of it is executed.
+    """Open a run. No code from it is executed.
 
-    The arguments are those of `Run`.
+    Args:
+        run: Its folder, its name in the folder runs, `@last` for the newest one, or `@TAG`.
+        nets: See `Run`; likewise the other arguments.
     """
     return Run(named_run(run), nets=nets, data=data, trust_code=trust_code)
 
 
 def runs(folder: str | Path | None = None) -> list[Run]:
-    """Return the runs in a folder and its folders, the one that was active last at the end. Unreadable ones are left out.
+    """Return the runs in a folder and the folders below it, the most recently active one last.
+
+    Runs that cannot be read are left out.
 
     Args:
         folder: Default: the folder runs, and runs in the current folder itself.

@@ -1,4 +1,4 @@
-"""Nets and data that a user gives as Python objects, and the names by which a recipe finds them."""
+"""Give names to nets and data that a user passes as Python objects, so that a recipe can refer to them."""
 
 from __future__ import annotations
 
@@ -23,17 +23,23 @@ _ROLES = ("generator", "discriminator")
 
 @dataclass
 class GivenObjects:
-    """Sections of a recipe that name the user's objects, and these objects, which names find as long as this exists."""
+    """Sections of a recipe that name the user's objects, and the objects that are found by such a name only in memory.
 
-    sections: dict[str, RecipeData] = field(default_factory=dict)
+    Keep this alive as long as the recipe is used: the names refer to nothing after it is deleted.
+    """
+
+    sections: dict[str, RecipeData] = field(default_factory=dict)  # "nets" and "data", if given
     held: list[MemoryObject] = field(default_factory=list)
 
     @classmethod
     def of(cls, nets: Any = None, data: Any = None, quiet: bool = True) -> GivenObjects:
-        """Name what the user gives as nets and data. Unless `quiet`, show the progress of reading a data set.
+        """Return the sections of a recipe for nets and data as `ganherd.train` takes them.
+
+        Args:
+            quiet: Do not show the progress of reading a torch `Dataset`.
 
         Raises:
-            UserError: It is neither.
+            UserError: The nets or the data have a wrong form.
         """
         given = cls()
         if nets is not None:
@@ -51,7 +57,7 @@ class GivenObjects:
         return given
 
     def name_nets(self, nets: Any) -> RecipeData:
-        """Return the section `nets` with a name in place of each class or function."""
+        """Return the section `nets` of a recipe, in which each class or function is replaced by its name."""
         if isinstance(nets, tuple | list):
             if len(nets) != 2:
                 raise UserError(f"nets has {len(nets)} entries: give (Generator, Discriminator).")
@@ -69,7 +75,7 @@ class GivenObjects:
         return named
 
     def _net(self, key: str, value: Any) -> Any:
-        """Return the name of a net: of a module that can be imported, or in memory."""
+        """Return the name of a net: `module:Class` if it can be imported, otherwise `memory:…`; names are kept."""
         if isinstance(value, Mapping):
             return {**value, "name": self._net(key, value.get("name"))}
         if hasattr(value, "forward") and not isinstance(value, type):
@@ -86,7 +92,7 @@ class GivenObjects:
         return self.held[-1].name
 
     def check(self, recipe: Recipe, path: Path) -> None:
-        """Raise `UserError` if a run was trained with other nets or data than these."""
+        """Raise a `UserError` if the run at `path`, which has this recipe, was trained with other nets or data."""
         for role in _ROLES:
             net = self.sections.get("nets", {}).get(role)
             name = net.get("name") if isinstance(net, dict) else net

@@ -1,4 +1,4 @@
-"""The fused step for a user's own training loop: many GANs as one object, whose state is a dictionary of tensors."""
+"""Offer ganherd's fused training step for a user's own loop: many GANs as one object with a dictionary of tensors."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from ganherd.util.errors import UserError, whole_number
 from ganherd.util.paths import given_path
 
 StateDict = Mapping[str, Tensor]
-_STEP = "step"  # the name of the number of steps in a saved state
+_STEP = "step"  # the entry of a saved state that holds the number of steps
 
 
 class GivenBatches(Feed):
-    """A feed that serves the batches of one step, which the user's loop hands over."""
+    """A source of batches that returns those which the user's loop passes for one step, instead of a data set's."""
 
     def __init__(self, like: Feed) -> None:
         self.x, self.y, self.plan = like.x, like.y, like.plan
         self.batches: list[tuple[Tensor, Tensor]] = []  # x [N, B, …] and y [N, B] of each discriminator update
-        self.first = 0  # the number of the first of them
+        self.first = 0  # the number of discriminator updates before these
 
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
         x, y = self.batches[c - self.first]
@@ -50,8 +50,8 @@ class GivenBatches(Feed):
 class Herd:
     """Train many GANs as one, in your own loop: each call of `step` is one training step of all members.
 
-    Weights, noise and optimiser are those of `ganherd.train` with the same seed and settings. Members never meet; between
-    two steps you may read and write `state`.
+    Weights, noise and optimiser are those of `ganherd.train` with the same seed and settings. Members never meet;
+    between two steps you may read and write `state`.
 
     >>> G = lambda: nn.Sequential(nn.Linear(2, 4), nn.Tanh())
     >>> D = lambda: nn.Linear(4, 1)
@@ -79,12 +79,12 @@ class Herd:
         """Draw the first weights of all members, and compare the nets with plain PyTorch.
 
         Args:
-            generator: A class of plain modules for one GAN, a function that builds one, or the name of a packaged net. It gets
-                `shape`, `latent` and `classes` if it has such parameters.
+            generator: A class of plain modules for one GAN, a function that builds one, or the name of a packaged net.
+                It gets `shape`, `latent` and `classes` if it has such parameters.
             discriminator: Likewise; it returns logits.
             members: The number of GANs.
             shape: The shape of one sample, such as (1, 28, 28).
-            latent: Random numbers from which a generator makes one sample.
+            latent: The number of random numbers from which a generator makes one sample.
             classes: The number of labels, for nets that take a `y`.
             seed: The seed of weights, noise and dropout.
             device: cpu, cuda, or one GPU such as cuda:1.
@@ -135,8 +135,9 @@ class Herd:
         """Train all members for one step, and return their losses and mean logits, each [N].
 
         Args:
-            x: The batch [N, B, …] of all members, or one batch [B, …] that all members see. Numbers are as the nets expect them;
-                bytes 0 … 255 become -1 … 1. With `train.n_critic` above 1, a list of that many batches.
+            x: The batch [N, B, …] of all N members, or one batch [B, …] that all members see. Floats are passed to the
+                nets as they are; bytes 0 … 255 become -1 … 1. With `train.n_critic` above 1, a list of that many
+                batches.
             y: The labels [N, B] or [B], for nets that take them; a list if x is one.
 
         Raises:
@@ -165,7 +166,7 @@ class Herd:
         return dict(zip(SUMS, sums.unbind(), strict=True))
 
     def _batch(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return a batch of all members on the device: x [N, B, …] and y [N, B]."""
+        """Check a batch and return it for all members, on the device: x [N, B, …] and y [N, B]."""
         count, dtype = len(self), self._herd.state["g.params"].dtype
         x = _as_tensor("a batch", x)
         if tuple(x.shape[1:]) == self._shape and x.dim() == len(self._shape) + 1:
@@ -196,7 +197,7 @@ class Herd:
         return x, y.contiguous()
 
     def _engine(self, batch: int) -> Engine:
-        """Return the engine for batches of this size."""
+        """Return the engine (which executes the fused step) for batches of this size; create it on first use."""
         if batch not in self._engines:
             self._engines[batch] = Engine(replace(self._herd, rules=replace(self._herd.rules, batch=batch)), self._plan)
         return self._engines[batch]
@@ -208,27 +209,30 @@ class Herd:
 
     @property
     def state(self) -> State:
-        """Everything that training changes, as tensors [N, …] by name. What is written to them is what is trained."""
+        """Everything that training changes, as tensors [N, …] by name.
+
+        You may write to them in place between two steps.
+        """
         return self._herd.state
 
     def generator(self, member: int) -> nn.Module:
-        """Return a member's generator as a plain module, in evaluation mode: the running average, if `train.ema` is set."""
+        """Return a copy of a member's generator (its average if `train.ema` is set) as a plain module in eval mode."""
         weights = self.state.get("g.ema", self.state["g.params"])
         return _module(self._herd.g, weights, buffers_of(self.state, "g"), self._number(member))
 
     def discriminator(self, member: int) -> nn.Module:
-        """Return a member's discriminator as a plain module, in evaluation mode."""
+        """Return a copy of a member's discriminator as a plain module in eval mode."""
         return _module(self._herd.d, self.state["d.params"], buffers_of(self.state, "d"), self._number(member))
 
     def set_weights(
         self, generator: StateDict | None = None, discriminator: StateDict | None = None, member: int | None = None
     ) -> None:
-        """Start from your own weights: those of one GAN's modules, as `state_dict` returns them. Adam's moments restart at zero.
+        """Set the weights of one member or of all members to those of a GAN. Adam's moments restart at zero.
 
         Args:
-            generator: The weights of a generator; None: they stay.
-            discriminator: The weights of a discriminator; None: they stay.
-            member: The member that gets them; None: all.
+            generator: The weights of a generator, as `state_dict()` of its module returns them; None: keep them.
+            discriminator: Likewise of a discriminator.
+            member: The member whose weights are set; None: all.
         """
         if generator is None and discriminator is None:
             raise UserError("give the weights of a generator or of a discriminator, as state_dict() returns them.")
@@ -238,6 +242,7 @@ class Herd:
                 self._set(kind, net, given, rows)
 
     def _set(self, kind: str, net: Blueprint, given: StateDict, rows: slice) -> None:
+        """Write weights into the state of some members, and reset Adam and the average; `kind` is "g" or "d"."""
         if not isinstance(given, Mapping):
             raise UserError(f"weights are a {type(given).__name__}: give those that state_dict() of a module returns.")
         own = copy_module(net.module)
@@ -260,7 +265,7 @@ class Herd:
     # -- saving -------------------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
-        """Return a copy of the whole state, from which `load_state_dict` continues exactly."""
+        """Return a copy of the whole state, with the number of steps; `load_state_dict` continues exactly from it."""
         return {
             **{name: value.detach().clone() for name, value in self.state.items()},
             _STEP: torch.tensor(self.step_count),
@@ -302,7 +307,7 @@ class Herd:
         self.load_state_dict(tensors)
 
     def _refuse_another(self, state: StateDict) -> None:
-        """Raise `UserError` unless these tensors have the names, shapes and types of the state."""
+        """Raise a `UserError` if these tensors do not have the names, shapes and types of this herd's state."""
         own, given = (
             {(name, tuple(value.shape), value.dtype) for name, value in each.items()}
             for each in ({**self.state, _STEP: torch.tensor(0)}, state)
@@ -323,7 +328,7 @@ class Herd:
 
 
 def _as_tensor(name: str, value: Any) -> Tensor:
-    """Return an array or a tensor as a tensor."""
+    """Convert an array to a tensor; raise a `UserError` that names the argument if that is impossible."""
     try:
         return torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError):
@@ -331,7 +336,7 @@ def _as_tensor(name: str, value: Any) -> Tensor:
 
 
 def _check_arguments(engine: str, sections: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse arguments that a herd without a run does not have."""
+    """Raise a `UserError` for an unknown engine, or for sections and settings that only runs have."""
     if unknown := [name for name in sections if name not in ("loss", "optim", "train")]:
         raise UserError(
             f"Herd has no argument {unknown[0]!r}; it takes the sections loss, optim and train of a recipe."
@@ -346,7 +351,7 @@ def _check_arguments(engine: str, sections: Mapping[str, Mapping[str, Any]]) -> 
 
 
 def _blank(recipe: Recipe, shape: tuple[int, ...], classes: int, members: int, seed: int) -> MemberData:
-    """Return the members of a herd whose batches come from elsewhere: one row of zeros takes the place of their data."""
+    """Return the data of members whose batches the user passes: a data set with one row of zeros as a placeholder."""
     x, y = np.zeros((1, *shape), np.float32), np.zeros(1, np.int64)
     labels = tuple(str(k) for k in range(classes))
     dataset = Dataset("your own batches", x, y, x[:0], y[:0], labels, 0.0, 1.0)

@@ -1,4 +1,4 @@
-"""What a finished run gets: a picture, scores with a verdict, and a report."""
+"""Make the files of a finished run: weights of members, a picture, scores with a verdict, and a report."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ from ganherd.viz.sheets import draw_samples
 
 
 class MemberWeightFinisher(Finisher):
-    """Weigh the members of each class by a score, if classes have several members. Grids have weighed theirs already."""
+    """Choose the weights of the members of each class by a score, if classes have several members.
+
+    Runs on a grid are skipped: training has chosen the weights of their neighbourhoods already.
+    """
 
     def on_mixture(self, product: Product) -> None:
         by, herd = product.recipe.run.member_weights, product.recipe.herd
@@ -54,7 +57,7 @@ class PictureFinisher(Finisher):
             wanted, count = [None], 144 if mixture.is_image else 2500
         each = []
         for label in wanted:
-            with suppress(UserError):  # a label whose member is broken has no row
+            with suppress(UserError):  # leave out a label whose member is broken
                 each.append(mixture.sample(count, label=label))
         if not each:
             return
@@ -74,16 +77,16 @@ class PictureFinisher(Finisher):
 
 
 class ScoreFinisher(Finisher):
-    """Write scores and the verdict to scores.json if the recipe asks for scores.
+    """Write scores and the verdict to scores.json, if `run.scores` of the recipe is set.
 
-    A mixture that cannot be scored or judged still finishes its run.
+    If the mixture cannot be scored or judged, the reason is logged and the run still finishes.
     """
 
     def on_mixture(self, product: Product) -> None:
         if not product.recipe.run.scores:
             product.folder.scores_path.unlink(missing_ok=True)  # scores of an earlier step
             return
-        from ganherd import scoring  # after the training: neither its first step nor its mixture needs them
+        from ganherd import scoring  # imported here, because training does not need it
         from ganherd.scoring.verdicts.run_verdict import judge_contexts
 
         contexts = scoring.contexts(product.mixture, product.dataset, progress=product.log)
@@ -97,7 +100,7 @@ class ScoreFinisher(Finisher):
             skipped = dict.fromkeys(more_names, str(error).rstrip("."))
         try:
             product.scores = scoring.score_contexts(contexts, names)
-        except UserError as error:  # for example, a member was left NaN by policy
+        except UserError as error:  # e.g. a member is NaN, because the recipe does not repair it
             product.log(f"not scored: {error}")
             product.scores = {"skipped": dict.fromkeys(names, str(error).rstrip("."))}
         if skipped:
@@ -111,7 +114,7 @@ class ScoreFinisher(Finisher):
 
 
 class ReportFinisher(Finisher):
-    """Write report.html."""
+    """Write report.html into the run folder."""
 
     def on_finished(self, product: Product) -> None:
         from ganherd import report

@@ -1,4 +1,4 @@
-"""The request of a training: which recipe with which settings, from everything that `ganherd.train` takes."""
+"""Combine the arguments of `ganherd.train` to a recipe that is ready to be trained."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Source = str | Path | RecipeData | Recipe
 class TrainingRequest:
     """A recipe that is ready to be trained, and where it comes from."""
 
-    source: Source | None
+    source: Source | None  # the recipe as the user gave it
     recipe: Recipe
     name: str  # of the recipe
     changes: list[str]  # the user's own settings as key=value, for run.json
@@ -46,7 +46,11 @@ class TrainingRequest:
         sections: Mapping[str, Any],
         quiet: bool,
     ) -> TrainingRequest:
-        """Put the request together. The arguments are those of `ganherd.train`."""
+        """Create the request from the arguments of `ganherd.train`.
+
+        Raises:
+            UserError: An argument is wrong.
+        """
         if not isinstance(source, str | Path | dict | Recipe | None):
             raise UserError(
                 f"the recipe is a {type(source).__name__}: give the name of one, a file, a mapping or a ganherd.Recipe."
@@ -66,12 +70,12 @@ class TrainingRequest:
         return cls(source, recipe_file.load(base, overrides, own), name, changes, given)
 
     def check_code(self, trust_code: bool) -> None:
-        """Refuse code that the user has not vouched for."""
+        """Raise a `UserError` if the recipe names code that is neither the user's own nor trusted."""
         trust.check_recipe(self.recipe, self.recipe if self.source is None else self.source, trust_code)
 
 
 def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise `UserError` unless these are settings as `--set` takes them."""
+    """Raise a `UserError` if the overrides are not a list of texts such as `train.batch=32`."""
     wrong = [f"holds a {type(text).__name__}" for text in overrides if not isinstance(text, str)]
     if isinstance(overrides, str | Mapping):
         wrong = [f"is a {type(overrides).__name__}"]
@@ -94,13 +98,16 @@ def budget_text(budget: str | int | None) -> str | None:
     )
 
 
-_CHOSEN = ("data.size=", "data.label=", "train.budget=")  # settings that a choice depends on
+_CHOSEN = ("data.size=", "data.label=", "train.budget=")  # settings on which the choice of a recipe for data depends
 
 
 def _join_sections(
     sections: Mapping[str, Any], given: GivenObjects, budget: str | int | None, seeds: int | None, device: str | None
 ) -> RecipeData:
-    """Return the sections that replace those of the recipe; arguments with a name of their own take precedence."""
+    """Return the sections of settings that replace those of the recipe.
+
+    Arguments such as `budget` and `device` take precedence over the same settings in `sections`.
+    """
     for name, value in sections.items():
         if not isinstance(value, Mapping) and name in Recipe.model_fields:
             raise UserError(f"{name} is a {type(value).__name__}: give a mapping, such as {{'lr_g': 0.0001}}.")
@@ -122,7 +129,10 @@ def _join_sections(
 def _choose_recipe(
     source: Source | None, given: GivenObjects, changes: Sequence[str], quiet: bool
 ) -> tuple[Source, str]:
-    """Return the recipe to start from and its name. If the user gives data, it is fitted to the data, or chosen for it."""
+    """Return the recipe to start from, and its name.
+
+    If the user gives data, a named recipe is adapted to the data; without a recipe, one is chosen for the data.
+    """
     data = given.sections.get("data", {}).get("source")
     if data is not None and (source is None or isinstance(source, str | Path)):
         wanted = None if source is None else str(source)
@@ -136,7 +146,7 @@ def _choose_recipe(
 
 
 def _flat(section: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Return settings as key=value.
+    """Return nested settings as texts `section.key=value`.
 
     >>> _flat({"optim": {"lr_g": 1e-4}, "train": {"augment": ["flip"]}})
     ['optim.lr_g=0.0001', 'train.augment=["flip"]']

@@ -1,4 +1,4 @@
-"""A run as an object: its recipe, records, state, mixture, scores and report, and the way to train it further."""
+"""Offer a run as an object: its recipe, records, state, mixture, scores and report, and a method to resume it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """The folder of a run that trains or has ended. Opening and reading it executes no code from it.
+    """A run, which is training or has ended, opened from its folder. Reading it executes no code from the folder.
 
     >>> import ganherd
     >>> run = ganherd.train("digits-wcgan", budget=2, run="runs/brief", quiet=True, finishers=())
@@ -58,11 +58,12 @@ class Run:
         """Open a run.
 
         Args:
-            path: Its folder.
-            nets: The nets that it was trained with, as `ganherd.train` takes them. They are needed for its mixture and to train it
-                further if they were defined in a notebook or a function.
-            data: The data that it was trained with, if it was given as arrays; needed for scores and to train it further.
-            callbacks: Objects whose hooks are called if it is trained further.
+            path: The run folder.
+            nets: The nets that the run was trained with, as `ganherd.train` takes them. If they were defined in a
+                notebook or a function, they are needed for the mixture and to resume the run.
+            data: The data that the run was trained with, if it was given as arrays; needed for scores and to resume the
+                run.
+            callbacks: Objects whose hooks are called if the run is resumed.
             trust_code: Import the nets that the run names and that are not ganherd's own.
 
         Raises:
@@ -76,13 +77,13 @@ class Run:
         self._given = GivenObjects.of(nets, data) if _given is None else _given
         if _given is None:
             self._given.check(self.recipe, self.path)
-        self._loaded: tuple[tuple[int, int], Mixture] | None = None  # with the time and the size of mixture.json
+        self._loaded: tuple[tuple[int, int], Mixture] | None = None  # with time and size of the mixture.json it is from
 
     # -- what it was and how it is doing ------------------------------------------------------------------------------
 
     @property
     def recipe(self) -> Recipe:
-        """The recipe, with every default."""
+        """The recipe of the run, in which every default is written out."""
         return self.folder.recipe
 
     def status(self) -> RunStatus | PartsStatus:
@@ -100,7 +101,7 @@ class Run:
 
     @property
     def verdict(self) -> VerdictRecord | None:
-        """The verdict; None if the run was not scored."""
+        """The verdict on the quality of the run, such as "good"; None if the run was not judged."""
         return read_verdict(self.folder.scores_path)
 
     def metrics(self, most: int | None = None) -> long_form.Columns:
@@ -109,7 +110,7 @@ class Run:
         A row has the step, the metric, the member, the seed of its replica and the value. Member -1 is the whole run.
 
         Args:
-            most: Read about this many records, spread evenly; None: all.
+            most: Read about this many records, evenly chosen; None: all.
         """
         if most is not None:
             most = whole_number("most", most, 1)
@@ -118,14 +119,18 @@ class Run:
         return long_form.columns(self.folder.metrics(most), members, self.recipe.run.seed)
 
     def events(self) -> list[dict[str, Any]]:
-        """Return what happened as rows for `pandas.DataFrame(run.events())`: alarms, repairs, swaps, checkpoints."""
+        """Return the recorded events, such as alarms and swaps, as rows for `pandas.DataFrame(run.events())`."""
         return [dict(event) for event in self.folder.events()]
 
     # -- what it made -------------------------------------------------------------------------------------------------
 
     @property
     def mixture(self) -> Mixture:
-        """The trained mixture. Nets that are not ganherd's own are built if they were given or trained in this process."""
+        """The mixture: the trained generators with their weights and labels.
+
+        Nets that are not ganherd's own are built only if the user gave or trained them in this process, or with
+        trust_code.
+        """
         from ganherd.mixture import mixture, mixture_files
 
         file = mixture_of(self.path) / mixture_files.JSON
@@ -140,20 +145,23 @@ class Run:
         return self._loaded[1]
 
     def sample(self, n: int = 64, label: str | int | None = None, seed: int = 0, **settings: Any) -> Samples:
-        """Return n samples of the mixture. The arguments are those of `Mixture.sample`."""
+        """Return n samples of the mixture, of any label or one. The arguments are those of `Mixture.sample`."""
         return self.mixture.sample(n, label, seed, **settings)
 
     def score(self, metrics: Sequence[str] | None = None, samples: int | None = None, **settings: Any) -> Scores:
         """Measure scores, add them to scores.json and return them.
 
         Args:
-            metrics: Names of metrics, such as fid; None: all that are usual for the data.
-            samples: The number of samples.
-            settings: More arguments of `ganherd.scoring.score_run`.
+            metrics: Names of metrics, such as fid; None: the default ones for the kind of data.
+            samples: The number of samples; None: the default number.
+            settings: Further arguments of `ganherd.scoring.score_run`.
+
+        Returns:
+            The scores by the name of their metric.
         """
         from ganherd.scoring import score_run
 
-        _ = self.mixture  # reports nets that are missing or not trusted
+        _ = self.mixture  # raises an error if nets are missing or not trusted
         trusted = self._vouched()
         return score_run(self.path, metrics, samples, **{"trust_code": trusted, **settings})
 
@@ -174,16 +182,18 @@ class Run:
         quiet: bool = False,
         finishers: Sequence[Finisher] | None = None,
     ) -> Run:
-        """Train it further, exactly from its last checkpoint, and return it.
+        """Resume the run exactly from its last checkpoint, train it to its budget, and return this object.
 
         Args:
-            budget: The new length of the whole run, such as 5000steps, or what is added to it: +200steps.
+            budget: The new length of the whole run, such as 5000steps, or an addition such as +200steps; None:
+                unchanged.
             overrides: Settings that may differ: train.budget, run.scores, run.metrics and data.source.
-            nets: The nets of the run, if they were defined in a notebook or a function and this process does not have them.
-            data: The data of the run, if it was given as arrays and this process does not have them.
+            nets: The nets of the run, if they were defined in a notebook or a function and are not in this process.
+            data: The data of the run, if it was given as arrays that are not in this process.
             callbacks: Objects whose hooks are called; None: those that this object was created with.
             quiet: Print nothing.
-            finishers: What to make from the trained mixture. Default: a picture, scores and a report.
+            finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a
+                report.
         """
         from ganherd import api
         from ganherd.training import session
@@ -212,14 +222,14 @@ class Run:
     # -- trust --------------------------------------------------------------------------------------------------------
 
     def _trusted_names(self) -> set[str]:
-        """Return the names of code that the user gave, or named in a recipe that was trained in this process."""
+        """Return the names of nets and modules that the user gave, or that a recipe trained in this process names."""
         nets = self._given.sections.get("nets", {})
         each = (net.get("name") if isinstance(net, dict) else net for net in nets.values())
         own = () if self._trained is None else trust.modules_of(self._trained)
         return {name for name in each if isinstance(name, str)} | set(own)
 
     def _vouched(self) -> bool:
-        """Return whether the user vouches for all code that the run names."""
+        """Return whether the user trusts all code that the run names."""
         recipe = self.recipe
         if self._trust_code or (self._trained is not None and trust.vouches_for(self._trained, recipe)):
             return True
@@ -227,9 +237,10 @@ class Run:
         scripts = [name for name in recipe.strategy.settings.networks.values() if trust.script_of(name)]
         return bool(names) and names <= self._trusted_names() and not scripts
 
-    # -- how it shows itself ------------------------------------------------------------------------------------------
+    # -- how it is displayed ------------------------------------------------------------------------------------------
 
     def _facts(self) -> dict[str, str]:
+        """Return the state, step and verdict in words, or the problem if the run cannot be read."""
         try:
             now = self.status()
         except UserError as error:
@@ -243,7 +254,7 @@ class Run:
         return f"<Run {from_here(self.path)}: {', '.join(self._facts().values())}>"
 
     def _repr_html_(self) -> str:
-        """Return the run for a notebook: its name, its state, its verdict and its last picture."""
+        """Return HTML that a notebook shows for the run: its name, state, verdict and final picture."""
         facts = ", ".join(self._facts().values())
         lines = [f"<b>{html.escape(str(from_here(self.path)))}</b>: {html.escape(facts)}"]
         if self.verdict is not None:

@@ -1,1 +1,4 @@
-"""`ganherd bench`: what fusing, exchanges and ranks cost on a machine. Rivals, limits and scaling are in benchmarks/."""
+"""Measure for `ganherd bench` what fused training, exchanges and starting cost.
+
+Further benchmarks are in benchmarks/.
+"""

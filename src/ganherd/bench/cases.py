@@ -1,4 +1,4 @@
-"""The cases of the benchmarks: pairs of nets with their batch and loss, and the random images that they train on."""
+"""Define the cases of the benchmarks: pairs of nets with batch size and loss, and the random images they train on."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from ganherd.util.errors import UserError
 if TYPE_CHECKING:
     import torch
 
-IMAGES = 5_000  # as in a class of CIFAR-10
-SEVERAL = (1, 4, 10, 16, 64)  # numbers of members of small nets on a CPU
+IMAGES = 5_000  # number of random images: as many as in a class of CIFAR-10
+SEVERAL = (1, 4, 10, 16, 64)  # default numbers of members for small nets on a CPU
 
 
 @dataclass(frozen=True)
 class Case:
     """A pair of nets, the shape of the data, and how they train; all other settings are the defaults of a recipe."""
 
-    about: str
-    net: str  # of generator and discriminator
-    shape: tuple[int, int, int]
-    latent: int
+    about: str  # description for the table
+    net: str  # name of the nets of generator and discriminator
+    shape: tuple[int, int, int]  # of an image
+    latent: int  # number of noise values
     batch: int
     loss: str
-    sizes: tuple[int, ...]  # numbers of members on a GPU
-    cpu_sizes: tuple[int, ...]
-    generator: Mapping[str, object] = field(default_factory=dict)  # settings of the net
-    discriminator: Mapping[str, object] = field(default_factory=dict)
+    sizes: tuple[int, ...]  # default numbers of members on a GPU
+    cpu_sizes: tuple[int, ...]  # the same on a CPU
+    generator: Mapping[str, object] = field(default_factory=dict)  # settings of the generator
+    discriminator: Mapping[str, object] = field(default_factory=dict)  # settings of the discriminator
 
 
 def _wide(generator: int, discriminator: int, batch: int) -> Case:
-    """Return the case of one residual GAN of SNGAN's form with these widths."""
+    """Return the case of one residual GAN like that of SNGAN, with these numbers of channels and this batch size."""
     return Case(
         f"residual nets of one width ({generator} and {discriminator}) at 32 px, spectral norm, batch {batch}, hinge",
         "residual", (3, 32, 32), 128, batch, "hinge", (1,), (1,),
@@ -77,7 +77,7 @@ ON_CPU = ("mlp",)
 
 
 def known(name: str) -> Case:
-    """Return a case by its name.
+    """Return a case by its name, or raise a `UserError`.
 
     >>> known("mlp").batch
     100
@@ -88,7 +88,13 @@ def known(name: str) -> Case:
 
 
 def recipe_of(case: Case, members: int, source: Path | str, device: str, precision: str) -> Recipe:
-    """Return the recipe of members that train on the same data: n_critic 1, Adam with betas (0.5, 0.999), no running average."""
+    """Return the recipe that trains a case with this many members, all on the same data.
+
+    Each step updates the discriminator once (n_critic 1); Adam has betas (0.5, 0.999), and there is no running average.
+
+    Args:
+        source: The file of the images, or the name of a data set.
+    """
     settings: dict[str, Any] = {
         "data": {"source": str(source), "partition": "all", "holdout": 0.0},
         "herd": {"members": members},
@@ -108,24 +114,24 @@ def recipe_of(case: Case, members: int, source: Path | str, device: str, precisi
 class BenchmarkRequest:
     """The options of a benchmark; None: the default of the device."""
 
-    cases: Sequence[str] | None = None
-    members: Sequence[int] | None = None
-    seconds: float = 1.0  # of each row
+    cases: Sequence[str] | None = None  # their names
+    members: Sequence[int] | None = None  # numbers of members
+    seconds: float = 1.0  # time to measure each row
     device: str = "auto"
     precision: str | None = None
 
     def check(self) -> None:
-        """Raise a UserError for unknown names, before torch is loaded."""
+        """Raise a UserError for an unknown case, device or precision, before torch is loaded."""
         for name in self.cases or ():
             known(name)
         self.recipe(self.precision or "float32")
 
     def recipe(self, precision: str) -> Recipe:
-        """Return a small recipe with the device and a precision, which checks both."""
+        """Return a small recipe with the requested device and a precision; building it checks both."""
         return recipe_of(CASES["small"], 2, "random", self.device, precision)
 
     def with_defaults(self) -> tuple[torch.device, str, Sequence[str]]:
-        """Return the device, the precision and the names of the cases."""
+        """Return the device, the precision and the names of the cases, with defaults for those that were not given."""
         from ganherd.herd.engine.device import device_of
 
         device = device_of(self.recipe("float32"))
@@ -144,7 +150,7 @@ def images(case: Case) -> np.ndarray:
 
 @contextmanager
 def as_file(case: Case) -> Iterator[Path]:
-    """Write the images to a temporary file that a recipe can name as its data."""
+    """Write the random images of a case to a temporary .npz, and yield its path for use as the data of a recipe."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "random.npz"
         np.savez(path, x=images(case))

@@ -1,4 +1,8 @@
-"""Measure the member-steps per second of ganherd's own engines, and the memory that they take."""
+"""Measure the member-steps per second and the memory of ganherd's own engines.
+
+An engine is how a training step of all members is executed: one after another (loop), fused, or as a CUDA graph. A
+member-step is one training step of one member.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,15 @@ class MeasuredWay:
     """The measured rate and memory of one way to train a herd."""
 
     rate: float  # member-steps per second
-    peak: int  # bytes of tensors at once
-    reserved: int  # bytes that the allocator held for them
+    peak: int  # largest number of bytes of tensors at one time; on a CPU, of the process
+    reserved: int  # largest number of bytes that the allocator held for them
     engine: str
     threads: int
-    note: str = ""  # what a reader should know
+    note: str = ""  # a remark for the table
 
 
 def measure_chosen(prepared: PreparedHerd, seconds: float, log: Callable[[str], None]) -> MeasuredWay:
-    """Measure the engine that `ganherd train` would choose."""
+    """Measure for about `seconds` the engine that `ganherd train` would choose."""
     herd = prepared.herd
     result = _measure(prepared, autotune.choose(herd, prepared.recipe.engine, log), seconds)
     why = autotune.cannot_be_fused(herd) if result.engine == "loop" else ""
@@ -39,7 +43,7 @@ def measure_chosen(prepared: PreparedHerd, seconds: float, log: Callable[[str], 
 
 
 def measure_engine(prepared: PreparedHerd, name: str, threads: int, seconds: float) -> MeasuredWay:
-    """Measure one engine: loop, fused or graph."""
+    """Measure one engine for about `seconds`; `name` is loop, fused or graph (which needs a GPU)."""
     herd = prepared.herd
     if name == "graph" and herd.device.type != "cuda":
         raise UserError("graph needs a GPU.")
@@ -55,10 +59,11 @@ def _measure(prepared: PreparedHerd, plan: Plan, seconds: float) -> MeasuredWay:
 
 
 def best_threads(run: Callable[[float], MeasuredWay], device: torch.device, seconds: float) -> MeasuredWay:
-    """Run a measurement with one thread and with all threads on a CPU, and return the faster; on a GPU, run it once.
+    """Run a measurement and return its result; on a CPU, run it with one thread and with all, and return the faster.
 
     Args:
-        run: The measurement, which gets the seconds that it may take.
+        run: The measurement; its argument is the number of seconds that it may take.
+        seconds: The time for all measurements.
     """
     counts = sorted({1, torch.get_num_threads()}) if device.type == "cpu" else [torch.get_num_threads()]
     results = []
@@ -69,13 +74,13 @@ def best_threads(run: Callable[[float], MeasuredWay], device: torch.device, seco
 
 
 def synchronize(device: torch.device) -> None:
-    """Wait until a GPU has finished its work."""
+    """Wait until a GPU has finished its work; do nothing for a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def reset_peaks(device: torch.device) -> None:
-    """Reset the peaks of a GPU; those of a process cannot be reset."""
+    """Reset the peak memory of a GPU. The peak memory of a process on a CPU cannot be reset."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -84,7 +89,7 @@ def reset_peaks(device: torch.device) -> None:
 
 
 def peaks(device: torch.device) -> tuple[int, int]:
-    """Return the peak bytes of tensors, and the peak bytes that were reserved for them."""
+    """Return the peak bytes of tensors and those that the allocator reserved; on a CPU, twice that of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
     resident = _resident()
@@ -92,7 +97,10 @@ def peaks(device: torch.device) -> tuple[int, int]:
 
 
 def _resident() -> int:
-    """Return the peak memory of this process; `getrusage` would include the process that started it."""
+    """Return the peak memory of this process in bytes.
+
+    `getrusage` is only a fallback, because its value includes that of the process which started this one.
+    """
     with suppress(OSError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()
         return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))

@@ -1,4 +1,4 @@
-"""Measure what a GAP swap costs: its time, its bytes, and its share of an epoch."""
+"""Measure what a GAP swap (members exchange discriminators in pairs) costs: time, bytes, and its share of an epoch."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from ganherd.util.host import torch_threads
 from ganherd.util.text import size, text_table
 
 Row = JsonObject
-SELDOM = 0.5  # swaps an epoch: one every two epochs, which should cost little
-OFTEN = 2.0  # one every half epoch: the DCGANs of the paper varied least at this rate
-LITTLE = 0.01  # share of an epoch that swaps may cost
-IMAGES = 50_000  # each member of a GAP herd sees all data: MNIST or CIFAR-10 less what is held out
-TRAVELS = ("weights", "all")
-ON_GPU, ON_CPU = (4, 16, 64), (4, 16)  # members
-_SWAPS = 5  # at least, after two that warm up
+SELDOM = 0.5  # swaps per epoch: one every two epochs, which should cost little
+OFTEN = 2.0  # swaps per epoch: one every half epoch, at which the results of the paper's DCGANs varied least
+LITTLE = 0.01  # largest share of an epoch's time that swaps should take
+IMAGES = 50_000  # images per epoch of a member, as in MNIST or CIFAR-10 without held-out images
+TRAVELS = ("weights", "all")  # what a swap exchanges: weights only, or also buffers and optimiser state
+ON_GPU, ON_CPU = (4, 16, 64), (4, 16)  # default numbers of members
+_SWAPS = 5  # least number of measured swaps, after two that warm up
 
 
 @dataclass(frozen=True)
 class ExchangeRequest(cases.BenchmarkRequest):
-    """The options of every benchmark, and the length of an epoch in images."""
+    """The options of `ganherd bench exchange`: those of all benchmarks, and the number of images in an epoch."""
 
-    images: int = IMAGES  # of an epoch
+    images: int = IMAGES  # number of images in an epoch
 
     def check(self) -> None:
         """Raise a UserError for an impossible request, before torch is loaded."""
@@ -41,7 +41,7 @@ class ExchangeRequest(cases.BenchmarkRequest):
 
 
 def measure(request: ExchangeRequest, log: Callable[[str], None]) -> list[Row]:
-    """Return a row for each case, number of members, and kind of swap."""
+    """Measure swaps and steps; return a row for each case, number of members, and kind of swap (see `TRAVELS`)."""
     request.check()
     device, precision, names = request.with_defaults()
     rows = []
@@ -53,6 +53,7 @@ def measure(request: ExchangeRequest, log: Callable[[str], None]) -> list[Row]:
 
 
 def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log: Callable[[str], None]) -> list[Row]:
+    """Measure a case with a number of members; return a row for each kind of swap."""
     from ganherd.bench.cases import as_file
     from ganherd.bench.engine_rates import synchronize
     from ganherd.herd.engine import autotune
@@ -89,7 +90,7 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
             while len(took) < 2 + _SWAPS or sum(took) < request.seconds / len(TRAVELS):
                 synchronize(herd.device)
                 began = time.perf_counter()
-                # like the training loop: check that members are finite before they meet
+                # like the training loop: check that members are finite before they swap
                 strategy.on_health_check(len(took) + 1, finite_members(herd.state, herd.infinite_buffers).cpu().numpy())
                 ((_, swap),) = strategy.open(len(took) + 1)  # draw the pairs, and exchange
                 synchronize(herd.device)
@@ -123,7 +124,7 @@ def _rows(name: str, members: int, request: ExchangeRequest, precision: str, log
 
 
 def save(rows: Sequence[Row], path: Path) -> None:
-    """Write the rows as JSON, with the command, the device and the version of torch."""
+    """Write the rows to a JSON file, with the command, the device and the version of torch."""
     import torch
 
     gpu = any(row["device"].startswith("cuda") for row in rows)
@@ -168,6 +169,6 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _below(row: Row) -> str:
-    """Return at which of the two rates of swaps they take less than 1 % of an epoch: "both", the lower rate, or "no"."""
+    """Return at which rates swaps take less than 1 % of an epoch: "both", "at 0.5" (swaps per epoch), or "no"."""
     seldom, often = row["below_1_percent"]
     return "both" if often else f"at {SELDOM:g}" if seldom else "no"

@@ -1,4 +1,4 @@
-"""A generator and a discriminator as users write them; `ganherd bench start` copies this file and trains them."""
+"""Define a generator and a discriminator as users write them; `ganherd bench start` copies this file to train them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class OwnAttention(nn.Module):
-    """Self-attention over the places of an image, by plain matrix products."""
+    """Self-attention between all positions of an image, by plain matrix products."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -16,7 +16,7 @@ class OwnAttention(nn.Module):
         self.out = nn.Conv2d(channels, channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x plus what each place gathers from the others."""
+        """Return x [B, C, H, W] plus the attention output of each position."""
         b, c, h, w = x.shape
         q, k, v = self.qkv(self.norm(x)).reshape(b, 3, c, h * w).unbind(1)
         weights = torch.softmax(q.transpose(1, 2) @ k * c**-0.5, -1)
@@ -25,7 +25,7 @@ class OwnAttention(nn.Module):
 
 
 class OwnGenerator(nn.Module):
-    """Upsample by PixelShuffle, with group norms, SiLU and attention."""
+    """A generator that upsamples by PixelShuffle, with group norms, SiLU and attention."""
 
     def __init__(self, shape: tuple[int, int, int], latent: int, width: int = 64) -> None:
         super().__init__()
@@ -39,13 +39,13 @@ class OwnGenerator(nn.Module):
         return nn.GroupNorm(8, width), nn.SiLU(), nn.Conv2d(width, 4 * width, 3, padding=1), nn.PixelShuffle(2)
 
     def forward(self, z: Tensor) -> Tensor:
-        """Return images in [-1, 1]."""
+        """Return images [B, C, H, W] in [-1, 1] for noise z [B, latent]."""
         x = self.start(z).reshape(-1, self.width, self.side, self.side)
         return torch.tanh(self.image(self.up(self.attention(x))))
 
 
 class OwnDiscriminator(nn.Module):
-    """Strided convolutions with instance norms, a layer that is used twice, and an average over all places."""
+    """A discriminator with strided convolutions, instance norms, a layer that is used twice, and average pooling."""
 
     def __init__(self, shape: tuple[int, int, int], width: int = 64) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class OwnDiscriminator(nn.Module):
         self.score = nn.Linear(width, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits."""
+        """Return logits [B, 1] for images [B, C, H, W]."""
         h = self.down(nn.functional.leaky_relu(self.start(x), 0.2))
         h = h + self.twice(nn.functional.silu(self.twice(h)))
         result: Tensor = self.score(self.pool(h).flatten(1))

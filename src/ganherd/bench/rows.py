@@ -1,6 +1,7 @@
-"""Measure rows of the fusion benchmark in a separate process, and print each as a line of JSON.
+"""Measure rows of `ganherd bench fusion` in a separate process, and print each as a line of JSON.
 
-Run as `python -m ganherd.bench.rows CASE MEMBERS WAY SECONDS DEVICE PRECISION`.
+Run as `python -m ganherd.bench.rows CASE MEMBERS WAY SECONDS DEVICE PRECISION`. A way is a method to train many GANs;
+see `WAYS` in `throughput.py`.
 """
 
 from __future__ import annotations
@@ -22,7 +23,14 @@ from ganherd.util.errors import UserError, first_line, with_type
 
 
 def main(name: str, members: str, way: str, seconds: str, device: str, precision: str) -> None:
-    """Measure and print one row for each number of members (separated by commas), up to the first that fails."""
+    """Measure and print a row for each number of members, until one fails; the arguments are those of the command line.
+
+    Args:
+        name: The name of the case.
+        members: Numbers of members, separated by commas.
+        way: A key of `WAYS`.
+        seconds: The time to measure each row.
+    """
     for number in members.split(","):
         row: dict[str, Any] = {"case": name, "members": int(number), "way": way}
         try:
@@ -44,7 +52,7 @@ def main(name: str, members: str, way: str, seconds: str, device: str, precision
 
 
 def measure(name: str, members: int, way: str, seconds: float, device: str, precision: str) -> MeasuredWay:
-    """Measure one way to train this many members."""
+    """Measure one way to train this many members of a case, for about `seconds`."""
     if way not in OURS:
         rivals = benchmark_module("ways", f"the way {way}")
         result: MeasuredWay = rivals.measure(name, members, way, seconds, device, precision)
@@ -62,7 +70,7 @@ def measure(name: str, members: int, way: str, seconds: float, device: str, prec
 
 
 def reason(error: Exception) -> str:
-    """Return in one line why a row has no number."""
+    """Return in one line why a measurement failed."""
     if isinstance(error, torch.OutOfMemoryError):
         return "out of memory"
     return first_line(error) if isinstance(error, UserError) else with_type(error)

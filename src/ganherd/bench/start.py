@@ -1,4 +1,4 @@
-"""Measure the seconds from `ganherd train` to its first recorded step, with empty caches and with those of the run before."""
+"""Measure the seconds from `ganherd train` to its first recorded step, with empty caches and with filled ones."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from ganherd.util.files import JsonObject
 from ganherd.util.text import text_table
 
 Row = JsonObject
-STEPS = 20  # that each run trains
-_POLL = 0.01  # seconds between looks at the records
+STEPS = 20  # number of steps that each run trains
+_POLL = 0.01  # seconds between two checks for the first record
 _RANDOM_IMAGES = 2_000
 
 
 @dataclass(frozen=True)
 class StartCase:
-    """A recipe, and what is changed for the measurement."""
+    """A recipe to start, and what is changed in it for the measurement."""
 
     recipe: str
-    shape: tuple[int, int, int] | None = None  # of random images that replace its data; None: its data is embedded
-    settings: tuple[str, ...] = ()
+    shape: tuple[int, int, int] | None = None  # of random images that replace its data; None: keep its embedded data
+    settings: tuple[str, ...] = ()  # as for --set
 
 
 _OWN = ("nets.generator=own_nets:OwnGenerator", "nets.discriminator=own_nets:OwnDiscriminator")
@@ -55,17 +55,19 @@ def check(names: Sequence[str]) -> None:
 
 
 def default_cases() -> Sequence[str]:
-    """Return the cases of this machine."""
+    """Return the names of the default cases for this machine, with or without a GPU."""
     import torch
 
     return ON_GPU if torch.cuda.is_available() else ON_CPU
 
 
 def measure(names: Sequence[str], settings: Sequence[str], log: Callable[[str], None]) -> list[Row]:
-    """Return two rows for each case: cold and warm.
+    """Start each case twice, with empty caches (cold) and with those of the first start (warm); return a row for each.
 
     Args:
-        settings: More settings for all recipes, as for `--set`.
+        names: The names of the cases.
+        settings: Further settings for all recipes, as for `--set`.
+        log: Receives the result of each start.
     """
     rows = []
     for name in names:
@@ -79,7 +81,7 @@ def measure(names: Sequence[str], settings: Sequence[str], log: Callable[[str], 
 
 
 def _prepare(case: StartCase, folder: Path) -> None:
-    """Write the files that both starts read: nets, and random images if the data is not embedded."""
+    """Write the files that both starts of a case read into a folder: nets, and random images if the case uses them."""
     shutil.copy(own_nets.__file__, folder)
     if case.shape:
         images = np.random.default_rng(0).integers(0, 256, (_RANDOM_IMAGES, *case.shape), dtype=np.uint8)
@@ -87,7 +89,7 @@ def _prepare(case: StartCase, folder: Path) -> None:
 
 
 def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) -> Row:
-    """Train for a few steps in a separate process, and return when its first step was recorded."""
+    """Train a case for a few steps in a separate process; return the seconds to the first record and to the end."""
     changes = [*case.settings, *settings, "run.scores=false", "run.record_every=1", f"train.budget={STEPS}steps"]
     if case.shape:
         changes.append("data.source=random.npz")
@@ -106,7 +108,7 @@ def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) ->
                 if first is None and records.is_file() and records.stat().st_size:
                     first = time.monotonic() - began
                 time.sleep(_POLL)
-        finally:  # after Ctrl-C
+        finally:  # also after Ctrl-C
             process.kill()
             process.wait()
     if process.returncode or first is None:
@@ -115,7 +117,7 @@ def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) ->
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text."""
+    """Return the rows as a text table."""
     head = ("case", "recipe", "start", "first step", f"{STEPS} steps and mixture")
     body = [
         (row["case"], row["recipe"], row["start"], f"{row['first_step_seconds']:.1f} s", f"{row['all_seconds']:.1f} s")
@@ -125,7 +127,7 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def save(rows: Sequence[Row], settings: Sequence[str], path: Path) -> None:
-    """Write the rows with what they were measured on."""
+    """Write the rows to a JSON file, with the command, the date, the machine and the version of torch."""
     import torch
 
     facts = {

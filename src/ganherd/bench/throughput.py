@@ -1,4 +1,9 @@
-"""Measure every way to train N small GANs on this machine, on the same data."""
+"""Measure for `ganherd bench fusion` how fast different methods ("ways") train N small GANs on the same data.
+
+A way is, for example, plain PyTorch modules one after another, one process per GAN, or one of ganherd's engines; see
+`WAYS`. The ceiling is the rate that the machine's arithmetic and memory speed would allow. Rates are in member-steps
+(training steps of one GAN) per second.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +35,21 @@ WAYS = {
     "graph": "ganherd, all members at once as a CUDA graph",
     "ours": "ganherd, with the engine that it chooses",
 }
-OURS = ("loop", "fused", "graph", "ours")
-ON_GPU = ("eager", "processes", "streams", "grouped", "ours")
-ON_CPU = ("loop", "fused", "eager")  # `ours` is the better of the first two
-AT_ONCE = 10  # processes at most; more GANs would take turns
-_PATIENCE = 240.0  # extra seconds for a row, to compile kernels and compare engines
+OURS = ("loop", "fused", "graph", "ours")  # the ways of ganherd itself; the others need a checkout
+ON_GPU = ("eager", "processes", "streams", "grouped", "ours")  # the default ways
+ON_CPU = ("loop", "fused", "eager")  # `ours` would be the better of the first two
+AT_ONCE = 10  # largest number of GANs for the way `processes`
+_PATIENCE = 240.0  # extra seconds that a row may take, to compile kernels and compare engines
 
 
 @dataclass(frozen=True)
 class ThroughputRequest(cases.BenchmarkRequest):
-    """The options of every benchmark, and the ways to train that are measured."""
+    """The options of `ganherd bench fusion`: those of all benchmarks, and the ways to train (keys of `WAYS`)."""
 
     ways: Sequence[str] | None = None
 
     def check(self) -> None:
-        """Raise a UserError for unknown names, before torch is loaded."""
+        """Raise a UserError for unknown names and for ways that need a checkout, before torch is loaded."""
         super().check()
         for way in self.ways or ():
             if way not in WAYS:
@@ -60,8 +65,8 @@ class ThroughputResult:
     machine: str
     device: str
     precision: str
-    rates: dict[str, float]  # of a large matrix product and a large copy; empty if not measured
-    cases: dict[str, Row] = field(default_factory=dict)  # what a member-step takes, by case
+    rates: dict[str, float]  # measured with a large matrix product and a large copy; empty if not measured
+    cases: dict[str, Row] = field(default_factory=dict)  # operations and bytes of a member-step, and ceiling, by case
     rows: list[Row] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -70,10 +75,12 @@ class ThroughputResult:
 
 
 def measure(request: ThroughputRequest, log: Log, output: Path | None = None) -> ThroughputResult:
-    """Measure case by case and way by way, each in a separate process.
+    """Measure each way for each case and number of members, in separate processes.
 
     Args:
-        output: The file that receives all rows so far, after each row.
+        request: The cases, ways and numbers of members.
+        log: Receives the progress.
+        output: After each row, all rows so far are written to this file; None: to none.
     """
     request.check()
     device, precision, names = request.with_defaults()
@@ -99,7 +106,7 @@ def measure(request: ThroughputRequest, log: Log, output: Path | None = None) ->
                 _compare(result)
                 if output:
                     save(result, output)
-    # stable: the ways keep their order
+    # the sort is stable, so the ways keep their order
     result.rows.sort(key=lambda row: (list(cases.CASES).index(row["case"]), row["members"]))
     return result
 
@@ -107,10 +114,10 @@ def measure(request: ThroughputRequest, log: Log, output: Path | None = None) ->
 def _rows(
     name: str, way: str, sizes: Sequence[int], seconds: float, device: str, precision: str, gpu: bool, log: Log
 ) -> Iterator[Row]:
-    """Yield a row for each number of members as soon as it is measured.
+    """Measure one way; yield a row for each number of members in `sizes` as soon as it is measured.
 
-    On a GPU one process measures them all, and a new one continues after a failure. On a CPU each has its own process,
-    because the peak memory of a process cannot be reset.
+    On a GPU one process measures all numbers; after a failure, a new process continues with the next number. On a CPU
+    each number has its own process, because the peak memory of a process cannot be reset.
     """
     if way == "processes":
         sizes = [min(AT_ONCE, max(sizes))]
@@ -126,7 +133,7 @@ def _rows(
                     failed = row
                 else:
                     yield row
-        if failed is None and seen < len(now):  # it died or took too long
+        if failed is None and seen < len(now):  # the process died or took too long
             why, seen = process.complaint.strip().splitlines(), seen + 1
             failed = {"case": name, "members": now[seen - 1], "way": way, "error": why[-1] if why else "it died"}
         if failed is not None:
@@ -135,7 +142,10 @@ def _rows(
 
 
 class _Process:
-    """A process that prints a line for each row. It is killed if it takes too long, and at the end of the block."""
+    """A process of `rows.py`, which prints a line of JSON for each row; a context manager.
+
+    The process is killed after `patience` seconds, and at the end of the block. Then `complaint` has its errors.
+    """
 
     def __init__(self, words: Sequence[str], patience: float) -> None:
         self._command = [sys.executable, "-m", "ganherd.bench.rows", *words]
@@ -175,7 +185,7 @@ def _tell(row: Row, log: Log) -> None:
 
 
 def two_digits(rate: float) -> str:
-    """Return a rate with at least two digits, and all digits before the point.
+    """Return a rate as text with two significant digits, and at least all digits before the point.
 
     >>> two_digits(0.951), two_digits(1.04), two_digits(9.97), two_digits(1234.5)
     ('0.95', '1.0', '10', '1,234')
@@ -184,7 +194,10 @@ def two_digits(rate: float) -> str:
 
 
 def _compare(result: ThroughputResult) -> None:
-    """Add to every row its operations and bytes per second, and its ratios to other ways and to the limits of the machine."""
+    """Add derived numbers to every row: operations and bytes per second, ratios to other ways, share of the ceiling.
+
+    Also mark which of ganherd's ways is the chosen one.
+    """
     rows = [row for row in result.rows if "error" not in row]
     for row in rows:
         case, rate = result.cases[row["case"]], row["member_steps_per_second"]
@@ -207,7 +220,10 @@ def _ratio(rate: float, others: Sequence[Row]) -> float | None:
 
 
 def save(result: ThroughputResult, path: Path) -> dict[str, Path]:
-    """Write the rows as .json and the picture as .png; return the written files by their kind."""
+    """Write the rows as .json and a chart as .png; return the paths by "rows" and "picture".
+
+    There is no chart if all measurements failed.
+    """
     from ganherd.bench.throughput_text import draw
 
     path.parent.mkdir(parents=True, exist_ok=True)

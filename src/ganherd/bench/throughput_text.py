@@ -1,4 +1,4 @@
-"""Show the fusion benchmark as a table and as a chart."""
+"""Show the results of `ganherd bench fusion` as a table and as a chart."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HEAD = (
 
 
 def table(result: ThroughputResult) -> str:
-    """Return a table of every case, followed by an explanation of the columns."""
+    """Return a table for each case, followed by an explanation of the columns, as text."""
     lines = [f"{result.machine}, {result.precision}"]
     if result.rates:
         lines.append(
@@ -45,7 +45,10 @@ def table(result: ThroughputResult) -> str:
 
 
 def _ceiling(case: Row) -> list[str]:
-    """Return a line with the operations, bytes and possible rates of a member-step; empty if machine limits were not measured."""
+    """Return a line with the operations, bytes and possible rates of a member-step (a training step of one GAN).
+
+    Return an empty list if the limits of the machine were not measured.
+    """
     if "ceiling_member_steps_per_second" not in case:
         return []
     low, high = map(two_digits, case["ceiling_member_steps_per_second"])
@@ -56,7 +59,7 @@ def _ceiling(case: Row) -> list[str]:
 
 
 def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
-    """Return the lines of a table; empty columns are left out."""
+    """Return the lines of a table, without empty columns; `with_threads` adds remarks about numbers of threads."""
     cells = [_cells(row) for row in rows]
     shown = [i for i in range(len(_HEAD)) if i < 2 or any(i < len(line) and line[i] for line in cells)]
     lines = text_table(
@@ -66,6 +69,7 @@ def _rows(rows: Sequence[Row], with_threads: bool) -> list[str]:
 
 
 def _cells(row: Row) -> list[str]:
+    """Return the cells of a row for the columns `_HEAD`; only the first two if the measurement failed."""
     start = [str(row["members"]), row["way"]]
     if "error" in row:
         return start
@@ -81,7 +85,7 @@ def _cells(row: Row) -> list[str]:
 
 
 def _limits(row: Row) -> list[str]:
-    """Return the cells about the machine's limits: TFLOP/s, GB/s and share of the ceiling; empty if they were not measured."""
+    """Return the cells TFLOP/s, GB/s and share of the ceiling; three "" if the machine's limits were not measured."""
     if "tflops" not in row:
         return ["", "", ""]
     share = "–".join(f"{100 * part:.2g}" for part in row["share_of_ceiling"]) + " %"
@@ -102,7 +106,7 @@ def _times(ratio: float | None) -> str:
 
 
 def _three(value: float) -> str:
-    """Return a number with three digits, and all digits before the point.
+    """Return a number as text with three significant digits, and at least all digits before the point.
 
     >>> _three(0.01234), _three(1234.5)
     ('0.0123', '1,234')
@@ -111,7 +115,10 @@ def _three(value: float) -> str:
 
 
 def draw(result: ThroughputResult, path: Path) -> None:
-    """Draw a panel for each case: a dot for every way by number of members on a log axis, and the machine's ceiling as a band."""
+    """Draw a panel for each case into a file: a dot for every way and number of members, and the ceiling as a band.
+
+    The axis of rates is logarithmic.
+    """
     from matplotlib.figure import Figure
 
     rows = [row for row in result.rows if "error" not in row]
@@ -140,7 +147,7 @@ def draw(result: ThroughputResult, path: Path) -> None:
 
 
 def _dots(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
-    """Draw a dot with its number for each row: a bar would have no meaningful length on a log axis."""
+    """Draw a dot labelled with its rate for each row; the axis is logarithmic, on which bars would have no meaning."""
     from matplotlib.ticker import LogLocator
 
     sizes = sorted({row["members"] for row in rows})
@@ -156,7 +163,7 @@ def _dots(axes: Axes, rows: Sequence[Row], ways: Sequence[str]) -> None:
             place: Any = {"xytext": (0, 7), "textcoords": "offset points", "ha": "center"}
             axes.annotate(two_digits(rate), (x, rate), fontsize=8, color=INK, **place)
     axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # several labelled ticks also if there is one decade
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))  # so that even one decade has several labelled ticks
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.6g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
     axes.set_xlim(-0.6, len(sizes) - 0.4)

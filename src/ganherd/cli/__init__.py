@@ -1,1 +1,1 @@
-"""The command line."""
+"""Define the commands of `ganherd`, and turn errors into messages and exit codes."""

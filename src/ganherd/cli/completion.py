@@ -1,4 +1,7 @@
-"""Words that a shell completes: recipes, keys of recipes, and runs. Nothing here imports PyTorch."""
+"""Complete words in the shell: recipes, keys of recipes, and runs. Nothing here imports PyTorch.
+
+Each function takes the beginning of a word, `incomplete`, and returns the words that begin with it.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,31 @@ from pathlib import Path
 
 
 def complete_recipe(incomplete: str) -> list[str]:
-    """Return the packaged recipes, and recipe files here, that begin like this."""
+    """Return the packaged recipes and the recipe files (.yaml) that begin with `incomplete`."""
     from ganherd.recipe.preset_texts import preset_names
 
     return [*_beginning(incomplete, preset_names()), *_paths(incomplete, (".yaml", ".yml"))]
 
 
 def complete_training(incomplete: str) -> list[str]:
-    """Return what `ganherd train` takes: recipes, and the user's own folders and files of data."""
+    """Return possible arguments of `ganherd train`: recipes, folders, and files of arrays (.npz, .npy)."""
     return [*complete_recipe(incomplete), *_paths(incomplete, (".npz", ".npy"), folders=True)]
 
 
 def complete_setting(incomplete: str) -> list[str]:
-    """Return keys of a recipe as `key=`; after the `=` the choices of the key, if there are any."""
+    """Return keys of a recipe as `key=`; if `incomplete` has a `=` already, the choices of its key as `key=choice`."""
     from ganherd.recipe.reference.key_reference import key_sections
 
     keys = {key.key: key.values for section in key_sections() for key in section.keys}
     name, equals, _ = incomplete.partition("=")
     if not equals:
         return _beginning(incomplete, [f"{key}=" for key in keys])
-    choices = keys.get(name, "").split("`")[1::2]  # what is between backticks
+    choices = keys.get(name, "").split("`")[1::2]  # the words between backticks in the description of the values
     return _beginning(incomplete, [f"{name}={choice}" for choice in choices])
 
 
 def complete_run(incomplete: str) -> list[str]:
-    """Return `@last`, tags, the runs in the folder runs, and folders that begin like this."""
+    """Return `@last`, tags (`@TAG`), the runs in the folder runs, and other folders that begin with `incomplete`."""
     from ganherd.runs.run_names import LAST, tags
     from ganherd.util.paths import RUNS
 
@@ -45,7 +48,7 @@ def _beginning(incomplete: str, words: Iterable[str]) -> list[str]:
 
 
 def _paths(incomplete: str, suffixes: tuple[str, ...] = (), folders: bool = False) -> list[str]:
-    """Return the visible files with these suffixes, and the folders, whose path begins like this."""
+    """Return paths that begin with `incomplete`: visible files with these suffixes, and folders if `folders` is set."""
     parent = Path(incomplete if incomplete.endswith("/") else Path(incomplete).parent)
     try:
         inside = sorted(path for path in parent.iterdir() if not path.name.startswith("."))

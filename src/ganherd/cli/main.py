@@ -43,14 +43,17 @@ from ganherd.util.text import say, show
 
 
 class GroupedCommands(TyperGroup):
-    """List the commands by task, as plain text: the help of the program must appear at once, and rich takes time to load."""
+    """List the commands by task in the help of the program.
+
+    The help is plain text, because it must appear at once and the library rich takes time to load.
+    """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
         self.rich_markup_mode = None
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Write a section for each task, with the first sentence of each command's help."""
+        """Write a section for each task, which lists its commands with the first sentence of their help."""
         panels = {name: str(getattr(command, "rich_help_panel", "")) for name, command in self.commands.items()}
         for panel in dict.fromkeys((_TRAIN, _RESULTS, _RUNS, _INPUT, _MACHINE, *panels.values())):
             names = [name for name, own in panels.items() if own == panel]
@@ -120,15 +123,15 @@ def _root(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 @cache
 def command_group() -> TyperGroup:
-    """Return all commands with their arguments. Building them takes longer than most commands, so a process does it once."""
-    group = typer.main.get_command(app)  # with the options of the shell completion
+    """Return the group of all commands with their arguments, which is built once per process because that is slow."""
+    group = typer.main.get_command(app)  # includes the options that install shell completion
     assert isinstance(group, TyperGroup)
     _hide_types_of_flags(group)
     return group
 
 
 def _hide_types_of_flags(command: Any) -> None:
-    """Show no type next to options that take no value, for this command and those below it."""
+    """Show no type in the help next to options that take no value, for this command and its subcommands."""
     for param in command.params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
@@ -137,8 +140,9 @@ def _hide_types_of_flags(command: Any) -> None:
 
 
 def main() -> None:
-    """Run a command and exit with its code. An error is reported in one sentence on stderr."""
-    # Set before torch is loaded: otherwise waiting threads spin, and two on a shared core are 50 times slower than one.
+    """Run the command in sys.argv and exit with its code. A user's error is reported in one sentence on stderr."""
+    # Set before torch is loaded. Otherwise waiting threads spin, and two threads on a shared core are 50 times slower
+    # than one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     reserve_descriptors()
     with safe_streams("stderr"), safe_streams("stdout", kind=ResultStream):
@@ -148,9 +152,10 @@ def main() -> None:
 
 
 def _code_of_command() -> int:
+    """Run the command in sys.argv, print errors of users as sentences, and return the exit code."""
     try:
         code = command_group()(standalone_mode=False, prog_name="ganherd")
-        sys.stdout.flush()  # here, so that a failure is reported in a sentence
+        sys.stdout.flush()  # flush here, so that a failure to write is reported in a sentence
     except UserError as error:
         return _end(str(error), 2)
     except Interrupted as error:
@@ -160,7 +165,7 @@ def _code_of_command() -> int:
     except KeyboardInterrupt:
         return _end("interrupted.", 130)
     except SystemExit as end:
-        if isinstance(end.__context__, BrokenPipeError):  # typer makes an exit of it
+        if isinstance(end.__context__, BrokenPipeError):  # typer converts it to an exit
             return BROKEN_PIPE
         return end.code if isinstance(end.code, int) else int(end.code is not None)
     except BrokenPipeError:
@@ -173,16 +178,16 @@ def _code_of_command() -> int:
             if text := error.format_message():  # type: ignore[attr-defined]
                 show(text)  # empty if it was printed already
             return 0
-        if hasattr(error, "format_message"):  # typer's own: a misspelt option, a missing argument
+        if hasattr(error, "format_message"):  # an error of typer, e.g. a misspelt option or a missing argument
             return _end(_usage_sentence(error), 2)
-        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # as Python wraps it within a class
+        if isinstance(error.__cause__ or error.__context__, KeyboardInterrupt):  # Python wraps it inside a class body
             return _end("interrupted.", 130)
         raise
     return code if isinstance(code, int) else 0
 
 
 def _usage_sentence(error: Any) -> str:
-    """Return a sentence about a mistake in options or arguments, with what to type instead."""
+    """Return a sentence about an error of typer in options or arguments, with a suggestion and the command for help."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "ganherd"
     said, hint = error.format_message().rstrip("."), ""

@@ -1,4 +1,4 @@
-"""Options that several commands share, and how commands print results."""
+"""Define the options that several commands share, and print the results of commands."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Verbose = Annotated[
 
 
 def _give_leave(context: typer.Context, trusts: bool) -> bool:
-    """Let the command import plug-ins that a run folder names."""
+    """Permit the import of plug-ins until the command ends, if --trust-code is given; return its value."""
     if trusts:
         context.with_resource(trusting_plugins())
     return trusts
@@ -63,7 +63,10 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]
 
 
 def named_run(word: Path | None) -> Path | None:
-    """Return the run folder that a word names, and report which one `@last` or a tag is."""
+    """Return the run folder that an argument names: a path, `@last` or `@TAG`.
+
+    Report the folder if it is not a path.
+    """
     if word is None or "\0" in str(word) or word.exists():
         return word
     from ganherd.runs import run_names
@@ -75,7 +78,7 @@ def named_run(word: Path | None) -> Path | None:
 
 
 def named_runs(words: list[Path] | None) -> list[Path] | None:
-    """Return the run folders that words name; see `named_run`."""
+    """Return the run folders that several arguments name; see `named_run`."""
     return None if words is None else [path for path in map(named_run, words) if path is not None]
 
 
@@ -88,12 +91,12 @@ Runs = Annotated[
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a command's help: commands to type."""
+    """Return the text at the end of a command's help, which lists example commands."""
     return "\n".join(["Example:" if len(lines) == 1 else "Examples:", *(f"  {line}" for line in lines)])
 
 
 def names(text: str | None) -> list[str] | None:
-    """Split names at commas that are not inside of brackets; None stays None.
+    """Split names at commas that are not inside brackets; return None for None.
 
     >>> names("fid, contrast(window=3, best=1)"), names(None)
     (['fid', 'contrast(window=3, best=1)'], None)
@@ -102,7 +105,12 @@ def names(text: str | None) -> list[str] | None:
 
 
 def numbers(option: str, text: str, example: str) -> tuple[int, ...]:
-    """Parse whole numbers above zero, separated by commas, or a range of them.
+    """Parse whole numbers above zero, separated by commas or as a range such as 1-3; otherwise raise a `UserError`.
+
+    Args:
+        option: The name of the option, for the error.
+        text: The value of the option.
+        example: A valid value, for the error.
 
     >>> numbers("--ranks", "4,1", "1,2,4"), numbers("--grid-sizes", "1-3", "1-12")
     ((4, 1), (1, 2, 3))
@@ -118,7 +126,7 @@ def numbers(option: str, text: str, example: str) -> tuple[int, ...]:
 
 
 def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | None) -> list[str]:
-    """Return --set, --budget and --seeds as overrides of a recipe.
+    """Return the values of --set, --budget and --seeds as settings `key=value` that override a recipe.
 
     >>> recipe_overrides(["train.batch=8"], "90s", None)
     ['train.batch=8', 'train.budget=90s']
@@ -128,7 +136,7 @@ def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | No
 
 
 def check_unit(budget: str | None) -> str | None:
-    """Return a budget as it is, or raise a `UserError` if it is a number without a unit."""
+    """Return a budget unchanged; raise a `UserError` if it is a number without a unit."""
     if budget and re.fullmatch(r"\s*\+?[\d.]+\s*", budget):
         number = budget.strip()
         units = f"{number}steps, {number}epochs, {number}s, {number}m or {number}h"
@@ -137,14 +145,14 @@ def check_unit(budget: str | None) -> str | None:
 
 
 def refuse(*mistakes: tuple[object, str]) -> None:
-    """Raise a `UserError` with the sentence of the first condition that holds."""
+    """Raise a `UserError` with the sentence of the first pair (condition, sentence) whose condition is true, if any."""
     for condition, sentence in mistakes:
         if condition:
             raise UserError(sentence)
 
 
 def terminal_width() -> int:
-    """Return the columns of the terminal; 200 if the output goes elsewhere."""
+    """Return the width of the terminal in columns; 200 if the output is no terminal."""
     return shutil.get_terminal_size((200, 24)).columns
 
 
@@ -177,20 +185,23 @@ def print_screen(as_json: bool, facts: Mapping[str, Any], *blocks: Block) -> Non
 
 
 def show_verdict(verdict: VerdictRecord | None) -> None:
-    """Print the verdict on a run in one line: the word, the reason and what to try; nothing if there is none."""
+    """Print the verdict on a run in one line: the word, the reason and what to try; print nothing for None."""
     if verdict is not None:
         show_screen("", ("verdict  ", *coloured_verdict(verdict)))
 
 
 def coloured_verdict(verdict: VerdictRecord) -> Line:
-    """Return the sentence of a verdict, with its first word in the colour of the verdict."""
+    """Return the sentence of a verdict, whose first word (e.g. "good") has the colour of the verdict."""
     from ganherd.runs.results.verdict_record import style_of
 
     return Styled(verdict.word, style_of(verdict.word)), verdict.sentence.removeprefix(verdict.word)
 
 
 def named_files(files: Mapping[str, Path]) -> str:
-    """Return lines that name the written files, for below a table.
+    """Return lines that name written files, to be printed below a table; "" if there are none.
+
+    Args:
+        files: The paths by the kind of file.
 
     >>> print(named_files({"rows": Path("a.json")}).strip())
     rows     a.json

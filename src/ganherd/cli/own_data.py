@@ -1,4 +1,4 @@
-"""The argument of `ganherd train` that is the user's own data instead of a recipe."""
+"""Recognise whether the argument of `ganherd train` is the user's own data instead of a recipe."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".tar")
 
 
 def refuse_misspelt(word: str) -> None:
-    """Raise a `UserError` if a word names neither a recipe nor a file, and looks like data or a folder that is here."""
+    """Raise a `UserError` with a suggestion if an argument is a misspelt file of data or a misspelt folder."""
     place = "" if word.startswith(HUB) else parse_address(word).place
     if Path(place).suffix.lower() in _SUFFIXES and not parse_address(word).is_pattern and not os.path.exists(place):
         around = expanded(place).parent
@@ -30,10 +30,10 @@ def refuse_misspelt(word: str) -> None:
 
 
 def is_own_data(word: str) -> bool:
-    """Return whether a word is a folder without a recipe, a table, a file of arrays or images, or a data set of the Hub.
+    """Return whether an argument names data: a folder without a recipe, a file of data, or a data set of the Hub.
 
     Raises:
-        UserError: It is a folder and also the name of a packaged recipe, or a folder of runs, or it contains the current folder.
+        UserError: The folder has the name of a packaged recipe, contains runs, or contains the current folder.
     """
     path = expanded(word)
     try:
@@ -56,7 +56,7 @@ def is_own_data(word: str) -> bool:
 
 
 def _is_data_file(word: str) -> bool:
-    """Return whether a word is a file of arrays or images, a pattern of such files, or a data set of the Hub."""
+    """Return whether an argument names a table, a file of arrays or images, a pattern of files, or a Hub data set."""
     if word.startswith(HUB):
         return True
     address = parse_address(word)

@@ -1,10 +1,10 @@
-"""Suggest what to type instead of an option or a command that does not exist."""
+"""Suggest what to type instead of an option or a command that ganherd does not have."""
 
 from __future__ import annotations
 
 from ganherd.util.text import did_you_mean
 
-# Options of other programs, and what this one has instead.
+# Names of options in other programs, and what to use in ganherd instead.
 _OPTIONS = {
     "seed": "--set run.seed=7, or --seeds 5 for several",
     "out": "--run FOLDER",
@@ -17,7 +17,7 @@ _OPTIONS = {
     "config": "`ganherd train FILE.yaml`",
 }
 _LENGTHS = "--budget 20epochs, 5000steps or 10m"
-# What other programs call a command.
+# Names of commands in other programs, and what to use in ganherd instead.
 _COMMANDS = {
     "help": "`ganherd --help`",
     "version": "`ganherd --version`",
@@ -44,9 +44,10 @@ _COMMANDS = {
 
 
 def instead_of_option(option: str, known: list[str]) -> str:
-    """Return what to type instead of an option, or "" if nothing fits.
+    """Return what to type instead of an unknown option; "" if nothing fits.
 
     Args:
+        option: The unknown option.
         known: The options of the command.
 
     >>> instead_of_option("--lr", ["--set"]), instead_of_option("--epochs", ["--set", "--budget"])
@@ -69,7 +70,7 @@ def instead_of_option(option: str, known: list[str]) -> str:
 
 
 def instead_of_command(name: str, known: list[str]) -> str:
-    """Return what to type instead of a command, or "" if nothing fits.
+    """Return what to type instead of an unknown command; "" if nothing fits.
 
     >>> instead_of_command("resume", ["train"]), instead_of_command("trian", ["train"])
     ('`ganherd train --resume RUN`', "did you mean 'train'?")

@@ -1,4 +1,4 @@
-"""Carry out one `ganherd train` command: in this process, as a rank of a job, or as one of several jobs."""
+"""Carry out a `ganherd train` command: in this process, as a rank (process) of a job, or as one of several jobs."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainCommand:
-    """The arguments of a `ganherd train` command."""
+    """The arguments of a `ganherd train` command, and methods that carry it out."""
 
-    recipe: str | None
-    run: Path | None
-    resume: Path | None
-    overrides: list[str]
+    recipe: str | None  # name or file; at first it may be the user's own data
+    run: Path | None  # folder of the new run
+    resume: Path | None  # the run to resume
+    overrides: list[str]  # settings as key=value
     trust_code: bool
     as_json: bool
     verbose: bool
     quiet: bool
-    name: str | None = None  # of the run folder; default: that of the recipe
-    recipe_name: str | None = None  # for run.json; default: the name of the file
-    grown_from: Path | None = None  # the finished run whose classes stay
-    chosen: str = ""  # what was chosen for the user's own data, for people
+    name: str | None = None  # name of the new run; None: that of the recipe
+    recipe_name: str | None = None  # name of the recipe in run.json; None: that of its file
+    grown_from: Path | None = None  # --grow: the finished run whose classes are kept
+    chosen: str = ""  # a message: which recipe and settings were chosen for the user's own data
 
     def take_own_data(self, recipe_name: str | None, grows: bool) -> None:
-        """Choose recipe and settings if the argument is the user's own data.
+        """If the argument is the user's own data, choose a recipe and settings for it.
 
         Args:
-            recipe_name: The recipe that --recipe names.
-            grows: The recipe is that of the run that --grow names.
+            recipe_name: The value of --recipe.
+            grows: Whether --grow is given; then the recipe of that run is used, if --recipe names none.
         """
         from ganherd.cli.own_data import is_own_data, refuse_misspelt
         from ganherd.recipe.sources.data_address import short_name
@@ -77,12 +77,16 @@ class TrainCommand:
         self.chosen = choice.text()
 
     def show_choice(self) -> None:
-        """Report what was chosen for the user's own data."""
+        """Print which recipe was chosen for the user's own data, unless --quiet is given."""
         if self.chosen and not self.quiet:
             say(self.chosen)
 
     def load(self) -> Recipe:
-        """Return the recipe of a new run, after checking that its code is trusted, or that of the run to resume."""
+        """Return the recipe with its overrides: that of a new run, after a check of its code, or of the run to resume.
+
+        Raises:
+            UserError: The recipe has a mistake, names code that is not trusted, or is not that of the run to resume.
+        """
         from ganherd.recipe import recipe_file, trust
         from ganherd.runs.folder import RunFolder
 
@@ -99,7 +103,10 @@ class TrainCommand:
         return recipe_file.load(folder.recipe_path, self.overrides)
 
     def grow(self, finished: Path) -> None:
-        """Apply --grow: train new classes in addition to those of a finished run, with its recipe unless another one is given."""
+        """Apply --grow: train new classes in addition to those of a finished run.
+
+        The recipe is that of the finished run, unless another one is given.
+        """
         from ganherd.runs.folder import RunFolder
 
         self.grown_from = finished
@@ -110,7 +117,7 @@ class TrainCommand:
             self.name = self.name or f"{finished.name.lstrip('0123456789-') or finished.name}-grown"
 
     def look(self, explain: bool) -> None:
-        """Run --explain or --dry-run."""
+        """Carry out --explain if `explain` is set, otherwise --dry-run: print what would be trained."""
         self.show_choice()
         loaded = self.load()
         if explain:
@@ -138,17 +145,26 @@ class TrainCommand:
         show(dry.measured(dry.describe(loaded, show_known, process_began()), shown))
 
     def prepare_retraining(self, classes: str, budget: str | None) -> None:
-        """Apply --retrain: write the checkpoint from which some classes of a finished run are retrained."""
+        """Apply --retrain: write the checkpoint from which some classes of a finished run are retrained.
+
+        Args:
+            classes: The value of --retrain, e.g. cat,dog.
+            budget: The length of the retraining; None: the default.
+        """
         from ganherd.training.variants.retrain import prepare
 
         assert self.resume is not None
         message = prepare(self.resume, classes, budget, self.trust_code)
         if not self.quiet:
             say(message)
-        self.overrides = []  # the checkpoint has the budget
+        self.overrides = []  # the budget is in the checkpoint
 
     def train_part(self, members: str) -> None:
-        """Run --members: start or resume some members of a run; the last job to finish joins all members."""
+        """Carry out --members: train some members of a run as one of several jobs; the last one joins all members.
+
+        Args:
+            members: The value of --members, e.g. 0-9.
+        """
         self.show_choice()
         loaded = self.load()
         refuse_meeting(loaded, "--members")
@@ -167,31 +183,43 @@ class TrainCommand:
         show(f"members {members} of {self.run} are trained" + (f"; left are {left}." if left else "."))
 
     def start_ranks(self, ranks: int, budget: str | None) -> None:
-        """Start this command on several ranks of this machine, and exit with their code; `budget` is the whole length."""
+        """Start this command as several processes (ranks) on this machine, and exit with their code.
+
+        Args:
+            ranks: The number of processes.
+            budget: The length of the whole run; None: that of the recipe.
+        """
         from ganherd.cli.main import main
         from ganherd.training.ranks.spawn import spawn
         from ganherd.training.setup.identity import refuse_objects
 
         loaded = self.load()  # report mistakes once, before any rank starts
         refuse_objects(loaded, (), ranks)
-        resolved = ["--budget", budget] if budget else []  # the last of equal options counts
+        resolved = ["--budget", budget] if budget else []  # appended, because the last of equal options counts
         resolved += ["--resume", str(self.resume)] if self.resume else []
         resolved += ["--grow", str(self.grown_from)] if self.grown_from else []
-        words = [word for word in _without_ranks(sys.argv[1:]) if word != "--ui"]  # this process has the page
+        words = [word for word in _without_ranks(sys.argv[1:]) if word != "--ui"]  # this process serves the page
         raise typer.Exit(spawn(main, ranks, [*words, *resolved]))
 
     def train_in_job(self, engine: str) -> None:
-        """Train as one rank of a job; the first rank shows the result."""
+        """Train as one rank (process) of a job; the first rank prints the result.
+
+        Args:
+            engine: The kind of job, as `detect` returns it, e.g. "mpi".
+        """
         from ganherd.comm.backends.detect import connect
         from ganherd.comm.ranks import open_job
 
         with open_job(lambda: connect(engine)) as comm:
             done = self.train(comm)
-        if comm.latest.rank == 0:  # after the job: a closed output must not look like a failed rank
+        if comm.latest.rank == 0:  # print after the job, because a closed output must not look like a failed rank
             self.show(done)
 
     def train(self, comm: Communicator | None = None) -> TrainedRun:
-        """Train in this process, or as one of the ranks of `comm`, which all call this."""
+        """Start or resume the run and train it to the end, in this process or as one of the ranks of `comm`.
+
+        All ranks of `comm` must call this.
+        """
         from ganherd.comm.ranks import run_on_all_ranks
         from ganherd.recipe import recipe_file
 
@@ -215,7 +243,7 @@ class TrainCommand:
         return session.train(loaded, self.run, name, self.quiet, **settings_of_run)
 
     def _agree(self, loaded: Recipe, comm: Communicator) -> None:
-        """Check that all ranks have the same recipe; resume the run if the same command was started before."""
+        """Check that all ranks have the same recipe. If a restarted job has begun the run already, resume it."""
         from ganherd.comm.handshake import agree
         from ganherd.comm.ranks import run_on_all_ranks, run_on_first_rank
         from ganherd.recipe import recipe_file
@@ -232,14 +260,14 @@ class TrainCommand:
             return
         path = Path(again)
         if not run_on_first_rank(comm, (path / "run.json").is_file):
-            self.run = path  # in its first phase, which the same command continues
+            self.run = path  # the run is in its first phase, which this command resumes
             return
-        if self.resume is None:  # the same command as before: the recipe of the user trusts the same code
+        if self.resume is None:  # the same command was started before, so its recipe trusts the same code
             self.trust_code |= run_on_all_ranks(comm, lambda: vouches_for(loaded, RunFolder.open(path).recipe))
         self.resume, self.overrides = path, []
 
     def show(self, run: TrainedRun) -> None:
-        """Show where the results of a run are, its scores and its verdict."""
+        """Print where the results of a trained run are, its scores and its verdict; with --json, an object."""
         path, info = from_here(run.path), run.folder.info
         if self.as_json:
             judged = {} if run.verdict is None else {"verdict": run.verdict.as_json()}
@@ -253,7 +281,7 @@ class TrainCommand:
         from ganherd.recipe.plugins.recipe_plugins import plugins_of
         from ganherd.util.registry import DATA_SOURCES, DISCRIMINATORS, GENERATORS
 
-        needed = (GENERATORS, DISCRIMINATORS, DATA_SOURCES)  # by `sample` and `score`
+        needed = (GENERATORS, DISCRIMINATORS, DATA_SOURCES)  # kinds of plug-ins that `sample` and `score` need
         trust = " --trust-code" if any(registry in needed for registry, _ in plugins_of(folder.recipe)) else ""
         name = shlex.quote(str(path)) + trust
         scores = folder.scores_path if run.scores else f"ganherd score {name}"
@@ -263,13 +291,13 @@ class TrainCommand:
 
             show_screen("", *(scoring.full if self.verbose else scoring.brief)(run.scores))
         show_verdict(run.verdict)
-        # A table, or images and points.
+        # rows of a table are written to a .csv, images and points to a picture
         more = "-n 1000 -o rows.csv" if "columns" in run.scores else "-n 64 -o grid.png"
         show(f"\nMore samples: ganherd sample {name} {more}")
 
 
 def refuse_meeting(recipe: Recipe, option: str) -> None:
-    """Refuse to train a herd as several jobs unless its members never meet."""
+    """Raise a `UserError` if a herd cannot be trained as several jobs: its members exchange nets or it has replicas."""
     if recipe.strategy.meets or recipe.herd.seeds > 1:
         raise UserError(f"{option} is for herds of one seed whose members never meet: take strategy independent.")
 

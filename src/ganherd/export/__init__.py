@@ -1,1 +1,1 @@
-"""Exports: a mixture as files that work without ganherd. For torch, ONNX, the Hugging Face Hub and web browsers."""
+"""Export a mixture (trained generators) as files that work without ganherd: PyTorch, ONNX, Hugging Face Hub, HTML."""

@@ -1,6 +1,7 @@
 """Load a model that `ganherd export` wrote, and draw samples. This file needs only PyTorch.
 
-`images, labels = load("model.safetensors").sample(seeds=[0, 1, 2], label=3)`; a seed and a label always give the same sample.
+Example: `images, labels = load("model.safetensors").sample(seeds=[0, 1, 2], label=3)`. A seed and a label always give
+the same sample.
 """
 
 import json
@@ -13,14 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_LAYERS: dict[str, Any] = {  # the settings of a layer are the keyword arguments of its function
+_LAYERS: dict[str, Any] = {  # the function of each kind of layer; a layer's settings are keyword arguments
     "linear": F.linear, "conv2d": F.conv2d, "conv_transpose2d": F.conv_transpose2d, "leaky_relu": F.leaky_relu,
     "tanh": torch.tanh, "sigmoid": torch.sigmoid, "rsqrt": torch.rsqrt, "add": torch.add, "mul": torch.mul, "matmul": torch.matmul,
     "softmax": F.softmax, "permute": torch.permute, "max_pool2d": F.max_pool2d, "slice": torch.narrow,
     "upsample": F.interpolate, "concat": lambda *x, dim: torch.cat(x, dim), "embedding": lambda y, w: w[y],
     "affine": lambda x, gain, shift: x * gain + shift, "reshape": lambda x, shape: x.reshape(len(x), *shape),
 }  # fmt: skip
-_GOLDEN = -7046029254386353131  # the constants of splitmix64, as signed numbers
+_GOLDEN = -7046029254386353131  # a constant of splitmix64 as a signed number, like those in `_mix`
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -35,7 +36,7 @@ def _random_bits(seeds: Tensor, purpose: int, count: int) -> Tensor:
 
 
 class Model:
-    """The generators of a mixture; `facts` has its labels, shapes and layers."""
+    """The members (generators) of a mixture: `facts` has labels, shapes and layers, `tensors` the weights by name."""
 
     def __init__(self, facts: dict[str, Any], tensors: dict[str, Tensor]) -> None:
         self.facts, self.tensors = facts, tensors
@@ -45,13 +46,13 @@ class Model:
         return Model(self.facts, {name: value.to(device) for name, value in self.tensors.items()})
 
     def noise(self, seeds: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the noise of seeds [B], as normal and as uniform numbers [B, latent]."""
+        """Return the noise of seeds [B] in two forms, normal and uniform in [-1, 1), both [B, latent]."""
         bits = _random_bits(seeds, 8, self.facts["latent"])
         high, low = ((bits >> shift & 0xFFFFFF).float() * 2.0**-24 for shift in (40, 0))
         return torch.sqrt(-2 * torch.log1p(-high)) * torch.cos(2 * math.pi * low), high * 2 - 1
 
     def route(self, seeds: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the member [B] that generates each sample, and its label [B]; labels of -1 are drawn."""
+        """Draw the member of each sample from its seed, and the label if that is -1; return both, [B] each."""
         u = _random_bits(seeds, 9, 2) >> 40 & 0xFFFFFF
         member = (u[:, :1] >= torch.tensor(self.facts["member_thresholds"], device=u.device)[labels + 1]).sum(1)
         if not self.facts["takes_label"]:
@@ -60,7 +61,7 @@ class Model:
         return member, torch.where(labels < 0, drawn, labels)
 
     def generate(self, member: int, z: Tensor, labels: Tensor) -> Tensor:
-        """Return what a member generates from noise z [B, latent]: images as bytes, or points or rows."""
+        """Return a member's samples for noise z [B, latent] and labels [B]: uint8 images, or float32 points or rows."""
         net, row = self.facts["members"][member]
         values: dict[str, Tensor] = {"z": z, "y": labels}
         for name, layer, inputs, settings in self.facts["nets"][net]:
@@ -72,10 +73,10 @@ class Model:
 
     @torch.no_grad()
     def sample(self, seeds: Sequence[int], label: int | Sequence[int] = -1) -> tuple[Tensor, Tensor]:
-        """Return one sample and label per seed.
+        """Return one sample for each seed [n, …], and the labels of the samples [n].
 
         Args:
-            label: One label for all, one for each, or -1 to draw them.
+            label: One label for all samples, a list with one for each, or -1 to draw labels at random.
         """
         device = next(iter(self.tensors.values())).device
         seed = torch.tensor(list(seeds), dtype=torch.int64, device=device)
@@ -91,7 +92,7 @@ class Model:
 
 
 def load(path: str) -> Model:
-    """Read a safetensors file: the length of its header, the header as JSON, then the numbers."""
+    """Read a model.safetensors: 8 bytes with the length of its header, the header as JSON, then the weights."""
     with open(path, "rb") as file:
         header = json.loads(file.read(struct.unpack("<Q", file.read(8))[0]))
         content = bytearray(file.read())

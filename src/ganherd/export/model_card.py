@@ -1,4 +1,4 @@
-"""Write the model card of a folder for the Hugging Face Hub: what the model is, how good it is, and what it cannot do.
+"""Write the model card (README.md) of a folder for the Hugging Face Hub: what the model is, its scores and its limits.
 
 Everything comes from the run's files. They may be a stranger's, so all text is escaped.
 """
@@ -52,10 +52,13 @@ def write_card_files(
     """Write README.md and the picture of samples that it shows.
 
     Args:
-        mixture: The mixture, with the weights that are exported.
+        folder: The folder of the export.
+        mixture: The exported mixture.
+        model: The same as a portable model.
         licence: The identifier of a licence; empty: a note that none was chosen.
-        replica: The replica that is exported.
-        whole: Whether the export is what the run's scores were measured on, not another replica or one member.
+        replica: The replica (copy of the herd with another seed) that is exported.
+        whole: True if the run's scores were measured on exactly what is exported; False for another replica or one
+            member.
     """
     from ganherd.mixture import sampling
 
@@ -65,11 +68,7 @@ def write_card_files(
 
 
 def card(run: RunFolder, mixture: Mixture, model: PortableModel, licence: str, whole: bool = True) -> str:
-    """Return the text of the model card.
-
-    Args:
-        whole: Whether the export is what the run's scores were measured on, not another replica or one member.
-    """
+    """Return the text of the model card, Markdown with a YAML header; for the arguments see `write_card_files`."""
     facts, title = model.facts, _escaped(model.facts["title"])
     scores, verdict = _scores(run.scores_path), current_verdict(run, mixture.step)
     info, recipe = _recorded(run)
@@ -113,7 +112,7 @@ def _template() -> jinja2.Template:
 
 
 def _escaped(text: object) -> str:
-    """Return text that Markdown shows as it is: in one line, without markup, at most 400 characters.
+    """Escape text so that Markdown shows it literally, in one line of at most 400 characters.
 
     >>> _escaped("<b>|`x`")
     '&lt;b&gt;\\\\|\\\\`x\\\\`'
@@ -122,7 +121,7 @@ def _escaped(text: object) -> str:
 
 
 def _label(number: int, name: str) -> str:
-    """Return a label's number, and its name if that says more.
+    """Return the number of a label, with its name in brackets if that differs from the number.
 
     >>> _label(3, "3"), _label(0, "cat")
     ('3', '0 (cat)')
@@ -131,7 +130,7 @@ def _label(number: int, name: str) -> str:
 
 
 def _recorded(run: RunFolder) -> tuple[RunInfo, Recipe | None]:
-    """Return run.json and the recipe, as far as they can be read."""
+    """Return run.json and the recipe; an empty `RunInfo` and None if one of them cannot be read."""
     try:
         return run.info, run.recipe
     except (UserError, OSError):
@@ -139,7 +138,7 @@ def _recorded(run: RunFolder) -> tuple[RunInfo, Recipe | None]:
 
 
 def _scores(path: Path) -> dict[str, Score]:
-    """Return the scores of a run by name; none if there are none."""
+    """Return the scores of a run by name, from its scores.json; empty if it was not scored."""
     try:
         entries = files.read_json(path)["scores"]
     except (OSError, ValueError, KeyError, TypeError):
@@ -165,7 +164,7 @@ def _summary(mixture: Mixture, members: int) -> str:
 def _data(recipe: Recipe | None, scores: Mapping[str, Score]) -> str:
     if recipe is None:
         return "The recipe of this run is missing, so its data is not known."
-    source = str(recipe.data.source).replace("\\", "/").rstrip("/").rpartition("/")[2]  # not where it lay on a disk
+    source = str(recipe.data.source).replace("\\", "/").rstrip("/").rpartition("/")[2]  # the name only, no path
     rows = next((one.entry["real_samples"] for one in scores.values() if "real_samples" in one.entry), None)
     count = f", {rows:,} training rows" if isinstance(rows, int) else ""
     held = f" {recipe.data.holdout:.0%} of it was held out of training." if recipe.data.holdout else ""
@@ -173,6 +172,7 @@ def _data(recipe: Recipe | None, scores: Mapping[str, Score]) -> str:
 
 
 def _memorisation(score: Score | None, verdict: VerdictRecord | None) -> str:
+    """Return a sentence about the share of samples that copy training data, from the score or from the verdict."""
     meaning = "share of samples that look like copies of one training row; 5 % is what unseen real data shows"
     if score is not None:
         return f"{_escaped(score.with_span)}, of {_escaped(score.samples)} samples ({meaning})."
@@ -187,7 +187,7 @@ def _memorisation(score: Score | None, verdict: VerdictRecord | None) -> str:
 
 
 def _limits(mixture: Mixture, scores: Mapping[str, Score], verdict: VerdictRecord | None) -> Iterator[str]:
-    """Yield what the model cannot do, from what is recorded of it."""
+    """Yield sentences about the limits of the model, e.g. a bad verdict, a fixed size of images, or missing labels."""
     if verdict is not None and verdict.word != "good":
         yield f"The verdict on it is: {verdict.word}."
     worse = [one.name for one in verdict.members if one.word != "good"] if verdict else []
@@ -203,7 +203,7 @@ def _limits(mixture: Mixture, scores: Mapping[str, Score], verdict: VerdictRecor
 
 
 def _training(mixture: Mixture, info: RunInfo, recipe: Recipe | None) -> Iterator[tuple[str, str]]:
-    """Yield the settings that matter most, by name."""
+    """Yield (name, value) of the most important settings and facts of the training."""
     yield "steps", f"{mixture.step:,}"
     yield "members of the herd", f"{mixture.members:,}"
     if recipe is not None:

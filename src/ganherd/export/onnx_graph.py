@@ -1,7 +1,10 @@
 """Write a portable model as one ONNX graph with the inputs `label` and `seed`, for any batch and mixed labels.
 
-The graph hashes seeds to noise with integer operations, as `loader.py` does. Each member appears once and computes only the rows
-of the batch that it generates (`NonZero`, `Gather`, `ScatterND`), so there is no control flow and nothing is computed twice.
+The graph hashes seeds to noise with integer operations, like `loader.py`. The layers of each member (generator) appear
+once and compute only those rows of the batch that the member generates: `NonZero` and `Gather` select them, `ScatterND`
+writes the samples to their places. So the graph needs no control flow.
+
+Functions that take or return a `str` without further comment mean the name of a value of the graph.
 """
 
 from __future__ import annotations
@@ -37,7 +40,12 @@ def write_onnx_file(model: PortableModel, path: Path) -> None:
 
 
 def run_onnx_file(path: Path, seeds: Sequence[int], label: int | Sequence[int] = -1) -> list[np.ndarray]:
-    """Return samples, labels and members that ONNX Runtime computes from a file."""
+    """Compute samples with ONNX Runtime from an .onnx file; return samples [n, …], labels [n] and members [n].
+
+    Args:
+        seeds: The seed of each sample, [n].
+        label: One label for all, a list with one for each, or -1 to draw them.
+    """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -75,14 +83,17 @@ def _graph(model: PortableModel) -> bytes:
 
 
 def _first_if_empty(graph: GraphBuilder, count: str) -> str:
-    """Return the row [0] if the count [1] is 0, otherwise no row: layers of ONNX Runtime may refuse an empty batch."""
+    """Return the row numbers [0] if `count` is 0, otherwise an empty list of rows.
+
+    A member that generates no row of the batch computes row 0 in vain, because ONNX Runtime may refuse an empty batch.
+    """
     zero = graph.constant(np.array([0]))
     end = graph.add("Cast", graph.add("Equal", count, zero), to=graph.types.INT64)
     return graph.add("Slice", zero, zero, end)
 
 
 def _row(name: str, value: Tensor, row: int) -> tuple[str, Tensor | None]:
-    """Return a member's row of a tensor under its own name; members may share the only row."""
+    """Return name and value of one member's weights; `value` is [members, …], or [1, …] if all members share them."""
     row %= len(value)
     return f"{name}.{row}", value[row]
 
@@ -92,7 +103,7 @@ def _float(graph: GraphBuilder, value: float) -> str:
 
 
 def _mix(graph: GraphBuilder, x: str) -> str:
-    """Mix the bits of int64 numbers, as splitmix64 does; products wrap around."""
+    """Hash int64 numbers by the mixing function of splitmix64; products wrap around."""
     for bits, factor in zip(rng.MIX_SHIFTS, (*rng.MIX_FACTORS, None), strict=True):
         x = graph.add("BitwiseXor", x, _shifted(graph, x, bits))
         if factor is not None:
@@ -101,19 +112,19 @@ def _mix(graph: GraphBuilder, x: str) -> str:
 
 
 def _signed(bits: int) -> np.int64:
-    """Return 64 bits as a signed number."""
+    """Return the signed number with the same 64 bits as an unsigned one."""
     return np.uint64(bits).view(np.int64)
 
 
 def _shifted(graph: GraphBuilder, x: str, bits: int) -> str:
-    """Shift int64 numbers right logically, which ONNX only does for unsigned ones."""
+    """Shift int64 numbers right and fill with zeros; ONNX shifts only unsigned numbers, so cast them."""
     unsigned = graph.add("Cast", x, to=graph.types.UINT64)
     moved = graph.add("BitShift", unsigned, graph.constant(np.uint64(bits)), direction="RIGHT")
     return graph.add("Cast", moved, to=graph.types.INT64)
 
 
 def _random_bits(graph: GraphBuilder, purpose: int, count: int) -> str:
-    """Return random numbers int64 [B, count] of the seeds."""
+    """Return pseudo-random numbers, int64 [B, count], which depend on the seed of each row and on `purpose`."""
     golden = graph.constant(_signed(rng.GOLDEN))
     key = graph.add("BitwiseXor", _mix(graph, graph.add("Add", "seed", golden)), graph.constant(np.int64(purpose)))
     key = _mix(graph, graph.add("Add", key, golden))
@@ -124,7 +135,7 @@ def _random_bits(graph: GraphBuilder, purpose: int, count: int) -> str:
 
 
 def _route(graph: GraphBuilder, facts: dict[str, Any]) -> tuple[str, str]:
-    """Return the member of each sample, and its label."""
+    """Return the member [B] that generates each sample, and the label [B] of the sample."""
     draws = _shifted(graph, _random_bits(graph, rng.ROUTE, 2), 40)  # [B, 2]
     first, second = (graph.add("Gather", draws, graph.constant(np.array([i])), axis=1) for i in (0, 1))  # [B, 1]
 
@@ -141,7 +152,10 @@ def _route(graph: GraphBuilder, facts: dict[str, Any]) -> tuple[str, str]:
 
 
 def _noise(graph: GraphBuilder, facts: dict[str, Any], member: str) -> str:
-    """Return the noise float [B, latent] of the seeds."""
+    """Return the noise of the seeds, float [B, latent]: normal, or uniform for members with a uniform prior.
+
+    Normal numbers come from pairs of uniform ones by the Box-Muller transform.
+    """
     bits = _random_bits(graph, rng.SAMPLE, facts["latent"])
 
     def fraction(number: str) -> str:
@@ -149,7 +163,7 @@ def _noise(graph: GraphBuilder, facts: dict[str, Any], member: str) -> str:
 
     high = fraction(_shifted(graph, bits, 40))
     low = fraction(graph.add("BitwiseAnd", bits, graph.constant(np.int64(0xFFFFFF))))
-    log = graph.add("Log", graph.add("Sub", _float(graph, 1.0), high))  # exact: both have 24 bits
+    log = graph.add("Log", graph.add("Sub", _float(graph, 1.0), high))  # 1 - high is exact: both have 24 bits
     radius = graph.add("Sqrt", graph.add("Mul", log, _float(graph, -2.0)))
     normal = graph.add("Mul", radius, graph.add("Cos", graph.add("Mul", low, _float(graph, 2 * math.pi))))
     if not any(facts["uniform"]):

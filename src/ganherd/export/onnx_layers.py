@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-_OPSET, _IR = 18, 9  # the first opset with bitwise operations, and the file version of its time
+_OPSET, _IR = 18, 9  # the first opset with bitwise operations, and a file version (IR) that supports it
 
 
 class GraphBuilder:
-    """Collect the operations of a graph with the inputs `label` and `seed`."""
+    """Collect the operations and weights of an ONNX graph with the inputs `label` and `seed`, both int64 [batch]."""
 
     input_names = ("label", "seed")
 
@@ -31,7 +31,7 @@ class GraphBuilder:
         return name
 
     def constant(self, value: Any) -> str:
-        """Return the name of a constant; equal constants are stored once."""
+        """Store a constant array unless an equal one is stored already, and return its name."""
         array = np.ascontiguousarray(value) if np.ndim(value) else np.asarray(value)
         key = (array.dtype.str, array.shape, array.tobytes())
         if key not in self._numbers:
@@ -39,7 +39,7 @@ class GraphBuilder:
         return self._numbers[key]
 
     def weight(self, name: str, value: Tensor) -> str:
-        """Store a weight under its name, and return the name."""
+        """Store a weight under this name unless it is stored already, and return the name."""
         return name if name in self._initializers else self._store(name, value.numpy())
 
     def _store(self, name: str, array: np.ndarray) -> str:
@@ -49,7 +49,14 @@ class GraphBuilder:
         return name
 
     def finish(self, facts: dict[str, Any], samples: str, labels: str, members: str) -> bytes:
-        """Name the outputs `sample`, `sample_label` and `member`, check the graph, and return it as bytes."""
+        """Declare the outputs, check the graph, and return it as the content of an .onnx file.
+
+        Args:
+            facts: Those of the portable model.
+            samples: The name of the value that becomes the output `sample`.
+            labels: The name of the value that becomes the output `sample_label`.
+            members: The name of the value that becomes the output `member`.
+        """
         helper, types = self._onnx.helper, self.types
         kind = types.UINT8 if facts["image"] else types.FLOAT
         self._nodes += [
@@ -86,9 +93,11 @@ def append_layer(
     """Add a layer of a portable model to a graph, and return the name of its output.
 
     Args:
-        given: The name of each input; with its numbers if it is a weight of a member.
+        layer: The kind of layer, a key of `_LAYERS` in `loader.py`.
+        given: The inputs: the name of an earlier value with None, or the name of a weight with its values.
+        settings: The settings of the layer.
     """
-    if layer == "linear":  # `MatMul` has no transposed weight
+    if layer == "linear":  # `MatMul` cannot transpose its weight, so store it transposed
         name, weight = given[1]
         assert weight is not None
         given[1] = (f"{name}.T", weight.T)

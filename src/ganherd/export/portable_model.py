@@ -1,7 +1,8 @@
-"""A mixture as a portable model: the layers of its nets, the weights of its members, and how samples are drawn from seeds.
+"""Convert a mixture to a portable model: layers of nets, weights of members, and how to draw samples from seeds.
 
-A portable model draws every sample from its own seed, with streams of version 3 (`herd/rng.py`): the same seed and label
-give the same sample in PyTorch, ONNX Runtime and a web page. `ganherd sample --portable` draws the same.
+A mixture is the trained result: generators (members) with a weight and a label each. A portable model draws every
+sample from its own seed, with the random streams of version 3 (`herd/rng.py`): the same seed and label give the same
+sample in PyTorch, ONNX Runtime and a web page. `ganherd sample --portable` draws the same samples.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from ganherd.mixture.mixture import Mixture
 from ganherd.util.errors import UserError
 from ganherd.util.version import __version__
 
-_BITS = 1 << 24  # number of values of a draw that chooses a member or a label
-CHECKED = 64  # samples that are compared with those of ganherd
+_BITS = 1 << 24  # draws that choose a member or a label are whole numbers below this
+CHECKED = 64  # number of exported samples that are compared with those of ganherd
 
 
 @dataclass(frozen=True)
 class PortableModel:
-    """What an export consists of; `facts` are those of `loader.Model`."""
+    """A mixture in the form that all exports share: `facts` (JSON) and `tensors` of `loader.Model`."""
 
     facts: dict[str, Any]
     tensors: dict[str, Tensor]
@@ -36,15 +37,17 @@ class PortableModel:
         return sum(value.numel() for value in self.tensors.values())
 
     def loaded(self) -> loader.Model:
-        """Return the model as the exported loader has it."""
+        """Return the model as the exported loader would load it."""
         return loader.Model(self.facts, self.tensors)
 
 
 def portable_model(mixture: Mixture, replica: int = 0, member: int | None = None, title: str = "") -> PortableModel:
-    """Return a replica of a mixture as a portable model, with the members that have weight for any label.
+    """Convert one replica of a mixture to a portable model. Members with weight 0 for every label are left out.
 
     Args:
-        member: Only this member; None: the whole mixture.
+        replica: The number of the replica (copy of the herd with another seed).
+        member: Convert only this member; None: the whole mixture.
+        title: The name of the model for people.
 
     Raises:
         UserError: There is no such replica or member, or a net has a layer that exports do not know.
@@ -84,31 +87,33 @@ def portable_model(mixture: Mixture, replica: int = 0, member: int | None = None
         "columns": list(mixture.columns),
         "latent": mixture.latent,
         "takes_label": mixture.takes_label,
-        "member_thresholds": [_thresholds(row[used]) for row in rows],  # for no label, then for each label
+        "member_thresholds": [_thresholds(row[used]) for row in rows],  # first without a label, then of each label
         "label_thresholds": _thresholds(mixture.label_weights) if mixture.takes_label else [],
         "label_of": mixture.label_of[used].tolist(),
         "uniform": [mixture.prior_of(each) == "uniform" for each in used],
-        "members": places,  # the net of each, and its row in the tensors
-        "numbers": used,  # of each in the run
+        "members": places,  # of each member: the index of its net, and its row in the tensors
+        "numbers": used,  # of each member: its number in the run
         "nets": nets,
     }
     return PortableModel(facts, tensors)
 
 
 def samplable_labels(facts: dict[str, Any]) -> list[int]:
-    """Return the labels that can be asked for, by number."""
+    """Return the numbers of the labels for which the model can draw samples."""
     every = range(len(facts["labels"]))
     return [y for y in every if facts["takes_label"] or y in facts["label_of"]]
 
 
 def check_against(mixture: Mixture, replica: int, images: np.ndarray, seeds: range) -> float:
-    """Return the largest difference between exported samples and those of `ganherd sample --portable`.
+    """Return the largest absolute difference between exported samples and those of `ganherd sample --portable`.
 
     Args:
-        images: Exported samples, without a label, of `seeds`.
+        images: Samples [n, …] that the export drew for `seeds` without requesting a label.
+        seeds: The seeds, n consecutive numbers.
 
     Raises:
-        UserError: Images differ by more than one grey level, or points or columns by more than a thousandth of their spread.
+        UserError: Images differ by more than one grey level, or points or columns by more than a thousandth of their
+            standard deviation.
     """
     expected = mixture.portable().sample(len(seeds), seed=seeds.start, replica=replica).x
     difference = np.abs(images.astype(np.float64) - expected)
@@ -122,7 +127,10 @@ def check_against(mixture: Mixture, replica: int, images: np.ndarray, seeds: ran
 
 
 def _label_rows(mixture: Mixture, replica: int) -> np.ndarray:
-    """Return the weights of all members without a label, then for each label; a label without members has those of no label."""
+    """Return the weights of all members, [labels + 1, members]: first if no label is requested, then for each label.
+
+    A label that no member generates has the same weights as no label.
+    """
     rows = [mixture.member_weights(None, replica)]
     for label in range(len(mixture.labels)):
         known = mixture.takes_label or bool((mixture.label_of == label).any())
@@ -131,7 +139,10 @@ def _label_rows(mixture: Mixture, replica: int) -> np.ndarray:
 
 
 def _thresholds(weights: np.ndarray) -> list[int]:
-    """Return the 24-bit draws from which on the next item is chosen; draws from the last item with weight on choose that item.
+    """Return thresholds that turn a uniform 24-bit number into a choice by weights.
+
+    The chosen item is the number of thresholds that the number reaches.
+    The last item with a weight, and those after it, have the threshold 2^24, which is never reached.
 
     >>> _thresholds(np.array([1.0, 1.0, 0.0]))
     [8388608, 16777216, 16777216]

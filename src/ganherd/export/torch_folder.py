@@ -1,4 +1,4 @@
-"""Write a portable model as a folder for PyTorch: one safetensors file, and a loader that needs nothing of ganherd."""
+"""Write a portable model as a folder for PyTorch: one safetensors file, and a loader that needs only PyTorch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MODEL, LOADER = "model.safetensors", "loader.py"
 
 
 def write_torch_folder(model: PortableModel, folder: Path) -> None:
-    """Write model.safetensors, which has the layers in its header, and loader.py."""
+    """Write model.safetensors, whose header contains the layers and labels, and loader.py into a folder."""
     metadata = {"format": "pt", "ganherd": json.dumps(model.facts, ensure_ascii=False)}
     content = safetensors.torch.save(model.tensors, metadata)
     folder.mkdir(parents=True, exist_ok=True)

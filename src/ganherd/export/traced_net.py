@@ -1,7 +1,7 @@
 """Trace a generator to a list of simple layers, which PyTorch, ONNX and a web page can all run.
 
-`torch.export` records the operations of the net in evaluation mode. Each becomes one of the layers in `loader.py`; batch norm
-becomes a gain and a shift for each channel. A net with any other operation is refused.
+`torch.export` records the operations of the net in evaluation mode. Each becomes one of the layers in `loader.py`;
+batch norm becomes a gain and a shift for each channel. A net with any other operation is refused.
 """
 
 from __future__ import annotations
@@ -19,20 +19,29 @@ from ganherd.herd.state import takes_label
 from ganherd.mixture.generators import Generators
 from ganherd.util.errors import UserError, first_line
 
-Arguments = dict[str, Any]  # of an operation, by their names
-Layer = tuple[str, str, list[str], Arguments]  # the value's name, the function in `loader.py`, inputs, settings
+Arguments = dict[str, Any]  # arguments of an operation, by their names
+Layer = tuple[str, str, list[str], Arguments]  # name of the result, kind of layer in `loader.py`, inputs, settings
 
 
 @dataclass
 class TracedNet:
-    """A generator as layers. Inputs are `z`, `y`, names of earlier values, or names of tensors; the last value is the output."""
+    """A generator net as a list of layers, with the weights of all members that have this net (a breed).
+
+    The inputs of a layer are `z` (noise), `y` (labels), names of earlier results, or names of tensors. The last result
+    is the output.
+    """
 
     layers: list[Layer] = field(default_factory=list)
     tensors: dict[str, Tensor] = field(default_factory=dict)  # float32 [members, …], or [1, …] if all members share it
 
 
 def trace(generators: Generators, latent: int, shape: tuple[int, ...]) -> TracedNet:
-    """Trace the generators of a breed.
+    """Convert the generators of a breed to layers.
+
+    Args:
+        generators: The net and the stacked weights of the members.
+        latent: The number of noise values.
+        shape: The shape of a sample.
 
     Raises:
         UserError: The net cannot be traced, or it has a layer that exports do not know.
@@ -52,7 +61,7 @@ def trace(generators: Generators, latent: int, shape: tuple[int, ...]) -> Traced
 
 
 class _Tracer:
-    """Convert the nodes of a traced program one after another."""
+    """Convert the nodes of a program of `torch.export` one after another to the layers of a `TracedNet`."""
 
     def __init__(self, generators: Generators, program: torch.export.ExportedProgram) -> None:
         self._net, self._program, self._name = TracedNet(), program, generators.net.name
@@ -69,19 +78,19 @@ class _Tracer:
         self._values: dict[str, str] = dict(zip(signature.user_inputs, ("z", "y"), strict=False))
 
     def run(self, shape: tuple[int, ...]) -> TracedNet:
-        """Convert all nodes, and return the net."""
+        """Convert all nodes, and return the net; `shape` is the shape of a sample that its output must have."""
         for node in self._program.graph.nodes:
             value = node.meta.get("val")
             if node.op == "call_function" and isinstance(value, tuple | list):
                 raise self._refusal(node)
-            if node.op == "call_function" and isinstance(value, Tensor):  # the others are sizes and assertions
+            if node.op == "call_function" and isinstance(value, Tensor):  # other nodes compute sizes or check them
                 self._convert(node)
             elif node.op == "output":
                 self._finish(node, shape)
         return self._net
 
     def _finish(self, node: fx.Node, shape: tuple[int, ...]) -> None:
-        """Check the output of the net, and let it be the last value."""
+        """Check the shape of the net's output, and add a layer if the output is not the last result."""
         results: Any = node.args[0]
         if len(results) != 1 or tuple(results[0].meta["val"].shape[1:]) != shape or not self._net.layers:
             raise UserError(f"the generator {self._name} cannot be exported: its output is not one batch of samples.")
@@ -90,13 +99,13 @@ class _Tracer:
             self._net.layers.append(("out", "reshape", [last], {"shape": list(shape)}))
 
     def _convert(self, node: fx.Node) -> None:
-        """Append the layer of one node, or make the node another name of its input."""
+        """Append the layer of one node. Fold it if it depends on weights only; skip it if it returns its input."""
         if node.all_input_nodes and all(given.name in self._weights for given in node.all_input_nodes):
             self._weights[node.name] = self._folded(node)
             return
         kind = str(node.target).split(".")[1]
         arguments = _arguments(node)
-        if isinstance(arguments.get("dim"), int):  # exported layers count dimensions from the front
+        if isinstance(arguments.get("dim"), int):  # make negative dimensions positive, as exported layers need
             arguments["dim"] %= node.meta["val"].dim()
         if (kind in _SAME and not arguments.get("train")) or (kind == "slice" and arguments["dim"] == 0):
             self._values[node.name] = self._of(arguments.get("self", arguments.get("input")), node)
@@ -110,7 +119,7 @@ class _Tracer:
         self._values[node.name] = self._net.layers[-1][0]
 
     def _folded(self, node: fx.Node) -> Tensor:
-        """Compute what depends on weights alone, [members, …]."""
+        """Compute the result of a node that depends on weights only, for every member; return it as [members, …]."""
 
         def run(member: int) -> Tensor:
             args = fx.node.map_arg(
@@ -123,7 +132,7 @@ class _Tracer:
         return torch.stack([run(member) for member in range(members)])
 
     def _refusal(self, node: fx.Node) -> UserError:
-        """Return the error that names an unknown operation and its layer."""
+        """Return the error about an operation that exports do not support; it names the operation and its layer."""
         path, kind = next(reversed(list((node.meta.get("nn_module_stack") or {"": ("", "")}).values())))
         where = f" in its layer {path} ({str(kind).rpartition('.')[2]})" if path else ""
         return UserError(
@@ -131,7 +140,7 @@ class _Tracer:
         )
 
     def _of(self, argument: Any, node: fx.Node) -> str:
-        """Return the name of an argument: an earlier value, or a tensor that is added to those of the net."""
+        """Return the name of an argument as an input of a layer; a weight or a number is added to the net's tensors."""
         if isinstance(argument, fx.Node) and argument.name in self._values:
             return self._values[argument.name]
         if isinstance(argument, fx.Node) and argument.name in self._weights:
@@ -144,7 +153,7 @@ class _Tracer:
         self._net.tensors[name] = value.detach().float().contiguous()
         return name
 
-    # -- one function for each kind of operation: the layer, its inputs, its settings; None: these settings are not known -------
+    # -- a function for each kind of operation; it returns layer, inputs, settings (None if they are not supported) --
 
     def _plain(self, node: fx.Node, arguments: Arguments, layer: str, *names: str, **settings: Any) -> Any:
         inputs = [self._of(arguments[name], node) for name in names if arguments.get(name) is not None]
@@ -158,6 +167,7 @@ class _Tracer:
         return (*self._plain(node, given, layer, "input", "weight", "bias")[:2], settings if known else None)
 
     def _batch_norm(self, node: fx.Node, given: Arguments) -> Any:
+        """Convert batch norm with running statistics to a gain and a shift per channel, computed in float64."""
         if given["training"] or given["running_mean"] is None:
             raise self._refusal(node)
         mean, var = (self._weights[given[name].name].double() for name in ("running_mean", "running_var"))
@@ -256,7 +266,7 @@ _CONVERTERS: dict[str, _Converter] = {
 
 
 def _arguments(node: fx.Node) -> Arguments:
-    """Return the arguments of a node by the names in the operation's schema, defaults included."""
+    """Return all arguments of a node, including defaults, by their names in the schema of the operation."""
     schema = node.target._schema  # type: ignore[union-attr]
     named = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
     named |= {argument.name: value for argument, value in zip(schema.arguments, node.args, strict=False)}

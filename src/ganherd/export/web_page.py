@@ -1,6 +1,7 @@
 """Write a portable model as one HTML file that draws samples in a browser: no server, no network, no other file.
 
-The layers run in plain JavaScript (templates/kernels.js), which is quick enough for small nets. Weights are float32, as base64.
+The layers run in plain JavaScript (templates/kernels.js), which is fast enough for small nets. Weights are float32 in
+base64.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _MOST_PARAMETERS = 50_000_000  # about 270 MB of text, which browsers still open
 
 
 def page_of(model: PortableModel) -> str:
-    """Return the page.
+    """Return the HTML page of a model: grey or colour images, or points in a plane.
 
     Raises:
         UserError: A browser cannot show the samples, or the model is too large for a page.

@@ -1,4 +1,4 @@
-"""Export a run: load its mixture, write it in one of the formats, and check the result against ganherd's own samples."""
+"""Export a run: load its mixture, write it in one of the formats, and compare the result with ganherd's own samples."""
 
 from __future__ import annotations
 
@@ -18,21 +18,22 @@ _SUFFIXES = {"onnx": ".onnx", "html": ".html"}  # formats that are one file
 class ExportRecord:
     """What was exported, and how much its samples differ from those of ganherd."""
 
-    path: Path
+    path: Path  # the file or folder
     num_bytes: int
     members: int
     parameters: int
-    difference: float  # the largest; in grey levels for images
+    difference: float  # the largest between any two values; in grey levels for images
     unit: str  # of the difference
     checked: int  # number of samples that were compared
-    program: str  # that computed them from the export
+    program: str  # the program that computed the exported samples, e.g. "ONNX Runtime"
 
 
 def check_target(output: Path, kind: Format) -> None:
-    """Refuse a target that the format cannot be written to, and a format whose packages are missing.
+    """Check that a format can be written to a path, and that its packages are installed.
 
     Raises:
-        UserError: A file has another suffix or is a folder, a folder is not empty, or a package is missing.
+        UserError: The path has the wrong suffix, is a folder instead of a file, is a folder that is not empty, or a
+            package is missing.
     """
     for package in ("onnx", "onnxruntime") if kind == "onnx" else ():
         if find_spec(package) is None:

@@ -1,1 +1,1 @@
-"""Features, which metrics are computed on: networks, features of samples, and the cache of those of real data."""
+"""Compute features, the network outputs that metrics compare: feature networks, extraction, a cache for real data."""

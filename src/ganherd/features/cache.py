@@ -1,4 +1,4 @@
-"""Cache results by a key that names their inputs: tensors as safetensors, with facts about them as JSON."""
+"""Cache computed tensors on disk by a key that names their inputs: tensors as safetensors, facts about them as JSON."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from ganherd.util.paths import cache_home
 
 
 def cache_folder(kind: str) -> Path:
-    """Return the folder for cached items of a kind: under $GANHERD_CACHE, or the user's cache."""
+    """Return the folder for cached items of a kind, e.g. "features": in $GANHERD_CACHE, or in ~/.cache/ganherd."""
     return cache_home() / kind
 
 
 def path_of(kind: str, key: str) -> Path:
-    """Return the file that belongs to a key, which names everything that the content depends on."""
+    """Return the path of the cached tensors of a key, a text that names everything the content depends on."""
     return cache_folder(kind) / f"{hashlib.sha256(key.encode()).hexdigest()[:16]}.safetensors"
 
 
 def read(path: Path, key: str) -> tuple[dict[str, Tensor], JsonObject] | None:
-    """Return tensors and facts; None if they are missing, damaged, or have another key: compute them then.
+    """Return the cached tensors by their names, and the facts about them; None if they must be computed (again).
 
-    The tensors are the file's own pages, which all processes of a host share.
+    That is so if the files are missing or damaged, or belong to another key. The tensors are memory-mapped, so that all
+    processes of a host share their memory.
     """
     try:
         facts = json.loads(path.with_suffix(".json").read_text())
@@ -43,7 +44,7 @@ def read(path: Path, key: str) -> tuple[dict[str, Tensor], JsonObject] | None:
 
 
 def write(path: Path, key: str, tensors: dict[str, Tensor], facts: Mapping[str, Any]) -> None:
-    """Write tensors and facts; two processes may fill the cache at once."""
+    """Write tensors and facts about them to the cache; several processes may do so at once. A full disk is ignored."""
     raw = save_tensors({name: tensor.contiguous() for name, tensor in tensors.items()})
     facts = {**facts, "key": key, "sha256": hashlib.sha256(raw).hexdigest()}
     try:
@@ -51,4 +52,4 @@ def write(path: Path, key: str, tensors: dict[str, Tensor], facts: Mapping[str, 
         files.atomic_write(path, raw, sync=False)
         files.atomic_write(path.with_suffix(".json"), json.dumps(facts, indent=1).encode(), sync=False)
     except OSError:
-        return  # no cache on a read-only or full disk: it is computed again next time
+        return  # the disk is read-only or full: the content is computed again next time

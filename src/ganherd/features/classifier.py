@@ -1,4 +1,4 @@
-"""Train a small classifier of the real data in seconds, for scores that need labels; it is cached by content."""
+"""Train a small classifier of the real data in seconds, for scores that need labels, and cache it for this data."""
 
 from __future__ import annotations
 
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
 
 VERSION = 2  # part of the cache's key: raise it when the net or its training changes
 BATCH = 64
-STEPS = (500, 2000)  # two epochs, but not fewer nor more steps than these
-OWN, FEW = 5, 20  # without a held-out split, a fifth of the data is held out, if that is at least 20 rows
+STEPS = (500, 2000)  # least and largest number of training steps; in between, training lasts two epochs
+OWN, FEW = 5, 20  # without a held-out split, 1/OWN of the data is held out, if that is at least FEW rows
 LARGEST = 32  # larger images are averaged down to this side
 
 
 class ImageNet(nn.Sequential):
-    """Three convolutions; the first one halves images beyond 16 px, so that the cost stays small."""
+    """Classify images [B, C, H, W] with three convolutions; return logits [B, classes].
+
+    Images larger than 32 px are averaged down; the first convolution halves images of more than 16 px to reduce the
+    cost.
+    """
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         channels, *sides = shape
@@ -52,7 +56,7 @@ class ImageNet(nn.Sequential):
 
 
 class PointNet(nn.Sequential):
-    """Two hidden layers, for points and rows."""
+    """Classify points or rows of a table [B, d] with two hidden layers; return logits [B, classes]."""
 
     def __init__(self, shape: tuple[int, ...], classes: int) -> None:
         width = 64
@@ -67,36 +71,43 @@ def _conv(n_in: int, n_out: int, stride: int) -> list[nn.Module]:
 
 @dataclass(frozen=True)
 class Classifier:
-    """A trained net, with the units of its data and its accuracy on held-out data."""
+    """A trained classifier, with its accuracy on held-out data.
+
+    `offset` and `scale` convert data to the net's units.
+    """
 
     net: nn.Module
     name: str
     offset: Units
     scale: Units
-    held_out_accuracy: float | None  # None: there is too little data to hold some out
+    held_out_accuracy: float | None  # None: there was too little data to hold some out
     held_out_samples: int
-    resizing: str = "none"  # what is done to an image first
+    resizing: str = "none"  # in words, how an image is resized before the net sees it
 
     def logits(self, x: np.ndarray) -> np.ndarray:
-        """Return the scores of every class, float32 [n, classes], for data in its own units (uint8 images, float points)."""
+        """Return the logits, float32 [n, classes], of data [n, …] in its own units (uint8 images, float points)."""
         self.net.eval()
         batches = (x[start : start + 1024] for start in range(0, len(x), 1024))
         with torch.no_grad():
             return np.concatenate([self.net(_model_units(x, self)).numpy() for x in batches])
 
     def described(self, samples: int) -> ScoreEntry:
-        """Return the fields of scores.json about the classifier, for this many samples."""
+        """Return the fields of scores.json about a score that this classifier measured on `samples` samples."""
         facts: ScoreEntry = {"samples": samples, "network": self.name, "resizing": self.resizing}
         return facts | {"held_out_accuracy": self.held_out_accuracy}
 
     def predict(self, x: np.ndarray) -> np.ndarray:
-        """Return the likeliest class of each row, int64 [n]."""
+        """Return the most likely class of each sample, int64 [n], of data [n, …] in its own units."""
         result: np.ndarray = self.logits(x).argmax(1).astype(np.int64)
         return result
 
 
 def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], None] | None = None) -> Classifier:
-    """Return the classifier of this data from the cache, or train it and cache it."""
+    """Return the classifier of this data from the cache; if it is not there, train it and write it to the cache.
+
+    Raises:
+        UserError: The data has fewer than two classes, or no labels.
+    """
     classes = len(dataset.labels)
     if classes < 2:
         raise UserError(f"a classifier needs data of at least two classes, and {dataset.name} has {classes}")
@@ -127,7 +138,7 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
 
 
 def _resizing(shape: tuple[int, ...]) -> str:
-    """Return in words what the classifier does to images of this shape first.
+    """Return in words how the classifier resizes samples of this shape, [C, H, W] for images; "none" if it does not.
 
     >>> _resizing((3, 64, 20)), _resizing((1, 28, 28)), _resizing((2,))
     ('averaged down to 32 × 20', 'none', 'none')
@@ -139,15 +150,22 @@ def _resizing(shape: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Some rows of arrays, which are not read yet."""
+    """The labelled rows `x[index]`, `y[index]` of two arrays.
+
+    `x` may be a file that is read only when it is indexed.
+    """
 
     x: np.ndarray
     y: np.ndarray
-    index: np.ndarray  # int64, of those with a label
+    index: np.ndarray  # int64, numbers of the rows
 
 
 def _split(dataset: Dataset) -> tuple[_Rows, _Rows]:
-    """Return training rows and test rows: the held-out split, otherwise a fixed subset of the data."""
+    """Return training rows and test rows, only those with a label.
+
+    The test rows are the held-out split of the data set. If it has none, they are a fixed fifth of the training split;
+    they are empty if that is less than 20 rows.
+    """
     own, held = (np.flatnonzero(y >= 0) for y in (dataset.y, dataset.y_test))
     if len(held):
         return _Rows(dataset.x, dataset.y, own), _Rows(dataset.x_test, dataset.y_test, held)
@@ -159,8 +177,8 @@ def _split(dataset: Dataset) -> tuple[_Rows, _Rows]:
 
 
 def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
-    """Return an untrained net; the random state of the caller does not change."""
-    with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
+    """Return an untrained net for samples of this shape, initialised by the seed. The caller's random state is kept."""
+    with torch.random.fork_rng(devices=[]):  # restores the caller's random state
         torch.manual_seed(seed)
         return ImageNet(shape, classes) if len(shape) == 3 else PointNet(shape, classes)
 
@@ -168,7 +186,7 @@ def _make(shape: tuple[int, ...], classes: int, seed: int) -> nn.Module:
 def _fit(
     net: nn.Module, dataset: Dataset, rows: np.ndarray, seed: int, progress: Callable[[str], None] | None = None
 ) -> None:
-    """Train a net on some rows of the data."""
+    """Train a net, in place, on the rows with these numbers [n] of the training split."""
     if len(rows) == 0:
         raise UserError(f"a classifier needs labels, and no sample of {dataset.name} has one")
     y = torch.from_numpy(np.ascontiguousarray(dataset.y[rows]))
@@ -182,7 +200,7 @@ def _fit(
 
 
 def _batches(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows of every step [steps, B], epoch after epoch in a new order."""
+    """Return the positions 0 … n − 1 that each step trains on, [steps, B]; every epoch has a new random order."""
     size = min(BATCH, n)
     steps = min(max(2 * n // size, STEPS[0]), STEPS[1])
     epochs = -(-steps * size // n)
@@ -190,7 +208,7 @@ def _batches(n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 def _accuracy(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
-    """Return the accuracy of a net on held-out rows, as the cache holds it."""
+    """Return the accuracy of a net on held-out rows and their number, as the fields of the cached JSON file."""
     rows = held_out.index
     if len(rows) == 0:
         return {"held_out_accuracy": None, "held_out_samples": 0}
@@ -200,12 +218,15 @@ def _accuracy(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
 
 
 def _model_units(x: np.ndarray, units: HasUnits) -> Tensor:
-    """Return data as a float32 tensor in the units of the nets."""
+    """Return data in its own units, e.g. uint8 images, as a float32 tensor in the units that the nets take."""
     return to_model(torch.from_numpy(np.array(x, np.float32)), units)
 
 
 def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:
-    """Fill the net from the cache; return None if the entry is missing, damaged, or has another key: train it then."""
+    """Load the weights of a net from the cache, and return its accuracy as in `_accuracy`.
+
+    Return None if the entry is missing, damaged, or has another key; the net must then be trained.
+    """
     entry = cache.read(path, key)
     try:
         tensors, facts = entry or ({}, {})

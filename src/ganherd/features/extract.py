@@ -18,14 +18,14 @@ from ganherd.util.meter import Detail, Progress, TimeLeft
 
 @dataclass(frozen=True)
 class Moments:
-    """Mean and covariance, of one group or of several with a leading axis."""
+    """Mean and covariance of features; of several groups of features if there are leading axes."""
 
     mean: Tensor  # float64 [..., d]
     cov: Tensor  # float64 [..., d, d]
 
 
 def moments(x: Tensor) -> Moments:
-    """Return the mean and unbiased covariance of features [n, d], summed in float64 and in chunks.
+    """Return the mean and unbiased covariance of features [n, d], in float64; chunks of rows limit the memory.
 
     >>> moments(torch.tensor([[0.0], [2.0]])).cov.item()
     2.0
@@ -40,10 +40,10 @@ def moments(x: Tensor) -> Moments:
 
 @dataclass(frozen=True)
 class ExtractedFeatures:
-    """The output of a network for n samples, with the label and the member of each."""
+    """The output of a network for n samples, with the label of each and the member that generated it."""
 
     x: Tensor  # float32 [n, d], on the device that statistics are computed on
-    logits: Tensor | None  # float32 [n, classes]
+    logits: Tensor | None  # float32 [n, classes]; None if the network predicts no classes
     y: np.ndarray  # int64 [n], -1: no label
     member: np.ndarray  # int64 [n], -1: not known
 
@@ -61,7 +61,7 @@ class ExtractedFeatures:
         return moments(self.x)
 
     def rows(self, index: np.ndarray) -> ExtractedFeatures:
-        """Return some of the rows, by mask or by number."""
+        """Return the features of some samples; `index` is a mask, bool [n], or holds their numbers, int64."""
         where = np.flatnonzero(index) if index.dtype == bool else index
         at = torch.from_numpy(where).to(self.x.device)
         logits = None if self.logits is None else self.logits[at]
@@ -74,7 +74,10 @@ def best_device() -> torch.device:
 
 
 def precision(device: torch.device) -> str:
-    """Return how a network multiplies by default: TF32 on a GPU (the same FID to 0.001, twice as fast)."""
+    """Return the default number format of matrix products on a device: "tf32" on a GPU, otherwise "float32".
+
+    TF32 is twice as fast, and gives the same FID to 0.001.
+    """
     return "tf32" if device.type == "cuda" else "float32"
 
 
@@ -87,19 +90,19 @@ def extract(
     device: torch.device | None = None,
     fast: bool = True,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return features [n, d], and logits [n, k] or None if the network predicts no classes.
+    """Return features, float32 [n, d], and logits, float32 [n, k]; None if the network predicts no classes.
 
     Args:
         network: The network.
-        x: Samples in the units of the data [n, …].
+        x: Samples [n, …] in the units of the data.
         progress: Receives lines about the progress.
         what: The samples in words, for these lines.
-        name_row: Returns the words for a row whose output is NaN.
-        device: The device to compute on; None: the best one.
+        name_row: Returns the words for a sample, by its row number, if its output is not finite; used in the error.
+        device: The device to compute on; None: the GPU if there is one.
         fast: Allow TF32 on a GPU.
 
     Raises:
-        UserError: The output has another shape, or is not finite.
+        UserError: The output has the wrong shape, or is not finite.
     """
     device = device or best_device()
     module = network.module.to(device)
@@ -125,12 +128,12 @@ def extract(
         row = int((~finite).nonzero()[0, 0])
         whose = name_row(row) if name_row else f"number {row} of the {what}"
         raise UserError(f"the network {network.name} says NaN of {whose}: there is no score of that.")
-    return features.clone(), None if logits is None else logits.clone()  # out of inference mode
+    return features.clone(), None if logits is None else logits.clone()  # copies that are no inference tensors
 
 
 @contextmanager
 def tf32(allowed: bool) -> Iterator[None]:
-    """Compute convolutions and products in TF32 or in full float32; restore the setting afterwards."""
+    """Allow or forbid TF32 for convolutions and matrix products inside the block; restore the setting afterwards."""
     before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
     torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = allowed
     try:

@@ -1,6 +1,7 @@
-"""The network that FID is defined on: Inception of 2015-12-05, and the way in which TensorFlow feeds it.
+"""Load the Inception network of 2015-12-05, on whose features FID is defined, and resize its input like TensorFlow.
 
-Another TorchScript file may take its place and is fed in the same way, if the user trusts it.
+The user may give another TorchScript file to use instead; its input is prepared in the same way. It needs
+`--trust-code`.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ RESIZING = "uint8 0..255, bilinear to 299 × 299 as TensorFlow 1 does it (no hal
 
 
 def tensorflow_resize(x: Tensor, side: int = SIDE) -> Tensor:
-    """Resize bilinearly like TensorFlow 1: pixel i of the result looks at i · size / side, clamped at the border.
+    """Resize images [B, C, H, W] bilinearly to [B, C, side, side] like TensorFlow 1.
 
-    PyTorch samples at pixel centres; a grid that is shifted by half a pixel of each size undoes that.
+    Pixel i of the result reads position i · H / side of the input (likewise with W), clamped at the border. PyTorch
+    maps the centre of pixel i, i + 0.5, to the centre of an input pixel instead. The grid is shifted to undo these half
+    pixels.
 
     >>> tensorflow_resize(torch.tensor([[[[0.0, 4.0], [8.0, 12.0]]]]), 4)[0, 0, 0].tolist()
     [0.0, 2.0, 4.0, 4.0]
@@ -42,9 +45,12 @@ def tensorflow_resize(x: Tensor, side: int = SIDE) -> Tensor:
 
 
 class Inception(nn.Module):
-    """uint8 images [B, 1 or 3, H, W] to the 2048 pool features; with a head, also to its logits.
+    """Map uint8 images [B, 1 or 3, H, W] to the 2048 pool features [B, 2048], and to logits [B, k] if there is a head.
 
-    A script in its place may have another number of features, and may answer (features, logits) itself.
+    Args:
+        net: The TorchScript. Another network may have another number of features, and may return (features, logits).
+        head: Weight [k, 2048] and bias [k] of a linear classifier of the features; None: no logits, unless `net` has
+            some.
     """
 
     weight: Tensor | None
@@ -68,7 +74,7 @@ class Inception(nn.Module):
 
 
 def find() -> Path | None:
-    """Return the network's file in the data folder, or None."""
+    """Return the path of the network's file in the data folder; None if it is not there."""
     place = data_home() / FILE
     return place if place.is_file() else None
 
@@ -76,7 +82,18 @@ def find() -> Path | None:
 def load(
     path: Path | None, head: Path | None = None, stated: str = "", trust_code: bool = False
 ) -> tuple[Inception, str, str]:
-    """Return a network, its name and its sha256; `stated`: the sha256 that the file must have."""
+    """Return a network, its name for reports, and the sha256 of its file.
+
+    Args:
+        path: The TorchScript file; None: Inception in the data folder.
+        head: An .npz with a classifier of the features; see `read_head`.
+        stated: The sha256 that the file must have; empty: any.
+        trust_code: Also load a file whose sha256 ganherd does not know.
+
+    Raises:
+        MetricSkipped: No path is given, and Inception is not in the data folder.
+        UserError: The file is not trusted, cannot be loaded, or does not take images.
+    """
     place = path or find()
     if place is None:
         raise MetricSkipped(
@@ -85,7 +102,7 @@ def load(
         )
     raw, digest = read_script(place, stated, trust_code)
     try:
-        net: Any = torch.jit.load(io.BytesIO(raw), map_location="cpu").eval()  # the same bytes that were checked
+        net: Any = torch.jit.load(io.BytesIO(raw), map_location="cpu").eval()  # the bytes whose sha256 was checked
     except RuntimeError as error:
         raise UserError(f"the network {place} is no TorchScript that can be loaded: {_first(error)}.") from error
     if digest == INCEPTION:
@@ -101,13 +118,16 @@ def load(
 
 
 def _first(error: Exception) -> str:
-    """Return the line of an error that explains it; for TorchScript, the last one."""
+    """Return the last line of an error's message, which holds the reason of TorchScript errors; its type if empty."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[-1].rstrip(".") if lines else type(error).__name__
 
 
 def read_head(path: Path, dimension: int = DIMENSION) -> tuple[Tensor, Tensor]:
-    """Read a classifier head from an .npz: `weight` [classes, 2048] (or its transpose) and, if it has one, `bias`."""
+    """Return weight [k, dimension] and bias [k] of a linear classifier of the features, from an .npz.
+
+    The file has an array `weight`, which may be transposed, and may have an array `bias`; the default is zero.
+    """
     try:
         with np.load(path, allow_pickle=False) as file:
             weight = np.asarray(file["weight"], np.float32)

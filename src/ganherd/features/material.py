@@ -1,4 +1,7 @@
-"""What metrics are computed from: samples of a mixture, the real data, the classifier. Each is made on first use."""
+"""Provide what metrics are computed from: samples of a mixture, the real data, and a classifier, made on first use.
+
+A mixture is the trained result: generators (members), a weight for each, and the label that each one stands for.
+"""
 
 from __future__ import annotations
 
@@ -25,57 +28,57 @@ SPACES = {
     "points": "coordinates",
     "rows": "columns",
 }  # what distances between samples are measured in
-EACH = 256  # least number of samples of every member, if members are scored separately
+EACH = 256  # least number of samples of each member, if members are scored separately and `samples` is not less
 
 
 class MetricSkipped(Exception):
-    """Raised with the reason if a metric cannot be measured here; other metrics can."""
+    """Raised with the reason if a metric cannot be measured for this data or on this machine."""
 
 
 @dataclass(frozen=True)
 class DrawnSamples:
-    """Samples in the units of the data, with the label that was requested of each (-1: none) and its member."""
+    """Generated samples in the units of the data, with the label and the member of each."""
 
     x: np.ndarray  # uint8 [n, C, H, W] or float32 [n, d]
-    y: np.ndarray  # int64 [n]
-    member: np.ndarray  # int64 [n]
+    y: np.ndarray  # int64 [n], the label that the sample was generated for; -1: none
+    member: np.ndarray  # int64 [n], the member that generated the sample
 
     @staticmethod
     def joined(parts: Sequence[DrawnSamples]) -> DrawnSamples:
-        """Return all samples of the parts, one after another."""
+        """Concatenate several sets of samples."""
         return DrawnSamples(*(np.concatenate([getattr(part, f) for part in parts]) for f in ("x", "y", "member")))
 
 
 @dataclass(frozen=True)
 class ScoredNeighbourhood:
-    """Members that are scored as one mixture, such as a cell of a grid and its neighbours; without weights, all count equally."""
+    """Members that are scored as one mixture, such as a cell of a grid and its neighbours."""
 
     members: Sequence[int]
-    weights: Sequence[float] | None = None
+    weights: Sequence[float] | None = None  # of each member in the mixture; None: all are equal
 
 
 @dataclass(frozen=True)
 class Annealing:
-    """Settings of AIS that differ from its defaults; None: the default."""
+    """Settings of annealed importance sampling (AIS), which estimates likelihoods; None: the default."""
 
-    points: int | None = None  # held-out images
-    variance: float | None = None  # of the decoder, for pixels in [0, 1]
-    temperatures: int | None = None
-    chains: int | None = None  # for each image
+    points: int | None = None  # number of held-out images
+    variance: float | None = None  # variance of the Gaussian around a generated image, for pixels in [0, 1]
+    temperatures: int | None = None  # number of annealing steps
+    chains: int | None = None  # number of chains for each image
 
 
 @dataclass(frozen=True)
 class ScoringContext:
-    """What a metric needs: samples of a mixture, the real data, and the classifier. Each is computed on first use."""
+    """Provide metrics with samples of a mixture, the real data, and the classifier, each computed on first use."""
 
     mixture: Mixture
     dataset: Dataset
-    samples: int
+    samples: int  # number of samples to draw
     seed: int = 0
-    replica: int = 0
+    replica: int = 0  # the replica (copy of the herd with another seed) that is scored
     progress: Progress | None = None
-    against: RealFeatures | None = None  # the real features; None: those of the network that is cheap everywhere
-    per: str | None = None  # "class", "member" or "neighbourhood": scores of each, too
+    against: RealFeatures | None = None  # features of the real data; None: use a network that is fast on any machine
+    per: str | None = None  # "class", "member" or "neighbourhood": also score each of these separately
     neighbourhoods: Sequence[ScoredNeighbourhood] | None = None
     annealing: Annealing = Annealing()
 
@@ -95,7 +98,7 @@ class ScoringContext:
 
     @cached_property
     def has_labels(self) -> bool:
-        """Return whether a label can be requested: members generate one class each, or take the label as an input."""
+        """Return whether samples of a given label can be drawn: members have a class each, or the label is an input."""
         return bool(self.mixture.labels) and (self._takes_label or bool((np.asarray(self.mixture.label_of) >= 0).any()))
 
     @property
@@ -111,9 +114,12 @@ class ScoringContext:
 
     @cached_property
     def by_label(self) -> DrawnSamples:
-        """Return samples with every label requested equally often; if the numbers do not divide, the first labels get one more."""
+        """Return `samples` samples, equally many of every label; a remainder goes to the first labels, one each.
+
+        For a given set of samples instead of generators, return those of the set that have a label.
+        """
         if not self.has_generators:
-            known = self.drawn.y >= 0  # a set cannot be asked for labels: those with a label are used
+            known = self.drawn.y >= 0
             return DrawnSamples(self.drawn.x[known], self.drawn.y[known], self.drawn.member[known])
         label_of = np.asarray(self.mixture.label_of)
         labels = np.arange(len(self.mixture.labels)) if self._takes_label else np.unique(label_of[label_of >= 0])
@@ -124,20 +130,20 @@ class ScoringContext:
 
     @cached_property
     def drawn(self) -> DrawnSamples:
-        """Return samples of the whole mixture, drawn without requesting a label."""
+        """Return `samples` samples of the whole mixture, of any label."""
         self.report(f"drawing {self.samples:,} samples")
         return self._draw(self.samples, None)
 
     @cached_property
     def classifier(self) -> Classifier:
-        """Return the classifier of the data."""
-        from ganherd.features.classifier import classifier_for  # torch only when a metric needs it
+        """Return the small classifier of the real data, which is trained if it is not cached."""
+        from ganherd.features.classifier import classifier_for  # imports torch, which only some metrics need
 
         return classifier_for(self.dataset, progress=self.progress)
 
     @cached_property
     def reference(self) -> RealFeatures:
-        """Return the features of the real data, which samples are compared with."""
+        """Return the features of the real data that samples are compared with, and their network."""
         from ganherd.features.real_features import RealFeatures
 
         return self.against or RealFeatures(self.dataset, progress=self.progress)
@@ -151,8 +157,8 @@ class ScoringContext:
     def by_member(self) -> DrawnSamples:
         """Return samples of every member, for scores of each member.
 
-        These are the samples in `drawn`, if all members have equal weights and there are enough samples of each. Otherwise the
-        same number of samples is drawn from each member.
+        These are the samples in `drawn` if all members have equal weights and each has at least 256 samples in it (or
+        `samples`, if that is less). Otherwise the same number of samples is drawn from each member.
         """
         members = len(self.mixture.label_of)
         weights = self.weights
@@ -171,30 +177,31 @@ class ScoringContext:
 
     @cached_property
     def member_features(self) -> ExtractedFeatures:
-        """Return the features of every member's samples, which are those in `by_member`."""
+        """Return the features of the samples in `by_member`."""
         return self.features if self.by_member is self.drawn else self.reference.of(self.by_member)
 
     @property
     def has_generators(self) -> bool:
-        """Return whether there is a mixture to draw from, instead of a set of samples."""
+        """Return whether samples can be drawn from generators; False if a fixed set of samples is scored."""
         return not getattr(self.mixture, "only_samples", False)
 
     @cached_property
     def cache(self) -> dict[str, Any]:
-        """Return a dictionary in which a metric stores results that other metrics use as well."""
+        """Return a dictionary in which metrics share intermediate results."""
         return {}
 
     def forget_features(self) -> None:
-        """Free the features and what metrics stored; samples stay. Features that are needed again are computed again."""
+        """Free the memory of features and of `cache`. Samples are kept; features are computed again if needed."""
         for name in ("features", "member_features", "cache"):
             self.__dict__.pop(name, None)
 
     @cached_property
     def class_weights(self) -> tuple[np.ndarray, str]:
-        """Return p(y), float64 [classes], and where it comes from, in words.
+        """Return the probability p(y) of each class, float64 [classes], and where it comes from, in words.
 
-        It is p(y) of the mixture if members generate one class each or take a label, otherwise that of the data. For a set of
-        samples it is always that of the data, because a set always agrees with its own labels.
+        It is p(y) of the mixture if members generate one class each or take a label, otherwise the label frequencies of
+        the data. For a fixed set of samples it is always those of the data: the set's own frequencies would always
+        agree with it.
         """
         if self._takes_label:
             return np.asarray(self.mixture.label_weights, np.float64), "p(y) of the mixture"
@@ -208,12 +215,16 @@ class ScoringContext:
         return np.bincount(y, minlength=len(self.dataset.labels)) / len(y), "label frequencies of the data"
 
     def report(self, line: str) -> None:
-        """Report a line of progress."""
+        """Pass a line to `progress`, if there is one."""
         if self.progress:
             self.progress(Detail(line))
 
     def _draw(self, n: int, label: int | None, quiet: bool = False) -> DrawnSamples:
-        """Return n samples, with a label if one is requested; a UserError names members that generate NaN."""
+        """Draw n samples of the mixture, of any label (None) or of one.
+
+        Raises:
+            NotFinite: Members generate NaN; the message names them.
+        """
         clock = TimeLeft(None if quiet else self.progress, "drawing samples", n)
         drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
         if self.has_generators and len(drawn.x) != n:

@@ -1,4 +1,4 @@
-"""Feature networks: choose one for the data, load it, and report why it cannot be used."""
+"""Choose and load the network that computes features of samples; raise an error with the reason if it is unusable."""
 
 from __future__ import annotations
 
@@ -25,31 +25,37 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
 
 NAMES = ("inception", "classifier", "lipizzaner-mnist", "pixels")
-LARGEST = 8  # `pixels` averages images down to this side; a covariance of thousands of pixels would be slow and rough
-SMALLEST = 32  # Inception is not the default for smaller images
+LARGEST = 8  # `pixels` averages images down to this side: covariances of thousands of pixels are slow and inaccurate
+SMALLEST = 32  # smallest side in pixels of images for which Inception is the default
 
 
 @dataclass(frozen=True)
 class Network:
     """A module that maps samples in the units of the data to features [B, d] and logits [B, k] or None."""
 
-    name: str  # reported with every number
+    name: str  # reported with every score
     module: nn.Module
-    resizing: str  # what is done to an image before the network sees it
-    digest: str | None  # of the weights, for the key of the cache; None: never cached
-    batch: int = 1024
-    heavy: bool = False  # takes seconds for a hundred images on a CPU
-    held_out_accuracy: float | None = None
+    resizing: str  # in words, how an image is resized before the network sees it
+    digest: str | None  # sha256 of the weights, for the key of the cache; None: features are not cached
+    batch: int = 1024  # samples that are passed through the network at once
+    heavy: bool = False  # whether a hundred images take seconds on a CPU
+    held_out_accuracy: float | None = None  # of the classifier
     as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
 
     def described(self, samples: int) -> ScoreEntry:
-        """Return the fields of scores.json about the network, for this many samples."""
+        """Return the fields of scores.json about a score that this network measured on `samples` samples."""
         facts: ScoreEntry = {"samples": samples, "network": self.name, "resizing": self.resizing}
         return facts | {"held_out_accuracy": self.held_out_accuracy}
 
 
 class Pixels(nn.Module):
-    """Return the samples themselves as features, in the units of the nets; large images are averaged down."""
+    """Return the samples themselves as features [B, d], in the units of the nets. Images are averaged down to 8 × 8.
+
+    Args:
+        shape: The shape of a sample, [C, H, W] or [d].
+        offset: With `scale`, converts samples from the units of the data to those of the nets.
+        scale: See `offset`.
+    """
 
     def __init__(self, shape: tuple[int, ...], offset: Units, scale: Units) -> None:
         super().__init__()
@@ -62,16 +68,16 @@ class Pixels(nn.Module):
 
 
 class Penultimate(nn.Module):
-    """Return features and logits of a classifier.
+    """Return features [B, d] and logits [B, k] of a classifier.
 
-    The features are the inputs of its last layer, averaged over the positions of the image.
+    The features are the inputs of its last layer; for images, they are averaged over the positions.
     """
 
     def __init__(self, net: nn.Module, offset: Units, scale: Units) -> None:
         super().__init__()
-        *body, self.head = copy.deepcopy(net).children()  # the classifier itself stays on its device
+        *body, self.head = copy.deepcopy(net).children()  # a copy, so that moving this does not move the classifier
         self.body = nn.Sequential(*body)
-        self.maps = 0
+        self.maps = 0  # number of channels before the last layer; 0: no image
         if any(isinstance(layer, nn.Flatten) for layer in body):
             self.maps = next(layer.out_channels for layer in reversed(body) if isinstance(layer, nn.Conv2d))
         self.offset, self.scale = offset, scale
@@ -83,7 +89,10 @@ class Penultimate(nn.Module):
 
 
 class InModelUnits(nn.Module):
-    """Wrap a user's module, which takes the same input as a discriminator, and returns features, or features and logits."""
+    """Wrap a user's module: convert samples to the units of the nets, which the module takes like a discriminator.
+
+    The module returns features, or a tuple of features and logits.
+    """
 
     def __init__(self, net: nn.Module, offset: Units, scale: Units) -> None:
         super().__init__()
@@ -96,7 +105,7 @@ class InModelUnits(nn.Module):
 
 
 def choose(dataset: Dataset) -> str:
-    """Return the name of the network that is used by default."""
+    """Return the name of the default network: Inception if it fits and is on this machine, otherwise `cheap`."""
     from ganherd.features import inception
 
     if dataset.is_image and dataset.shape[0] == 3 and min(dataset.shape[1:]) >= SMALLEST and inception.find():
@@ -105,14 +114,16 @@ def choose(dataset: Dataset) -> str:
 
 
 def cheap(dataset: Dataset) -> str:
-    """Return the name of a network that takes only seconds on any machine."""
+    """Return the name of the network for this data that takes only seconds on any machine."""
     return "classifier" if dataset.is_image and len(dataset.labels) >= 2 else "pixels"
 
 
 def known_as(name: str, dataset: Dataset) -> str | None:
-    """Return the name that `find` takes for the network that a score names; None if it is not in NAMES or not available here.
+    """Return which of NAMES a recorded score was measured with; None if it is none of them or not available here.
 
-    A name that comes from a file is only looked up, and never loaded as a path or as code.
+    Args:
+        name: `Network.name` from a file. It is only compared, never used as a path or as code, so it may be a
+            stranger's.
     """
     from ganherd.features import inception
 
@@ -136,13 +147,17 @@ def find(
     trust_code: bool = False,
     progress: Progress | None = None,
 ) -> Network:
-    """Return a network by name, by path (.pt: inception, .npz: lipizzaner-mnist) or by a user's `package.module:Class`.
+    """Load and return a feature network.
 
-    Another TorchScript file can replace inception if `trust_code` is set; `FILE.pt#sha256=…` states the digest that it must have.
+    Args:
+        wanted: One of NAMES, the path of a file (.pt: a TorchScript that is used like inception; .npz: the weights of
+            lipizzaner-mnist), or a user's `package.module:Class`. `FILE.pt#sha256=…` states the digest it must have.
+        head: An .npz with a linear classifier of Inception's features.
+        trust_code: Whether the user trusts the TorchScript or the class.
 
     Raises:
         UserError: There is no such network, or it is not trusted.
-        MetricSkipped: It is not available here, or not for this data.
+        MetricSkipped: The network is not available here, or not for this data.
     """
     path, script = expanded(wanted), script_of(wanted)
     if head is not None and wanted != "inception" and script is None:
@@ -166,10 +181,10 @@ def find(
 
 
 def _inception(path: Path | None, stated: str, head: Path | None, dataset: Dataset, trust_code: bool) -> Network:
-    """Return Inception, or the TorchScript file that takes its place."""
+    """Return Inception, or the user's TorchScript that replaces it; raise `MetricSkipped` for data it cannot take."""
     from ganherd.features import inception
 
-    # a missing file is reported first
+    # if the file is missing, `inception.load` reports that instead
     if (not dataset.is_image or dataset.shape[0] not in (1, 3)) and (path is None or path.is_file()):
         raise MetricSkipped("the network inception looks at grey or RGB images, and this is other data")
     module, name, digest = inception.load(path, head, stated, trust_code)
@@ -179,7 +194,7 @@ def _inception(path: Path | None, stated: str, head: Path | None, dataset: Datas
 
 
 def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
-    """Return the small MNIST network of the cellular papers."""
+    """Return the small MNIST network of the cellular papers; raise `MetricSkipped` for data of another shape."""
     from ganherd.features import lipizzaner
 
     if tuple(dataset.shape) != (1, 28, 28) and (path is None or path.is_file()):
@@ -189,7 +204,7 @@ def _lipizzaner(path: Path | None, dataset: Dataset) -> Network:
 
 
 def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
-    """Return the classifier of the data without its last layer."""
+    """Return the classifier of the data as a network, whose features are the inputs of its last layer."""
     from ganherd.features.classifier import classifier_for
 
     if len(dataset.labels) < 2:
@@ -210,11 +225,11 @@ def _pixels(dataset: Dataset) -> Network:
 
 
 def _own(name: str, dataset: Dataset, trust_code: bool) -> Network:
-    """Return a network of the user's class."""
+    """Return a network that wraps the user's class `package.module:Class`; its features are never cached."""
     from ganherd import nets
     from ganherd.recipe import schema
 
-    try:  # it is built like a discriminator: from shape and classes, if it takes them
+    try:  # the class is built like a discriminator: it may take the shape and the number of classes
         net = schema.NetConfig(name=name)
         module = nets.build_discriminator(net, dataset.shape, len(dataset.labels), trust_code=trust_code)
     except UserError as error:
@@ -223,7 +238,7 @@ def _own(name: str, dataset: Dataset, trust_code: bool) -> Network:
 
 
 def _digest(module: nn.Module) -> str:
-    """Return the sha256 of the weights."""
+    """Return the sha256 of the names, shapes and values of a module's weights and buffers."""
     total = hashlib.sha256()
     for name, value in module.state_dict().items():
         total.update(f"{name}{tuple(value.shape)}".encode())

@@ -1,4 +1,4 @@
-"""Update a small net by Adam with the one-cycle schedule of PyTorch, without importing PyTorch's compiler.
+"""Train a small net with Adam and PyTorch's one-cycle learning-rate schedule, without importing PyTorch's compiler.
 
 The first use of `torch.optim.Adam` imports the compiler, which takes more than a second in every process.
 """
@@ -15,13 +15,16 @@ from torch.optim.adam import adam
 MAX_LR = 5e-3
 FIRST_LR = MAX_LR / 25  # the defaults of torch.optim.lr_scheduler.OneCycleLR, like all numbers below
 LAST_LR = FIRST_LR / 1e4
-RISING = 0.3  # share of the steps with a rising learning rate
-BETA1 = (0.85, 0.95)  # at the largest learning rate, and at both ends
+RISING = 0.3  # share of the steps in which the learning rate rises
+BETA1 = (0.85, 0.95)  # when the learning rate is largest, and at the first and last step
 BETA2, EPS = 0.999, 1e-8
 
 
 class OneCycleAdam:
-    """Equal, to the last bit, `torch.optim.Adam` driven by `OneCycleLR(optimiser, max_lr=5e-3, total_steps=steps)`."""
+    """Adam with a one-cycle schedule over `steps` steps; the parameters are updated in place.
+
+    The result is bit for bit that of `torch.optim.Adam` with `OneCycleLR(optimiser, max_lr=5e-3, total_steps=steps)`.
+    """
 
     def __init__(self, params: Iterable[Tensor], steps: int) -> None:
         self._params = list(params)
@@ -43,7 +46,7 @@ class OneCycleAdam:
 
 
 def one_cycle(step: int, steps: int) -> tuple[float, float]:
-    """Return the learning rate and the beta1 of a step.
+    """Return the learning rate and Adam's beta1 at `step` of `steps`, counted from 0.
 
     >>> [tuple(round(value, 4) for value in one_cycle(step, 101)) for step in (0, 29, 100)]
     [(0.0002, 0.95), (0.005, 0.85), (0.0, 0.95)]

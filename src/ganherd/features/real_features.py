@@ -1,4 +1,4 @@
-"""Features of the real data, which samples are compared with; they are computed once and cached by content."""
+"""Compute the features of the real data, which generated samples are compared with, and cache them on disk."""
 
 from __future__ import annotations
 
@@ -24,21 +24,24 @@ from ganherd.util.meter import Progress
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
 
-VERSION = 1  # part of the cache's key: raise it when features of the same network would change
+VERSION = 1  # part of the cache's key: raise it if a change of the code changes the features of a network
 
 
 @dataclass(frozen=True)
 class RealFeatures:
-    """The real data, a network, and the features of the data. All replicas and metrics share it."""
+    """The features of the real data by one network, computed on first use.
+
+    All replicas and metrics share this object.
+    """
 
     dataset: Dataset
-    wanted: str | None = None  # the network's name, path or class; None: the one that is cheap everywhere
+    wanted: str | None = None  # the network's name, path or class; None: the one that is fast on any machine
     limit: int | None = None  # number of real rows for a heavy network on a CPU; None: all
     head: Path | None = None  # a classifier head for inception
     trust_code: bool = False
     progress: Progress | None = None
     label: int | None = None  # only rows of this class; None: all rows
-    whole: RealFeatures | None = None  # the features of all classes, whose network a class uses
+    whole: RealFeatures | None = None  # with `label`: the object for all classes, whose network is used
 
     @cached_property
     def network(self) -> Network:
@@ -50,14 +53,20 @@ class RealFeatures:
 
     @cached_property
     def rows(self) -> np.ndarray:
-        """Return the rows of the training split that are used [n]: all, or always the same `limit` of them."""
+        """Return the numbers of the rows of the training split that are used, int64 [n].
+
+        These are all rows (of the class). With a heavy network on a CPU they are at most `limit`, always the same ones.
+        """
         rows = np.arange(len(self.dataset.x)) if self.label is None else np.flatnonzero(self.dataset.y == self.label)
         if self.limit is None or self.limit >= len(rows) or not self.network.heavy or torch.cuda.is_available():
             return rows
         return np.sort(rows[shuffle(len(rows), "real rows of a score")[: self.limit]])
 
     def of_class(self, label: int) -> RealFeatures:
-        """Return the features of one class alone; of all rows for -1. Unlike `real_of`, those of other classes are not needed."""
+        """Return the features of one class; of all rows for -1.
+
+        Unlike `real_of`, this does not compute the features of the other classes.
+        """
         return self if label < 0 else replace(self, label=label, whole=self)
 
     @cached_property
@@ -76,7 +85,11 @@ class RealFeatures:
         return {"features": features} | ({} if logits is None else {"logits": logits})
 
     def _cached(self, kind: str, compute: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return tensors from the cache, or compute and cache them; they are not cached for a network without digest."""
+        """Return tensors from the cache, or compute and cache them. Without a digest of the network, nothing is cached.
+
+        Args:
+            kind: The folder of the cache.
+        """
         if not self.network.digest:
             return compute()
         path = cache.path_of(kind, self._key)
@@ -90,7 +103,10 @@ class RealFeatures:
 
     @cached_property
     def summary(self) -> tuple[Moments, Tensor | None]:
-        """Return the moments of the real features, and how often the network predicts each class for them, int64 [K]."""
+        """Return mean and covariance of the real features, and how often the network predicts each class, int64 [K].
+
+        The second is None if the network predicts no classes.
+        """
 
         def compute() -> dict[str, Tensor]:
             moments, logits = self.real.moments, self.real.logits
@@ -123,7 +139,7 @@ class RealFeatures:
         return "|".join(str(part) for part in parts) + ("" if self.label is None else f"|class {self.label}")
 
     def real_of(self, classes: tuple[int, ...]) -> ExtractedFeatures:
-        """Return the features of some classes; of all the data if none is named."""
+        """Return the real features of the given classes; of all the data if `classes` is empty."""
         if not classes:
             return self.real
         if classes not in self._by_class:
@@ -132,11 +148,18 @@ class RealFeatures:
 
     @cached_property
     def _by_class(self) -> dict[tuple[int, ...], ExtractedFeatures]:
-        """Return the features of some classes that are known already."""
-        return {}  # filled by `real_of`
+        """Return the results of `real_of` so far, by their classes."""
+        return {}  # `real_of` fills it
 
     def of(self, drawn: DrawnSamples, what: str = "samples") -> ExtractedFeatures:
-        """Return the features of generated samples; an error about NaN names the member."""
+        """Return the features of generated samples, by the same network.
+
+        Args:
+            what: The samples in words, for progress and errors.
+
+        Raises:
+            UserError: Features are not finite; the message names the member.
+        """
 
         def name_row(row: int) -> str:
             return f"a sample of member {drawn.member[row]}" if drawn.member[row] >= 0 else f"{what}, number {row}"
@@ -145,7 +168,7 @@ class RealFeatures:
         return ExtractedFeatures(features, logits, drawn.y, drawn.member)
 
     def described(self, features: ExtractedFeatures) -> ScoreEntry:
-        """Return the fields that say how a score against this reference was measured."""
+        """Return the fields of scores.json about how samples with these features were compared with the real data."""
         facts: ScoreEntry = {
             "samples": len(features),
             "network": self.network.name,

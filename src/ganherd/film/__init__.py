@@ -1,1 +1,1 @@
-"""Films of a run: how the samples of its members grow, from the sprites that it saved."""
+"""Make a film of a run: how the samples of its members develop, from the sprites (small samples) that the run saved."""

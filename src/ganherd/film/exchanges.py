@@ -1,4 +1,8 @@
-"""Follow nets through a herd: which discriminator each member has, and from which cell its generator descends, at some steps."""
+"""Follow nets through a herd: compute from events which discriminator each member has and where its generator is from.
+
+In GAP, members swap discriminators in pairs. On a grid (cellular training), a cell may take over the generator of a
+neighbour.
+"""
 
 from __future__ import annotations
 
@@ -11,19 +15,25 @@ from ganherd.runs.models import JsonLine
 
 @dataclass(frozen=True)
 class Exchange:
-    """What members have exchanged up to a step."""
+    """What members have exchanged up to a saved step."""
 
-    partner: tuple[int, ...]  # the member whose discriminator each one has
-    founder: tuple[int, ...]  # the member from whose first generator each generator descends
-    pairs: tuple[tuple[int, int], ...]  # of the last swap since the step before
-    moves: tuple[tuple[int, int], ...]  # (from, to) of generators since the step before
+    partner: tuple[int, ...]  # of each member: the member that began with the discriminator which it has now
+    founder: tuple[int, ...]  # of each member: the member from whose initial generator its generator descends
+    pairs: tuple[tuple[int, int], ...]  # members that swapped, in the last swap after the previous saved step
+    moves: tuple[tuple[int, int], ...]  # (from, to) of generators that moved after the previous saved step
 
 
 def exchanges_at(steps: Sequence[int], events: Iterable[JsonLine], members: int) -> Iterator[Exchange]:
-    """Yield the state of all exchanges at each of some rising steps. Events that do not fit the herd are ignored."""
+    """Yield what has been exchanged up to each of `steps`.
+
+    Args:
+        steps: Saved steps in ascending order.
+        events: The lines of events.jsonl in order. Those that do not fit the number of members are ignored.
+        members: The number of members.
+    """
     partner, founder, pairs = list(range(members)), list(range(members)), list[tuple[int, int]]()
     moves: list[tuple[int, int]] = []
-    winners = list(range(members))  # the member whose generator each cell trains
+    winners = list(range(members))  # of each cell: the member whose generator won the tournament and is trained there
     left = iter(events)
     event = next(left, None)
     for step in steps:
@@ -47,7 +57,11 @@ def exchanges_at(steps: Sequence[int], events: Iterable[JsonLine], members: int)
 
 
 def _origins(event: JsonLine, winners: Sequence[int] | None, members: int) -> list[int]:
-    """Return the member whose generator each cell has after a replacement."""
+    """Return for each cell the member whose generator it has after a replacement or evaluation event.
+
+    Args:
+        winners: For each cell the member whose generator it trained since the last tournament; None: its own.
+    """
     origins = _numbers(event.get("g_from"), members) or list(range(members))
     is_new = event.get("g_new")
     if winners is None:
@@ -58,13 +72,14 @@ def _origins(event: JsonLine, winners: Sequence[int] | None, members: int) -> li
 
 
 def _numbers(value: Any, members: int) -> list[int] | None:
-    """Return a list with a member for each member; None if it is none."""
+    """Return the value of an event if it is a list that has a valid member number for each member; None otherwise."""
     if not isinstance(value, list) or len(value) != members:
         return None
     return value if all(type(number) is int and 0 <= number < members for number in value) else None
 
 
 def _pairs(value: Any, members: int) -> list[tuple[int, int]]:
+    """Return the valid pairs of members in the value of an event."""
     pairs = value if isinstance(value, list) else []
     return [
         (pair[0], pair[1])

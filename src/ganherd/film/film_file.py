@@ -17,18 +17,18 @@ from ganherd.util import files
 from ganherd.util.errors import UserError
 
 SUFFIXES = (".gif", ".mp4", ".webp")
-_COLOURS = 96  # of the palette of a GIF, which all frames share
-_GIF_BYTES = 4 << 20  # of a GIF, about
-_FEWEST_FRAMES = 12  # that a GIF has, however large they are
-_NEARLY_WHITE = 248  # of 255
+_COLOURS = 96  # number of colours in the palette of a GIF, which all frames share
+_GIF_BYTES = 4 << 20  # approximate largest size of a GIF
+_FEWEST_FRAMES = 12  # a GIF may have this many frames even if it becomes larger
+_NEARLY_WHITE = 248  # colours whose channels are all at least this become white
 _VIDEO_RATE = 25  # frames per second of a video
 
 
 def check_output(output: Path) -> None:
-    """Refuse a file that no film can be written to.
+    """Check that a film can be written to a path.
 
     Raises:
-        UserError: Its suffix is unknown, it is a folder, or ffmpeg is missing.
+        UserError: The suffix is unknown, the path is a folder, or a video needs ffmpeg, which is missing.
     """
     suffix = output.suffix.lower()
     if suffix not in SUFFIXES:
@@ -43,7 +43,7 @@ def check_output(output: Path) -> None:
 
 
 def most_gif_frames(some: Sequence[Image.Image]) -> int:
-    """Return how many different frames fit into a GIF of a few megabytes, judging by some of them."""
+    """Estimate from some frames of a film how many different frames fit into a GIF of about 4 MiB."""
     out = io.BytesIO()
     _save(out, ".gif", iter(some), [100] * len(some), some)
     return max(_FEWEST_FRAMES, _GIF_BYTES * len(some) // out.tell())
@@ -81,6 +81,7 @@ def _save(
     durations: Sequence[int],
     palette_from: Sequence[Image.Image],
 ) -> None:
+    """Write an animated GIF or WebP by Pillow; see `write_film` for the arguments."""
     if kind == ".gif":
         palette = _shared_palette(palette_from)
         frames = (frame.quantize(palette=palette, dither=Image.Dither.NONE) for frame in frames)
@@ -92,7 +93,7 @@ def _save(
 
 
 def _shared_palette(frames: Sequence[Image.Image]) -> Image.Image:
-    """Return a palette image with the colours of some frames."""
+    """Return a palette image (mode P) with the most important colours of some frames; nearly white becomes white."""
     stacked = Image.new("RGB", (frames[0].width, sum(frame.height for frame in frames)))
     top = 0
     for frame in frames:
@@ -100,17 +101,21 @@ def _shared_palette(frames: Sequence[Image.Image]) -> Image.Image:
         top += frame.height
     palette = stacked.quantize(_COLOURS, method=Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     colours = np.array(palette.getpalette(), np.uint8).reshape(-1, 3)
-    colours[colours.min(1) >= _NEARLY_WHITE] = 255  # paper stays white
+    colours[colours.min(1) >= _NEARLY_WHITE] = 255  # keep the background white
     palette.putpalette(colours.tobytes())
     return palette
 
 
 def _write_video(path: Path, frames: Iterator[Image.Image], durations: Sequence[int]) -> None:
-    """Write frames with ffmpeg at a fixed rate; long ones are repeated."""
+    """Write an MP4 with ffmpeg at a fixed frame rate; frames that last longer are repeated.
+
+    Args:
+        durations: Milliseconds of each frame.
+    """
     first = next(frames)
     size = f"{first.width}x{first.height}"
     source = ["-f", "rawvideo", "-pix_fmt", "rgb24", "-s", size, "-r", str(_VIDEO_RATE), "-i", "-"]
-    # sides must be even for the pixel format that all players know
+    # pad to even sides: yuv420p, the pixel format that all players support, needs them
     target = [
         "-vf",
         "pad=ceil(iw/2)*2:ceil(ih/2)*2:color=white",
@@ -134,7 +139,7 @@ def _write_video(path: Path, frames: Iterator[Image.Image], durations: Sequence[
                         program.stdin.write(content)
                         shown += 1
             except BrokenPipeError:
-                pass  # ffmpeg has ended, and says why
+                pass  # ffmpeg has failed; its message is reported below
             except BaseException:
                 program.kill()
                 raise

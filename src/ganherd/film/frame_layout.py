@@ -1,4 +1,4 @@
-"""Arrange the members of a herd in the frames of a film: a wall, or the cells of a torus."""
+"""Arrange the tiles of all members in the frames of a film: as a wall in reading order, or as the cells of a torus."""
 
 from __future__ import annotations
 
@@ -7,26 +7,33 @@ from dataclasses import dataclass
 
 from ganherd.viz.sheets import MARGIN
 
-CAPTION = 18  # pixels below a tile for its name
-_WITH_CAPTION = 48  # pixels of a tile from which on it has a name
-_SMALLEST = 10  # pixels of a tile
+CAPTION = 18  # height in pixels of the name below a tile
+_WITH_CAPTION = 48  # tiles of at least this many pixels have a name
+_SMALLEST = 10  # smallest side of a tile in pixels
 _NARROW = 2  # pixels between small tiles
-_TALLEST = 0.72  # height of the wall as a share of its width, at most
+_TALLEST = 0.72  # largest ratio of the wall's height to its width
 
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """Where the tile of each member is, in pixels from the corner of the wall."""
+    """The places of all members' tiles (small pictures) in a frame.
 
-    places: tuple[tuple[int, int], ...]  # left and top
-    tile: int  # width and height
-    pitch: tuple[int, int]  # pixels from a cell to the next one, across and down
+    Lengths are in pixels. Places are relative to the left upper corner of the wall, which contains all tiles.
+    """
+
+    places: tuple[tuple[int, int], ...]  # left and top of each tile
+    tile: int  # side of a tile
+    pitch: tuple[int, int]  # distance from a cell to the next one, across and down
     size: tuple[int, int]  # width and height of the wall
     has_captions: bool  # whether there is room for names below the tiles
-    torus: tuple[int, int] | None = None  # rows and columns, if the edges of the wall meet
+    torus: tuple[int, int] | None = None  # rows and columns if opposite edges are joined; None: no torus
 
     def ways(self, start: int, end: int) -> list[tuple[float, float, float, float]]:
-        """Return the way between the centres of two members; over the edge of a torus it leaves and enters."""
+        """Return the lines (x1, y1, x2, y2) of an arrow between the centres of the tiles of two members.
+
+        On a torus the shortest way may cross an edge. There are then two lines: one leaves the wall, the other enters
+        it.
+        """
         half = self.tile / 2
         x1, y1 = (value + half for value in self.places[start])
         x2, y2 = (value + half for value in self.places[end])
@@ -38,11 +45,13 @@ class FrameLayout:
 
 
 def lay_out(members: int, width: int, torus: tuple[int, int] | None = None, population: int = 1) -> FrameLayout:
-    """Return the layout of some members in frames of a width; members that do not fit are left out.
+    """Choose a layout of the members in frames of a given width; members that do not fit have no place.
 
     Args:
-        torus: Rows and columns of a grid.
-        population: Members in each cell of the grid.
+        members: The number of members.
+        width: The width of the frames in pixels, margins included.
+        torus: Rows and columns of a grid; None: choose the number of columns.
+        population: The number of members in each cell of the grid.
 
     >>> lay_out(10, 720).places[:2], lay_out(10, 720).size
     (((2, 0), (136, 0)), (664, 294))
@@ -74,19 +83,24 @@ def lay_out(members: int, width: int, torus: tuple[int, int] | None = None, popu
 
 
 def _tile_size(room: int, cells: int, columns: int, has_names: bool) -> int:
-    """Return the side of a tile if there are this many columns, so that the wall is not too tall."""
+    """Return the largest side of a tile in pixels with this many columns, so that the wall is not too tall.
+
+    Args:
+        room: The width of the wall in pixels.
+        has_names: Whether names are shown below large tiles.
+    """
     gap, rows = _gap(room / columns), math.ceil(cells / columns)
     down = int((_TALLEST * room + gap) / rows) - gap
     down -= CAPTION if has_names and down - CAPTION >= _WITH_CAPTION else 0
     across = (room + gap) // columns - gap
-    return max(1, min(across, max(down, _SMALLEST)))  # what does not fit below is left out
+    return max(1, min(across, max(down, _SMALLEST)))  # with the smallest tiles, the last rows may not fit
 
 
 def _covered(cells: int, tile: int, columns: int) -> tuple[float, int]:
-    """Return how good a number of columns is: large tiles and full rows; otherwise fewer rows."""
+    """Return a sort key for choosing the number of columns: the area of tiles and how full rows are, then columns."""
     return tile * tile * cells / (columns * math.ceil(cells / columns)), columns
 
 
 def _gap(room: float) -> int:
-    """Return the pixels between two tiles if each has this much room."""
+    """Return the pixels between two tiles if each has `room` pixels, the gap included."""
     return 10 if room >= 60 else 4 if room >= 24 else _NARROW

@@ -1,4 +1,4 @@
-"""Draw a frame of a film: the heading, the samples of every member, what members exchange, and how far the run is."""
+"""Draw a frame of a film: a heading, the samples of every member, arrows for exchanged nets, and a time bar."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from ganherd.runs.series.sprite_files import SpriteIndex
 from ganherd.viz.pictures import FRAME, GENERATED, INK, SOFT
 from ganherd.viz.sheets import MARGIN, Heading, fitted, font
 
-Sheet = Image.Image | np.ndarray  # of images; or points [N, samples, 2], with NaN for those that are not finite
-# those of the page, for members by their number
+# the samples of all members at a step: a picture, or points [N, samples, 2] with NaN for those that are not finite
+Sheet = Image.Image | np.ndarray
+# colours of members, by their number modulo 10; the same as on the live page
 _COLOURS = (
     "#3b6fd8",
     "#d9703a",
@@ -28,22 +29,22 @@ _COLOURS = (
     "#6b8f2c",
     "#7a6a5a",
 )
-_TRACK = "#dfe3e8"  # of the time bar
+_TRACK = "#dfe3e8"  # background of the time bar
 _BIG, _SMALL, _TINY = 24, 15, 12  # font sizes
-_HEADING = 92  # pixels above the wall, without the margin
-_BAR = 34  # pixels below the wall
-_ALL_SAMPLES = 70  # pixels of a tile from which on it shows all samples of a member
-_FINE = 2  # points and arrows are drawn this much larger, and shrunk
+_HEADING = 92  # pixels above the wall of tiles, without the margin
+_BAR = 34  # pixels below the wall of tiles
+_ALL_SAMPLES = 70  # tiles of at least this many pixels show all samples of a member, smaller ones the first
+_FINE = 2  # points and arrows are drawn larger by this factor and shrunk, for smooth edges
 
 
 @dataclass(frozen=True)
 class Arrow:
-    """An exchange between two members."""
+    """An arrow between the tiles of two members that exchanged a net."""
 
-    start: int
+    start: int  # number of the tile
     end: int
     colour: str
-    is_mutual: bool = False
+    is_mutual: bool = False  # whether both gave a net: the arrow then has two heads
 
 
 @dataclass(frozen=True)
@@ -52,26 +53,32 @@ class FrameContent:
 
     heading: Heading
     sheet: Sheet
-    captions: Sequence[str]  # of the members
-    colours: Sequence[str | None]  # of the members' frames
+    captions: Sequence[str]  # name below each member's tile
+    colours: Sequence[str | None]  # colour of the frame around each member's tile; None: a thin grey one
 
 
 def member_colour(member: int) -> str:
-    """Return the colour of a member."""
+    """Return the colour of a member; there are ten, which repeat."""
     return _COLOURS[member % len(_COLOURS)]
 
 
 class FramePainter:
-    """Draw frames of one size."""
+    """Draw the frames of a film, which all have the same size and layout."""
 
     def __init__(self, index: SpriteIndex, layout: FrameLayout, members: Sequence[int]) -> None:
-        """Prepare frames of some members, each at the place that the layout has for it."""
+        """Prepare frames of some members.
+
+        Args:
+            index: The layout of the sprite sheets.
+            layout: The places of the tiles.
+            members: Their numbers in the sheets; those for which the layout has no place are not drawn.
+        """
         self._index, self._layout, self._members = index, layout, members[: len(layout.places)]
         self.size = layout.size[0] + 2 * MARGIN, 2 * MARGIN + _HEADING + layout.size[1] + _BAR
         self._top = MARGIN + _HEADING
 
     def draw_herd(self, content: FrameContent) -> Image.Image:
-        """Return a frame without exchanges and time bar."""
+        """Draw a frame without arrows and time bar."""
         frame = Image.new("RGB", self.size, "white")
         pen = ImageDraw.Draw(frame)
         room, big, small = self._layout.size[0], font(_BIG, bold=True), font(_SMALL)
@@ -98,12 +105,13 @@ class FramePainter:
     def draw_time(
         self, herd: Image.Image, progress: float, arrows: Sequence[Arrow], arrived: float | None = None
     ) -> Image.Image:
-        """Return a frame with exchanges and time bar.
+        """Return a copy of a frame with arrows for exchanges and the time bar.
 
         Args:
-            herd: The frame without them.
-            progress: How far the run is, from 0 to 1.
-            arrived: How far the nets are on their way, from 0 to 1; None: not shown.
+            herd: The frame without them, from `draw_herd`.
+            progress: The position of the time bar, from 0 to 1.
+            arrows: The exchanges.
+            arrived: How far along the arrows a dot for each net is, from 0 to 1; None: no dots.
         """
         frame = herd.copy()
         if arrows:
@@ -124,7 +132,7 @@ class FramePainter:
         )
 
     def _samples(self, sheet: Image.Image, member: int) -> Image.Image:
-        """Return the samples of a member, all or the first one, in the size of a tile."""
+        """Return a tile with the samples of a member from a sheet: all, or only the first if the tile is small."""
         index, size = self._index, self._layout.tile
         tall, wide = index.tile
         shown = index.side if size >= _ALL_SAMPLES else 1
@@ -144,13 +152,13 @@ class FramePainter:
         return tile
 
     def _edge(self) -> tuple[int, int, int, int]:
-        """Return the box around all tiles."""
+        """Return left, top, right and bottom, in pixels of the frame, of the box around all tiles."""
         columns = [left for left, _ in self._layout.places]
         left, right = min(columns) + MARGIN - 9, max(columns) + MARGIN + self._layout.tile + 8
         return left, self._top - 9, right, self._top + self._layout.size[1] + 5
 
     def _draw_edge(self, pen: ImageDraw.ImageDraw) -> None:
-        """Draw a dashed line around a torus, whose edges meet."""
+        """Draw a dashed line around the tiles of a torus, to show that opposite edges are joined."""
         left, top, right, bottom = self._edge()
         for x in range(left, right, 10):
             for y in (top, bottom):
@@ -160,7 +168,7 @@ class FramePainter:
                 pen.line([(x, y), (x, min(y + 5, bottom))], FRAME)
 
     def _draw_arrows(self, frame: Image.Image, arrows: Sequence[Arrow], arrived: float | None) -> None:
-        """Draw arrows inside of the edge; one that crosses the edge of a torus enters again on the other side."""
+        """Draw arrows inside the box around the tiles; on a torus they may leave it and enter on the other side."""
         left, top, right, bottom = self._edge()
         layer = Image.new("RGBA", ((right - left) * _FINE, (bottom - top) * _FINE))
         pen = ImageDraw.Draw(layer)
@@ -183,7 +191,7 @@ class FramePainter:
 
 
 def _scatter(points: np.ndarray, index: SpriteIndex, size: int) -> Image.Image:
-    """Return the points [n, 2] of a member; the data determines the limits, as on the page."""
+    """Return a tile of `size` pixels with the points [n, 2] of a member. Its limits are those of the data."""
     low, high = np.array(index.low[:2]), np.array(index.high[:2])
     half = float((high - low).max(initial=0)) * 0.58 or 1.0
     places = (0.5 + (points - (low + high) / 2) / (2 * half)) * size * _FINE
@@ -196,7 +204,10 @@ def _scatter(points: np.ndarray, index: SpriteIndex, size: int) -> Image.Image:
 
 
 def _curve(x1: float, y1: float, x2: float, y2: float, inset: float) -> list[tuple[float, float]]:
-    """Return points of a bent way between two places that begins and ends a little inside."""
+    """Return 25 points (x, y) of a bent line between two places (a quadratic Bezier curve).
+
+    The line begins `inset` pixels after the first place, and ends as far before the second.
+    """
     length = math.hypot(x2 - x1, y2 - y1) or 1.0
     ux, uy = (x2 - x1) / length, (y2 - y1) / length
     inset = min(inset, 0.4 * length)
@@ -213,6 +224,7 @@ def _curve(x1: float, y1: float, x2: float, y2: float, inset: float) -> list[tup
 def _draw_arrow(
     pen: ImageDraw.ImageDraw, points: Sequence[tuple[float, float]], arrow: Arrow, arrived: float | None
 ) -> None:
+    """Draw an arrow along some points, with a dot at the share `arrived` of its length if that is not None."""
     pen.line(points, "#ffffffd0", 6 * _FINE, joint="curve")
     pen.line(points, arrow.colour, 2 * _FINE, joint="curve")
     _head(pen, points[-3], points[-1], arrow.colour)

@@ -1,4 +1,4 @@
-"""Film a run: read its sprites and its events, and write how the herd grows as a file of a given length."""
+"""Write a film of given length about a run, from its events and sprites (small samples of all members at some step)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _SWAP = "#6b7484"  # colour of the arrows of a swap
 
 @dataclass(frozen=True)
 class FilmRecord:
-    """What was filmed."""
+    """Facts about a film that was written."""
 
     path: Path
     num_bytes: int
@@ -47,19 +47,25 @@ class FilmRecord:
 
 @dataclass(frozen=True)
 class Moment:
-    """A frame of the film: a saved step, or the way from it to the next one."""
+    """The time that a frame of the film shows: a saved step, or a time between it and the next saved step."""
 
-    number: int  # of the saved step
-    part: float = 0.0  # of the way to the next one
+    number: int  # index of the saved step
+    part: float = 0.0  # share of the time to the next saved step, from 0 up to less than 1
 
 
 def most_steps(seconds: float) -> int:
-    """Return how many saved steps a film of this length can show."""
+    """Return how many saved steps a film of this length can show at its highest frame rate."""
     return max(2, int((seconds - _pause(seconds)) * _MOST) + 1)
 
 
 def plan_moments(steps: int, seconds: float) -> tuple[list[Moment], list[int]]:
-    """Return the moments of a film and their milliseconds, which end with a pause. Few saved steps have moments in between.
+    """Return the moment of each frame of a film, and the milliseconds for which each frame is shown.
+
+    Frames between saved steps are added if there are fewer than 6 per second. The last frame is shown longer.
+
+    Args:
+        steps: The number of saved steps, at least 2.
+        seconds: The length of the film.
 
     >>> moments, milliseconds = plan_moments(3, 2.0)
     >>> len(moments), moments[1], sum(milliseconds), milliseconds[-1]
@@ -86,15 +92,15 @@ def write_film(
     replica: int = 0,
     watch: Callable[[int, int], None] = lambda done, total: None,
 ) -> FilmRecord:
-    """Film a run.
+    """Write a film of a run, and return facts about it.
 
     Args:
         run: The run folder.
         output: The file; its suffix is the format.
         seconds: The length of the film.
         width: The width in pixels.
-        replica: The replica to film.
-        watch: Called with the number of frames that are done, and their total.
+        replica: The replica (copy of the herd with another seed) to show.
+        watch: Called with the number of frames that are done and the total number.
 
     Raises:
         UserError: The run has no sprites, damaged ones, or only those of one step; or the file cannot be written.
@@ -128,7 +134,7 @@ def write_film(
 
 
 class HerdFilm:
-    """The frames of a film about one replica of a run."""
+    """Read and draw the frames of a film about one replica of a run."""
 
     def __init__(self, folder: RunFolder, summary: RunSummary, width: int, replica: int = 0) -> None:
         index = sprite_files.read_index(folder.sprites)
@@ -161,7 +167,7 @@ class HerdFilm:
         self._shown = len(layout.places)
         self._exchanges = self._read_exchanges()
         self._metrics = MetricColumns(RecordFile(folder.metrics_path))
-        self._drawn: tuple[int, Image.Image] | None = None  # the last saved step, and its frame without time bar
+        self._drawn: tuple[int, Image.Image] | None = None  # index of the last drawn step; its frame without time bar
         self._last_sheet: Sheet | None = None
 
     def thin(self, most: int) -> None:
@@ -172,11 +178,11 @@ class HerdFilm:
             self._drawn = None
 
     def some_frames(self) -> list[Image.Image]:
-        """Return a few frames of the whole film."""
+        """Return four frames from the beginning to the end of the film."""
         return [self.frame(Moment(round(part * (len(self.steps) - 1)))) for part in (0, 0.3, 0.7, 1)]
 
     def frame(self, moment: Moment) -> Image.Image:
-        """Return the frame of a moment."""
+        """Draw the frame of a moment. Between two saved steps it shows the samples of the earlier one."""
         number, part = moment.number, moment.part
         if self._drawn is None or self._drawn[0] != number:
             self._drawn = number, self._painter.draw_herd(self._content(number))
@@ -189,6 +195,7 @@ class HerdFilm:
         )
 
     def _content(self, number: int) -> FrameContent:
+        """Return what the frames of a saved step show; `number` is the index of the step."""
         exchange, shown = self._exchanges[number], self._members[: self._shown]
         return FrameContent(
             heading=Heading(self._summary.recipe or self._folder.title, self._facts(number)),
@@ -198,7 +205,10 @@ class HerdFilm:
         )
 
     def _fits(self, path: Path) -> bool:
-        """Return whether a sheet can be shown; a run that trains may remove it, and a stranger's may be anything."""
+        """Return whether a sprite sheet is valid.
+
+        A running training may remove it; a stranger's may contain anything.
+        """
         try:
             sprite_files.check_sheet(files.read(path, sprite_files.MOST_SHEET), self._index)
         except (OSError, ValueError):
@@ -206,23 +216,24 @@ class HerdFilm:
         return path.suffix == (".webp" if self._index.kind == "images" else ".json")
 
     def _sheet(self, number: int) -> Sheet:
-        """Return the sheet of a saved step; if it is gone by now, that of the step before."""
+        """Return the sheet of a saved step; if that was removed in the meantime, the sheet that was read last."""
         try:
             self._last_sheet = read_sheet(
                 files.read(self._sheets[self.steps[number]], sprite_files.MOST_SHEET), self._index
             )
-        except (OSError, ValueError):  # of a run that trains, sheets are removed
+        except (OSError, ValueError):  # a running training removes sheets
             if self._last_sheet is None:
                 raise _damaged(self._folder) from None
         return self._last_sheet
 
     def _read_exchanges(self) -> list[Exchange]:
+        """Return what members have exchanged up to each saved step, from the events of the run."""
         lines = (line.parse() for line in RecordFile(self._folder.events_path).lines_from(0))
         events = (line for line in lines if line is not None) if self._torus is not None or self._is_gap else ()
         return list(exchanges_at(self.steps, events, self._index.members))
 
     def _facts(self, number: int) -> list[str]:
-        """Return the lines below the title: the members and the verdict, then the step and its numbers."""
+        """Return two lines below the title: the members and the verdict; the step and its scores (variety, FID)."""
         step, each = self.steps[number], len(self._members)
         herd = [counted(each, "members") + (" that swap discriminators" if self._is_gap else "")]
         if self._torus is not None:
@@ -247,6 +258,7 @@ class HerdFilm:
         return ["  ·  ".join(line) for line in (herd, numbers)]
 
     def _caption(self, member: int, exchange: Exchange) -> str:
+        """Return the name below a member's tile, and where its discriminator (GAP) or generator (grid) is from."""
         own = member - self._members.start
         if self._torus is not None:
             founder = exchange.founder[member] - self._members.start
@@ -258,12 +270,13 @@ class HerdFilm:
         return name
 
     def _colour(self, member: int, exchange: Exchange) -> str | None:
+        """Return the colour of the member from which the generator (grid) or discriminator (GAP) is; None otherwise."""
         if self._torus is not None:
             return member_colour(exchange.founder[member] - self._members.start)
         return member_colour(exchange.partner[member] - self._members.start) if self._is_gap else None
 
     def _arrows(self, exchange: Exchange) -> list[Arrow]:
-        """Return what members have exchanged since the saved step before."""
+        """Return an arrow for each exchange between members whose tiles are shown."""
         first, shown = self._members.start, range(self._shown)
         if self._is_gap:
             pairs = ((a - first, b - first) for a, b in exchange.pairs)
@@ -281,10 +294,14 @@ def _damaged(folder: RunFolder) -> UserError:
 
 
 def read_sheet(content: bytes, index: SpriteIndex) -> Sheet:
-    """Return a sheet: a picture, or points [N, samples, 2] with NaN for those that are not finite.
+    """Decode a sprite sheet: a picture, or points [N, samples, 2] with NaN for those that are not finite.
+
+    Args:
+        content: The content of the file.
+        index: The layout of the run's sheets.
 
     Raises:
-        ValueError: It is damaged.
+        ValueError: The content is damaged.
     """
     if index.kind == "images":
         try:

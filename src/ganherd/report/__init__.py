@@ -1,4 +1,4 @@
-"""Reports of runs: one self-contained HTML file with the story first, then samples, curves, scores, events and settings."""
+"""Write reports of runs: one self-contained HTML file with a summary, samples, curves, scores, events and settings."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ def write(
     """Write the report of a run, and return its path. The run may still be training.
 
     Args:
-        mixture: The mixture of the run, if it is loaded already.
-        dataset: The data of the run, if it is loaded already.
+        run: The run folder.
+        mixture: The mixture (trained generators) of the run; None: load it.
+        dataset: The data of the run; None: load it.
+        trust_code: Whether code that the run names, such as a user's nets, may be imported.
         draw: Draw missing maps first, which takes some seconds; otherwise the page shows the existing ones.
+        progress: Receives lines about the progress.
         output: The file of the page. None: report.html in the run folder.
     """
     if isinstance(run, (str, Path)):

@@ -1,4 +1,7 @@
-"""Read everything that a report shows from a run; what cannot be read is left out with a note."""
+"""Read from a run folder everything that a report shows; what cannot be read is left out and noted.
+
+A member is one generator-discriminator pair, a mixture the trained generators with their weights.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from ganherd.viz.row_sheets import RowView
 
 T = TypeVar("T")
-MOST_RECORDS = 2000  # minimum number of records read of a longer run; charts show fewer
+MOST_RECORDS = 2000  # of a longer run at least this many records are read, evenly chosen; charts show fewer
 TROUBLES = ("nan", "diverged", "alarm", "repair")  # events about the health of a member
 PER_ROW = 12  # samples of each class in the report
 
@@ -44,19 +47,19 @@ PER_ROW = 12  # samples of each class in the report
 class MemberStory:
     """One row of the table of members."""
 
-    number: int
-    replica: int
-    label: str
-    weight: float | None
-    loss_g: float | None
-    loss_d: float | None
+    number: int  # within its replica
+    replica: int  # copy of the herd with another seed or setting, from 0
+    label: str  # "" if it has none
+    weight: float | None  # in the mixture
+    loss_g: float | None  # last recorded loss of the generator
+    loss_d: float | None  # last recorded loss of the discriminator
     troubles: int  # number of NaN, diverged, alarm and repair events
     winner: bool = False  # the best of its run by GAM-II
     generator: str = ""  # its net, if the herd has several breeds
     alarms_now: tuple[str, ...] = ()  # names of active alarms; empty if there is a verdict, which supersedes them
     verdict: MemberVerdict | None = None
-    steps: int | None = None  # its own steps, if members have a pace
-    # The class that it generates; `label` names it, too, and its number in the class if that has several.
+    steps: int | None = None  # its own number of steps, if members train at different paces
+    # The class that it generates. `label` is the class as well, with a number if the class has several members.
     of_class: str = ""
 
     @property
@@ -72,33 +75,33 @@ class MemberStory:
 
 @dataclass
 class RunStory:
-    """What the page shows, independent of the files of the run."""
+    """Everything that the page of a run shows, read from the files of the run."""
 
     name: str
-    info: RunInfo
+    info: RunInfo  # run.json
     recipe: Mapping[str, Any]
     metrics: list[MetricsRecord]
     events: list[EventRecord]
-    scores: Mapping[str, Any]
+    scores: Mapping[str, Any]  # scores.json
     members: list[MemberStory]
     labels: tuple[str, ...] = ()
     data_name: str = ""
     data_notes: tuple[str, ...] = ()
-    generated: np.ndarray | None = None  # [n, …]
-    generated_y: np.ndarray | None = None
-    generated_member: np.ndarray | None = None
-    row_view: RowView | None = None  # names and points of generated and real rows, if the data is a table
-    real: np.ndarray | None = None
-    real_y: np.ndarray | None = None
-    sample_png: bytes | None = None  # the last picture of the run, if no mixture can be sampled
-    sample_name: str = ""
-    sample_command: str = ""  # draws from the newest checkpoint; empty if there is none after step 0
+    generated: np.ndarray | None = None  # samples of the mixture [n, …]
+    generated_y: np.ndarray | None = None  # their labels [n]
+    generated_member: np.ndarray | None = None  # the members that generated them [n]
+    row_view: RowView | None = None  # names of columns, and rows as points in a plane, if the data is a table
+    real: np.ndarray | None = None  # real samples [m, …]
+    real_y: np.ndarray | None = None  # their labels [m]
+    sample_png: bytes | None = None  # the last picture that the run saved, if no mixture can be sampled
+    sample_name: str = ""  # the file name of this picture
+    sample_command: str = ""  # command that draws from the newest checkpoint; empty if there is none after step 0
     step: int = 0  # of the last record or of the newest checkpoint, whichever is later
     epoch: float | None = None  # at this step
-    seconds: float | None = None  # of training, up to this step
-    mixture_step: int | None = None
+    seconds: float | None = None  # training time up to this step
+    mixture_step: int | None = None  # the step at which the mixture was made
     replicas: int = 1
-    grid: Neighbourhoods | None = None  # the mixtures of a grid's cells
+    grid: Neighbourhoods | None = None  # the mixture of each cell of a grid with its neighbours
     verdict: VerdictRecord | None = None  # on the mixture; None if it was not judged
     pictures: list[GalleryPicture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -107,21 +110,21 @@ class RunStory:
 
     @property
     def state(self) -> str:
-        """The state of the run: "killed" if its process is gone, otherwise as recorded."""
+        """The state of the run: "killed" if its process is gone although it has not finished, otherwise as recorded."""
         return str((self.embedded or {}).get("facts", {}).get("state") or self.info.state or "unknown")
 
     @property
     def judged(self) -> VerdictRecord | None:
-        """The verdict, if the run has finished."""
+        """The verdict on the run if it has finished; None otherwise, or if it was not judged."""
         return self.verdict if self.info.state == "finished" else None
 
     @property
     def command_path(self) -> str:
-        """The folder of the run as it is written in commands."""
+        """The path of the run folder, quoted for a shell command."""
         return shlex.quote(str(self.path))
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
-        """Return what `read` returns; if it fails, add a note and return None, so that the rest is still reported."""
+        """Call `read` and return its result; if it raises an error, add a note about `what` and return None."""
         try:
             return read()
         except UserError as error:
@@ -140,10 +143,10 @@ def gather(
     progress: Callable[[str], None] | None = None,
     most_bytes: int = MOST_BYTES,
 ) -> RunStory:
-    """Return what the report of a run shows; see `report.write` for the arguments.
+    """Read everything that the report of a run shows; see `report.write` for the other arguments.
 
     Args:
-        most_bytes: The bytes that its sprites, figures and events may have on the page, about.
+        most_bytes: About how many bytes of sprites, figures and events the page may contain.
     """
     from ganherd.data.dataset import load as load_data
 
@@ -186,7 +189,14 @@ def gather(
 
 
 def _add_progress(story: RunStory, checkpoints: Path, saved: int) -> None:
-    """Add the step, epoch and seconds of the last record, or of the newest checkpoint: a stop between two records is saved only."""
+    """Set the step, epoch and seconds of a story: of the last record, or of the newest checkpoint if that is later.
+
+    A run that was stopped between two records has a checkpoint of its last step, but no record.
+
+    Args:
+        checkpoints: The folder of checkpoints.
+        saved: The step of the newest checkpoint; 0 if there is none.
+    """
     last = story.metrics[-1] if story.metrics else MetricsRecord(0, {})
     epoch, seconds = (
         value if isinstance(value := last.get(key), (int, float)) else None for key in ("epoch", "seconds")
@@ -194,7 +204,7 @@ def _add_progress(story: RunStory, checkpoints: Path, saved: int) -> None:
     story.step, story.epoch, story.seconds = last.step, epoch, seconds
     if saved <= last.step:
         return
-    from ganherd.runs import checkpoint  # which imports torch
+    from ganherd.runs import checkpoint  # imported here because it imports torch
 
     meta = story.attempt("the newest checkpoint", lambda: checkpoint.read_meta(checkpoint.path_of(checkpoints, saved)))
     story.step = saved
@@ -205,7 +215,11 @@ def _add_progress(story: RunStory, checkpoints: Path, saved: int) -> None:
 def _add_mixture(
     story: RunStory, folder: Path, mixture: Mixture, drawn: Dataset | None, progress: Callable[[str], None] | None
 ) -> None:
-    """Add samples of the mixture, and the pictures in the run folder; if `drawn` is given, draw missing ones first."""
+    """Add samples of the mixture and the pictures of the run folder to a story.
+
+    Args:
+        drawn: The data; missing pictures are drawn with it first. None: draw none.
+    """
     generated = story.attempt("samples of the mixture", lambda: _draw(mixture))
     if generated is not None:
         story.generated, story.generated_y, story.generated_member = generated
@@ -219,7 +233,11 @@ def _add_mixture(
 
 
 def _draw(mixture: Mixture) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw samples of every class (at most MOST_ROWS classes), or of the whole mixture."""
+    """Draw samples of every class (at most MOST_ROWS classes), or of the whole mixture if it has no classes.
+
+    Returns:
+        Samples [n, …], their labels [n] (-1: none), and the members that generated them [n].
+    """
     label_of = np.asarray(mixture.label_of)
     wanted = np.unique(label_of[(label_of >= 0) & (label_of < len(mixture.labels))])
     if not mixture.is_image:
@@ -235,7 +253,7 @@ def _draw(mixture: Mixture) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _some_rows(dataset: Dataset) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first real samples of each class, as many as are generated."""
+    """Return the first real images of each class, as many as are generated, or all points or rows; and their labels."""
     if not dataset.is_image:
         return dataset.x, dataset.y
     if len(dataset.labels) and (dataset.y >= 0).any():
@@ -254,7 +272,7 @@ def _scores(story: RunStory, folder: Path) -> JsonObject:
 
 
 def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
-    """Return what is known of each member of each replica: the last losses, the label, troubles."""
+    """Return a row for each member of each replica, replica by replica: its last losses, label, weight, troubles, …"""
     recipe, metrics, labels = story.recipe, story.metrics, story.labels
     loss_g, loss_d = (loss_table(merge_short_end(metrics)[-1:], key) for key in ("loss_g", "loss_d"))
     seeds, trials = seeds_and_trials(recipe)
@@ -301,7 +319,9 @@ def _members(story: RunStory, mixture: Mixture | None) -> list[MemberStory]:
 
 
 def seeds_and_trials(recipe: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the number of seeds and of trials of a herd; it has a replica for each seed of each trial.
+    """Return the number of seeds and of trials (settings of a sweep) of a recipe.
+
+    A herd has a replica, a copy of all its members, for each seed of each trial.
 
     >>> seeds_and_trials({"herd": {"seeds": 2, "trials": [{"train.ema": 0.9}, {"train.ema": 0.99}]}}), seeds_and_trials({})
     ((2, 2), (1, 1))

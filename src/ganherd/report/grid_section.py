@@ -1,4 +1,8 @@
-"""The section about a grid: its topology, how nets spread over its cells, scores of neighbourhoods, time of routines."""
+"""Render the section about a grid of coevolving cells (the cellular strategy).
+
+It shows the topology, how nets spread from cell to cell, the scores of neighbourhoods (a cell and its neighbours), and
+how much time each routine took.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +30,8 @@ from ganherd.util.errors import few
 from ganherd.util.files import JsonObject
 
 _MOST_TOPOLOGIES = 4
-_MOST_LINES = 150  # of a table
-_ABOUT = {  # the routines of an iteration, as in Table IV of the paper
+_MOST_LINES = 150  # largest number of rows of a table
+_ABOUT = {  # the routines of an iteration, as in Table IV of the Lipizzaner paper
     "gather": "snapshots of the neighbourhoods",
     "evaluate": "fitness, all against all",
     "update": "the training steps",
@@ -40,7 +44,7 @@ _ABOUT = {  # the routines of an iteration, as in Table IV of the paper
 
 @dataclass(frozen=True)
 class GridBlock:
-    """Charts below each other, with a title and a caption above them."""
+    """A title, a caption, and below them charts as SVG, one below the other."""
 
     title: str
     figures: list[Markup]
@@ -48,7 +52,7 @@ class GridBlock:
 
 
 def cells(story: RunStory) -> Markup:
-    """Return the section about the grid; empty for runs of other strategies."""
+    """Return the section about the grid as HTML; empty for runs of other strategies."""
     settings = settings_of(story.recipe)
     if not isinstance(settings, CellularConfig):
         return Markup()
@@ -66,14 +70,14 @@ def cells(story: RunStory) -> Markup:
 
 
 def _stale(story: RunStory) -> list[str]:
-    """Return what is known about ranks that did not wait for each other."""
+    """Return a sentence about how stale the neighbours' nets were, in a list; empty if ranks waited for each other."""
     if not (found := staleness(story.events)):
         return []
     return [f"Ranks did not wait for each other: {staleness_in_words(found)}. Genes are drawn as if they had."]
 
 
 def _topologies(story: RunStory, wirings: Sequence[tuple[str, Topology]]) -> list[Markup]:
-    """Draw the topologies of the run in their order; the neighbourhood of the best cell is in colour."""
+    """Draw the first topologies of the run as SVG; if there is only one, the best cell's neighbourhood is coloured."""
     best = story.grid.best[0] if story.grid and story.grid.classes == 1 and len(wirings) < 2 else None
     return [
         svg(draw_topology(wiring, best if best is not None and best < len(wiring) else None, title), f"wire{i}")
@@ -82,9 +86,9 @@ def _topologies(story: RunStory, wirings: Sequence[tuple[str, Topology]]) -> lis
 
 
 def _wirings(story: RunStory, settings: CellularConfig) -> Iterator[tuple[str, Topology]]:
-    """Yield the first topology and those after each rewiring, with a title for each."""
+    """Yield the first topology and the one after each rewiring, each with a title."""
     rows, columns = settings.grid
-    if settings.rewire_by is None:  # a function of the user is known by its events only: a report executes no code
+    if settings.rewire_by is None:  # a user's function is not called, because a report executes no code: use its events
         yield "", _first_wiring(settings)
     for event in story.events:
         if event.get("event") == "rewire":
@@ -101,7 +105,10 @@ def _first_wiring(settings: CellularConfig) -> Topology:
 
 
 def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
-    """Draw the grid over time: founders, fitness, and what mutates; nothing if no iteration is over."""
+    """Draw the grid over its iterations: which cell each net descends from, fitness, learning rates and losses.
+
+    Return an empty list if no iteration has ended.
+    """
     n, p = settings.cells, settings.group_size
     g, d = (lineage.lineage(story.events, kind, n, p) for kind in ("g", "d"))
     if not len(g.iterations):
@@ -134,6 +141,7 @@ def _genes(story: RunStory, settings: CellularConfig) -> list[GridBlock]:
 
 
 def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfig) -> str:
+    """Return sentences about how generators spread: iterations, remaining founders, how often cells took over."""
     times = count(len(ancestry.iterations), "iteration")
     of_class = story.members[0].of_class if story.grid and story.grid.classes > 1 and story.members else ""
     first = f" This is the grid of class {of_class}.{_other_classes(story, settings)}" if of_class else ""
@@ -151,19 +159,19 @@ def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfi
 
 
 def _other_classes(story: RunStory, settings: CellularConfig) -> str:
-    """Return a sentence about the lines that are left in the grids of the other classes."""
+    """Return a sentence about how many founders' lines are left in other classes' grids; empty without selection."""
     if not settings.selection or story.grid is None:
         return ""
     cells, size = settings.cells, settings.cells * settings.group_size
     left = []
-    for grid in range(1, story.grid.classes):  # events hold the grid of a class like that of a replica
+    for grid in range(1, story.grid.classes):  # in events, the grid of each class is numbered like a replica
         ancestry = lineage.lineage(story.events, "g", cells, settings.group_size, grid)
         left.append(f"{len(np.unique(ancestry.founder[-1]))} in class {story.members[grid * size].of_class}")
     return f" Of the {cells} lines of the other grids are left: {few(left, _MOST_LINES)}."
 
 
 def _takeover(ancestry: lineage.Lineage) -> str:
-    """Return a sentence about the iteration from which on all cells descend from one founder; empty if several are left."""
+    """Return a sentence about the first iteration at which all cells descend from one founder; empty if none is."""
     lines = [len(np.unique(founders)) for founders in ancestry.founder]
     if len(lines) < 2 or lines[-1] > 1 or lines[0] == 1:
         return ""
@@ -171,12 +179,12 @@ def _takeover(ancestry: lineage.Lineage) -> str:
 
 
 def _at(story: RunStory, name: str) -> np.ndarray:
-    """Return the iterations [events] of the events that have this name."""
+    """Return the iteration, int64 [n], of each event that has a (non-empty) value of this name."""
     return np.array([int(event["iteration"]) for event in story.events if event.get(name)], np.int64)
 
 
 def _neighbourhoods(story: RunStory) -> JsonObject:
-    """Return a table of the mixtures of all cells, the best first."""
+    """Return the variables of a table of the mixtures of all cells, the best first; empty if they were not scored."""
     if story.grid is None:
         return {}
     grid, worst = story.grid, float("inf")
@@ -209,7 +217,7 @@ def _neighbourhoods(story: RunStory) -> JsonObject:
 
 
 def _profile(story: RunStory) -> JsonObject:
-    """Return a table of the time that each routine took."""
+    """Return the variables of a table of the time that each routine took; empty if times were not recorded."""
     spent = profile.total(story.metrics)
     if not spent:
         return {}
@@ -226,7 +234,7 @@ def _profile(story: RunStory) -> JsonObject:
 
 
 def _iterations(story: RunStory) -> float:
-    """Return the number of iterations that the records cover, a fraction in general; 0 if none is over."""
+    """Return how many iterations the records cover, in general not a whole number; 0 if no iteration has ended."""
     ends = [e for e in story.events if e.get("event") in ("replacement", "evaluation")]
     if not ends:
         return 0.0
@@ -235,7 +243,8 @@ def _iterations(story: RunStory) -> float:
 
 
 def _brief(seconds: float) -> str:
-    """
+    """Return a duration in seconds or milliseconds.
+
     >>> _brief(0.0123), _brief(2.5), _brief(0.000012)
     ('12.3 ms', '2.50 s', '0.0 ms')
     """

@@ -1,4 +1,4 @@
-"""The sections about events along the steps, about swaps, and about each member."""
+"""Render the sections about events over the steps, about swaps of discriminators, and about each member."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _KINDS = {
     "resume": "busy",
 }
 _COLOURS = {"bad": "var(--bad)", "warn": "var(--warn)", "good": "var(--good)", "busy": "var(--busy)", "": "var(--soft)"}
-# shown in other sections
+# kinds of events in which members exchange nets; other sections show their details
 _MEETINGS = ("swap", "share", "tournament", "replacement", "evaluation", "mixture", "exchange")
-_COUNTED = ("checkpoint", *_MEETINGS)  # too many to list
-_MOST_LINES = 200  # of a table
-_MOST_ALARMS = 20  # sentences
+_COUNTED = ("checkpoint", *_MEETINGS)  # kinds that are too frequent to list: only their number is shown
+_MOST_LINES = 200  # largest number of rows of a table
+_MOST_ALARMS = 20  # largest number of sentences about alarms
 
 
 def events(story: RunStory) -> Markup:
-    """Return the section about events: their numbers by kind, a timeline, and a table of the rarer ones."""
+    """Return the section about events: their numbers by kind, a timeline, and a table of the less frequent ones."""
     kinds = Counter((str(e.get("event", "?")), event_name(e)) for e in story.events)
     pills = [_pill(kind, f"{name} × {n:,}" if n > 1 else name) for (kind, name), n in kinds.items()]
     listed = [e for e in story.events if e.get("event") not in _COUNTED]
@@ -51,8 +51,8 @@ def events(story: RunStory) -> Markup:
 
 
 def _alarms(story: RunStory) -> list[tuple[str, str]]:
-    """Return the step and a sentence for each alarm: what it means, whether it ended, and what to try."""
-    from ganherd.training.health.alarms import TRY, WHY  # which imports torch
+    """Return the step and a sentence for each of the first alarms: what it means, whether it ended, and what to try."""
+    from ganherd.training.health.alarms import TRY, WHY  # imported here because it imports torch
 
     sentences: list[tuple[str, str]] = []
     for i, event in enumerate(story.events):
@@ -69,7 +69,7 @@ def _alarms(story: RunStory) -> list[tuple[str, str]]:
 
 
 def event_name(event: Mapping[str, Any]) -> str:
-    """Return the name of an event; of an alarm, its name and whether it is over.
+    """Return the kind of an event in words; for an alarm, the name of the alarm, followed by "over" if the alarm ended.
 
     >>> [event_name({"event": kind, "what": "dead_critic"}) for kind in ("alarm", "calm")], event_name({"event": "nan"})
     (['dead critic', 'dead critic over'], 'nan')
@@ -94,7 +94,7 @@ def _event_row(story: RunStory, event: Mapping[str, Any]) -> list[Any]:
 
 
 def _detail(key: str, value: Any, num_members: int) -> tuple[str, Any]:
-    """Return a detail of an event under the name that people know.
+    """Return one field of an event as (label, value) for the table; known scores and engines are put into words.
 
     >>> _detail("spread", 0.0425, 3), _detail("lr_g", 0.001, 3)
     (('variety', '0.04'), ('lr g', 0.001))
@@ -108,8 +108,8 @@ def _detail(key: str, value: Any, num_members: int) -> tuple[str, Any]:
 
 
 def _engine_in_words(value: Any, num_members: int) -> Any:
-    """Return the record of an engine in words; as it is if ganherd did not write it."""
-    from ganherd.herd.engine.engines import Plan  # which imports torch
+    """Return an engine's JSON record in words; unchanged if it is not valid."""
+    from ganherd.herd.engine.engines import Plan  # imported here because it imports torch
 
     try:
         engine = EngineRecord.parse(value)
@@ -119,7 +119,7 @@ def _engine_in_words(value: Any, num_members: int) -> Any:
 
 
 def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
-    """Return the member of an event with its label; empty if it has none."""
+    """Return the number of an event's member with its label, e.g. `3 (cat)`; empty if the event is about no member."""
     member = event.get("member")
     name = str(event.get("name") or "").removeprefix("member ")
     if not name and isinstance(member, int):
@@ -129,11 +129,14 @@ def _whose(story: RunStory, event: Mapping[str, Any]) -> str:
 
 
 def _timeline(story: RunStory) -> JsonObject:
-    """Return a dot for each event, the most important ones last so that they are drawn on top, and a tick for each meeting."""
+    """Return the variables of the timeline: a dot for each event, and a tick for each exchange of nets.
+
+    The most important dots come last, so that they are drawn on top. Positions are percentages of the width.
+    """
     known = [e for e in story.events if isinstance(e.get("step"), (int, float))]
     end = max([story.step, *(e["step"] for e in known)]) or 1
     met = [e for e in known if e.get("event") in _MEETINGS]
-    ticks = dict.fromkeys(round(4 + 392 * e["step"] / end) for e in met)  # no two at one place
+    ticks = dict.fromkeys(round(4 + 392 * e["step"] / end) for e in met)  # in quarters of a percent, each once
     dots = []
     order = ("", "busy", "good", "warn", "bad")
     shown = [e for e in known if e.get("event") not in _MEETINGS]
@@ -148,7 +151,7 @@ def _timeline(story: RunStory) -> JsonObject:
 
 
 def meetings(story: RunStory) -> Markup:
-    """Return the section about swaps: how long each generator trained with each discriminator."""
+    """Return the section about swaps: how long each generator trained with each discriminator; empty without swaps."""
     swaps = [e for e in story.events if e.get("event") == "swap"]
     if not swaps or not story.members:
         return Markup()
@@ -165,7 +168,7 @@ def meetings(story: RunStory) -> Markup:
 
 
 def members(story: RunStory) -> Markup:
-    """Return the table of members; optional columns appear if a member has a value for them."""
+    """Return the table of members as HTML; optional columns appear if any member has a value for them."""
     if not story.members:
         return Markup()
     columns: list[tuple[str, bool, Callable[[MemberStory], Any]]] = [
@@ -189,17 +192,17 @@ def members(story: RunStory) -> Markup:
 
 
 def _number_and_prize(member: MemberStory) -> Any:
-    """Return the number of a member, with a mark if it is the best of its run."""
+    """Return the number of a member, marked as "best" if it wins the tournament GAM-II between the run's members."""
     return Cell("best", "pill good", before=member.number, title="by GAM-II") if member.winner else member.number
 
 
 def _loss(member: MemberStory, value: float | None) -> str:
-    """Return the last loss of a member as text; a dash if the member was not training then."""
+    """Return the last loss of a member as text; a dash if it is NaN because the member was not training then."""
     return "–" if value is not None and math.isnan(value) and not member.troubles else number(value)
 
 
 def _verdict(member: MemberStory) -> Any:
-    """Return the verdict on a member with its reason; the reason of a good one is shown when the mouse is over it."""
+    """Return the verdict on a member with its reason; a good one's reason is shown only while the mouse is over it."""
     if member.verdict is None:
         return "–"
     word, reason = member.verdict.word, member.verdict.reason
@@ -207,7 +210,7 @@ def _verdict(member: MemberStory) -> Any:
 
 
 def _troubles(member: MemberStory) -> Any:
-    """Return the number of troubles of a member, and its active alarms."""
+    """Return the number of a member's health events (NaN, divergence, alarms, repairs), and its active alarms."""
     if not member.troubles:
         return "–"
     if member.alarms_now:

@@ -1,4 +1,4 @@
-"""The page of a run: its sections in order, each rendered from what was gathered of the run."""
+"""Render the page of a run: its sections in order, each from the facts that `gather` has read."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def render(story: RunStory) -> str:
     """Return the page of a run as HTML."""
     sections = (samples, film, course, scores, classes, members, events, meetings, cells, maps, use, _settings)
     rendered = [section_or_note(section, story) for section in sections]
-    rendered.insert(0, section_or_note(story_section, story))  # last, because it has all notes
+    rendered.insert(0, section_or_note(story_section, story))  # rendered last, because other sections add notes to it
     navigation = [(id, title) for id, title in _NAVIGATION.items() if any(f'id="{id}"' in part for part in rendered)]
     embedded = templating.embedded([story.embedded]) if story.embedded else {}
     return templating.render("run", title=story.name, navigation=navigation, sections=rendered, **embedded)
 
 
 def section_or_note(section: Callable[[RunStory], Markup], story: RunStory) -> Markup:
-    """Return a section, or a note if odd values in the files of the run make it fail."""
+    """Return a section as HTML; if it raises an error, e.g. because of odd values in the files of the run, a note."""
     try:
         return section(story)
     except Exception as error:
@@ -52,7 +52,7 @@ def section_or_note(section: Callable[[RunStory], Markup], story: RunStory) -> M
 
 
 def use(story: RunStory) -> Markup:
-    """Return the section with commands that use the run."""
+    """Return the section that lists commands to resume, sample, score or export the run, as HTML."""
     path = story.command_path
     commands = []
     if story.state not in ("finished", "running", "starting", "restarting"):
@@ -73,7 +73,7 @@ def use(story: RunStory) -> Markup:
 
 
 def _settings(story: RunStory) -> Markup:
-    """Return the section with the recipe, the content of run.json, and the versions of the software."""
+    """Return the section with the recipe, the content of run.json, and the versions of the software, as HTML."""
     recipe = yaml.safe_dump(dict(story.recipe), sort_keys=False, allow_unicode=True, default_flow_style=None, width=100)
     info = story.info.as_json()
     rows = [(key, Cell(plain(value, True), tag="code")) for key, value in info.items() if key != "versions"]

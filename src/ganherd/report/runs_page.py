@@ -1,4 +1,4 @@
-"""The page of several runs: the answer, what differs, scores side by side, curves on top of each other, and samples."""
+"""Render the page that compares several runs: the result, samples, scores, curves, and the settings that differ."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ganherd.scoring.result import measured
 from ganherd.util.text import listed
 
 MOST_RUNS = 12
-_PER_ROW = 8  # samples of a class
+_PER_ROW = 8  # number of samples of each class
 _NAVIGATION = (
     ("answer", "Answer"),
     ("samples", "Samples"),
@@ -31,8 +31,8 @@ def render(stories: Sequence[RunStory], answers: Sequence[str], winners: Mapping
     """Return the page as HTML.
 
     Args:
-        answers: The answer of the comparison, and remarks on it.
-        winners: By metric, the run that is better than all others, or a word for none.
+        answers: Sentences: which run is better, and remarks on that.
+        winners: By metric, the name of the run that is better than all others, or a word if no run is.
     """
     names = [story.name for story in stories]
     embedded = [story.embedded for story in stories if story.embedded]
@@ -58,7 +58,7 @@ def render(stories: Sequence[RunStory], answers: Sequence[str], winners: Mapping
 
 
 def _overview(stories: Sequence[RunStory]) -> list[list[Any]]:
-    """Return a row for each run: how it ended, and what it cost."""
+    """Return a row for each run: name, state or verdict, members, steps, training time, changes to the recipe."""
     rows = []
     for story in stories:
         cost = number(len(story.members) or None), number(story.step), duration(story.seconds)
@@ -67,7 +67,7 @@ def _overview(stories: Sequence[RunStory]) -> list[list[Any]]:
 
 
 def _scores(stories: Sequence[RunStory], winners: Mapping[str, str]) -> list[list[Any]]:
-    """Return a row for each score: its value of each run, and which run is better if that is known."""
+    """Return a row for each score: its name, its value for each run, and which run is better if that is known."""
     each = [measured(story.scores) for story in stories]
     rows = []
     for metric in [*winners, *(metric for metric in METRICS if metric not in winners)]:
@@ -88,7 +88,7 @@ def _scores(stories: Sequence[RunStory], winners: Mapping[str, str]) -> list[lis
 
 
 def _differing(stories: Sequence[RunStory]) -> list[list[Any]]:
-    """Return the settings in which the runs differ."""
+    """Return a row for each setting in which the runs differ: its key and its value in each run."""
     each = [(story.embedded or {"facts": {}})["facts"].get("settings", {}) for story in stories]
     keys = dict.fromkeys(key for own in each for key in own if key != "about")
     shown = [(key, [own.get(key) for own in each]) for key in keys]

@@ -1,4 +1,4 @@
-"""The sections with pictures: generated samples next to real data, and maps."""
+"""Render the sections with pictures: generated samples next to real data, and maps of samples."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ganherd.util.files import JsonObject
 from ganherd.viz import pictures, sheets
 from ganherd.viz.row_sheets import draw_rows
 
-_MOST_PIXELS = 900_000  # of all images of a section
+_MOST_PIXELS = 900_000  # of all images of a section together
 
 
 def samples(story: RunStory) -> Markup:
@@ -51,7 +51,7 @@ def samples(story: RunStory) -> Markup:
 
 
 def strips(story: RunStory, per_row: int) -> JsonObject:
-    """Return a few generated samples of each row as pictures, or points as a figure; both are empty without a mixture."""
+    """Return some generated images of each row as PNGs, or points as a figure; both are empty without a mixture."""
     x = story.generated
     if x is None:
         return {"strips": [], "figures": []}
@@ -98,12 +98,15 @@ def maps(story: RunStory) -> Markup:
 
 
 def _are_classes(story: RunStory) -> bool:
-    """Return whether the rows of generated images are classes."""
+    """Return whether each row of generated images shows one class (otherwise: one member, or any images)."""
     return bool(story.labels) and story.generated_y is not None and bool((story.generated_y >= 0).any())
 
 
 def _real_rows(story: RunStory, rows: list[tuple[str, np.ndarray]]) -> list[np.ndarray]:
-    """Return real images for each row: of the same class if rows are classes, otherwise any."""
+    """Return real images for each row of generated ones: of the same class if rows are classes, otherwise any.
+
+    Return an empty list if there are no real images.
+    """
     real, y = story.real, story.real_y
     if real is None or real.ndim != 4:
         return []
@@ -111,13 +114,13 @@ def _real_rows(story: RunStory, rows: list[tuple[str, np.ndarray]]) -> list[np.n
         widest = max(len(images) for _, images in rows)
         by_name = {name: real[y == k] for k, name in enumerate(story.labels)}
         return [by_name[name][:widest] for name, _ in rows]
-    real = real[shuffle(len(real), "real rows of a report")]  # they are gathered class by class
+    real = real[shuffle(len(real), "real rows of a report")]  # shuffled, because they are sorted by class
     ends = np.cumsum([len(images) for _, images in rows])
     return [real[end - len(images) : end] for end, (_, images) in zip(ends, rows, strict=True)]
 
 
 def _side(images: int) -> int:
-    """Return the most pixels of a side of an image, so that all images of a section together stay small.
+    """Return the largest side in pixels that each of `images` images of a section may have, from 32 to 128.
 
     >>> _side(240), _side(1200), _side(20)
     (61, 32, 128)
@@ -126,10 +129,16 @@ def _side(images: int) -> int:
 
 
 def _strip(images: np.ndarray, columns: int, side: int) -> bytes:
-    """Return a row of images as a PNG that is as wide as one of `columns` images, so that the page scales all rows alike."""
+    """Return a row of images as a PNG.
+
+    It is as wide as a row of `columns` images, so that the page scales all rows alike.
+
+    Args:
+        side: Larger images are shrunk until their longer side has this many pixels.
+    """
     settings: Any = {"background": None, "margin": 1, "largest": side}
     drawn = sheets.draw_grid([images], **settings)
     if len(images) < columns:
         full = sheets.draw_grid([np.repeat(images[:1], columns, 0)], **settings).size
-        drawn = drawn.crop((0, 0, *full))  # what lies beyond it is transparent
+        drawn = drawn.crop((0, 0, *full))  # the added area is transparent
     return pictures.png(drawn)

@@ -1,4 +1,4 @@
-"""The sections with numbers: scores and how they were measured, curves over time, and values of each class."""
+"""Render the sections with numbers: scores and how they were measured, curves over time, and values of each class."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ganherd.scoring import METRICS
 from ganherd.scoring.result import measured, skipped
 from ganherd.scoring.score_table import merged_warnings, network_notes, real_text, standing
 
-_MOST_CHECKPOINTS = 20  # rows of a table
+_MOST_CHECKPOINTS = 20  # largest number of rows in the table of checkpoints
 _MOST_CLASSES = 200
 
 
@@ -48,7 +48,7 @@ def scores(story: RunStory) -> Markup:
 
 
 def course(story: RunStory) -> Markup:
-    """Render the place of the curves, and the distance to the data at checkpoints as a table."""
+    """Render the element in which the page's script draws curves, and a table of checkpoints' distances to the data."""
     records = len(story.metrics)
     if records < 2:
         about = "Nothing is recorded yet: curves begin with the second record."
@@ -97,7 +97,7 @@ def classes(story: RunStory) -> Markup:
 
 
 def _member_weights(story: RunStory) -> dict[str, str]:
-    """Return the members of each class with their weights in it, in words; empty if no class has several members."""
+    """Return by class its members and their shares of the class's weight, in words; empty if no class has several."""
     members: dict[str, list[MemberStory]] = {}
     for member in story.members:
         if member.of_class and member.replica == 0 and member.weight is not None:
@@ -112,7 +112,7 @@ def _member_weights(story: RunStory) -> dict[str, str]:
 
 
 def _bar(text: Callable[[Any], str], value: float | None, end: float) -> Any:
-    """Return a value with a bar, which is full at `end`."""
+    """Return a cell with a value, formatted by `text`, and a bar that is full at `end`; a dash if it is no number."""
     if not is_number(value):
         return "–"
     return Cell(text(value), part=round(100 * min(1.0, max(0.0, value / end))))
@@ -135,5 +135,5 @@ def per_class(story: RunStory, name: str) -> dict[str, float | None]:
 
 
 def is_number(value: Any) -> TypeGuard[float]:
-    """Return whether a value of a file is a finite number."""
+    """Return whether a value that was read from a file is a finite number."""
     return type(value) in (int, float) and math.isfinite(value)

@@ -1,4 +1,4 @@
-"""The head of a report, which tells the story first: what was trained, whether it worked, and what to look at."""
+"""Render the head of a report: what was trained, whether it worked, and which sections are worth a look."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from ganherd.scoring.score_table import LIKE, real_text, standing
 from ganherd.util.text import listed
 
 _STATES = {
-    "finished": "",  # a verdict says whether it is good
+    "finished": "",  # no colour: the verdict says whether it is good
     "running": "busy",
     "starting": "busy",
     "interrupted": "warn",
@@ -34,12 +34,12 @@ _ENDED = {
     "killed": "Its process ended before its last step",
     "failed": "It failed",
 }
-_MOST_ORIGINS = 3  # runs that are named
-_MOST_HINTS = 3  # members that are named
+_MOST_ORIGINS = 3  # if there are more, only their number is given
+_MOST_HINTS = 3  # if more members are poor, only their number is given
 
 
 def story_section(story: RunStory) -> Markup:
-    """Return the head of the page."""
+    """Return the head of the page of a run, as HTML."""
     last = story.metrics[-1] if story.metrics else {}
     facts = [
         ("members", number(len(story.members)) if story.members else "–"),
@@ -68,14 +68,14 @@ def story_section(story: RunStory) -> Markup:
 
 
 def state_pill(story: RunStory) -> Cell:
-    """Return the verdict on a finished run, which says more than that it has ended; otherwise its state."""
+    """Return a coloured cell with the verdict on a finished run; with its state if it has no verdict."""
     if story.judged is not None:
         return Cell(story.judged.word, f"pill {style_of(story.judged.word)}")
     return Cell(story.state, f"pill {_STATES.get(story.state, '')}")
 
 
 def summary(story: RunStory) -> str:
-    """Describe the run in one sentence."""
+    """Describe in one sentence what was trained: members, data, loss, steps and time."""
     seeds, trials = seeds_and_trials(story.recipe)
     each = len(story.members) // (seeds * trials) if story.members else 0
     source = story.data_name or str(_dig(story.recipe, "data", "source") or "its data")
@@ -107,7 +107,7 @@ def summary(story: RunStory) -> str:
 
 
 def _origin(story: RunStory) -> str:
-    """Return which recipe the run comes from, and whether it was changed; empty if an older version did not record it."""
+    """Return in words which recipe was trained, and whether it was changed; empty if an old run did not record it."""
     recipe, changes = story.info.recipe, story.info.changes
     if changes:
         return f"Changed from the recipe{f' {recipe}' if recipe else ''}:"
@@ -125,7 +125,10 @@ def _started_from(story: RunStory) -> str:
 
 
 def _answers(story: RunStory) -> Iterator[tuple[Any, str, str]]:
-    """Yield whether it worked: the verdict or the state, then the FID next to that of real data."""
+    """Yield the answers to whether training worked: the verdict or the state, then the FID and that of real data.
+
+    Each is a word in bold, the sentence that continues it, and a class of the style sheet.
+    """
     again = f"`ganherd report {story.command_path}`"
     if story.judged is not None:
         reason = story.judged.sentence.removeprefix(story.judged.word)
@@ -154,7 +157,7 @@ def _answers(story: RunStory) -> Iterator[tuple[Any, str, str]]:
 
 
 def _hints(story: RunStory) -> Iterator[tuple[str, str]]:
-    """Yield what is worth a look, with the id of the section."""
+    """Yield what is worth a look, each as a phrase and the id of the element that the page links to."""
     poor = [(i, m) for i, m in enumerate(story.members) if m.verdict is not None and m.verdict.word != "good"]
     if len(poor) > _MOST_HINTS:
         yield f"{len(poor)} of {len(story.members)} members, which are not good", "members"
@@ -178,7 +181,7 @@ def _hints(story: RunStory) -> Iterator[tuple[str, str]]:
 
 
 def _drawn_losses(story: RunStory) -> str:
-    """Return the losses that generators draw from, with their frequencies; empty if generators draw none."""
+    """Return in words which losses are drawn at random for generators (Mustangs), and how often; empty if none are."""
     mutation = settings_of(story.recipe).mutation_rules
     each = Counter(mutation.losses)
     named = [f"{name} ({n} of {each.total()})" if len(set(each.values())) > 1 else name for name, n in each.items()]
@@ -188,7 +191,7 @@ def _drawn_losses(story: RunStory) -> str:
 
 
 def _dig(tree: Mapping[str, Any], *path: str) -> Any:
-    """Return the value at a path of keys, or None."""
+    """Return the value in nested mappings at a path of keys; None if there is none."""
     value: Any = tree
     for key in path:
         value = value.get(key) if isinstance(value, Mapping) else None
@@ -196,7 +199,7 @@ def _dig(tree: Mapping[str, Any], *path: str) -> Any:
 
 
 def _spaced(budget: Any) -> str:
-    """Return a budget with a space before its unit.
+    """Return a training budget with a space before its unit and commas in the number.
 
     >>> _spaced("20000steps"), _spaced("10m")
     ('20,000 steps', '10 m')

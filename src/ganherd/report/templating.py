@@ -1,6 +1,7 @@
-"""Render the pages of reports from the templates in templates/, with numbers as people write them.
+"""Render the pages of reports from the templates in templates/, and format numbers for people.
 
-Everything that a template prints is escaped, and loses its control characters: names may come from a stranger.
+Everything that a template prints is HTML-escaped and loses its control characters, because names may come from a
+stranger.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table whose text has its own style; see the macro `cell`."""
+    """A cell of a table: text in an HTML element of its own, and more around it; rendered by the macro `cell`."""
 
     text: Any
-    cls: str = ""
-    tag: str = "span"
-    before: Any = ""  # plain text before it
-    title: str = ""  # shown when the mouse is over it
-    after: str = ""  # plain text below it
-    part: int | None = None  # percent of a bar next to it
+    cls: str = ""  # CSS classes of the element
+    tag: str = "span"  # name of the element
+    before: Any = ""  # plain text before the element
+    title: str = ""  # shown while the mouse is over the element
+    after: str = ""  # plain text below the element
+    part: int | None = None  # length in percent of a bar next to the text; None: no bar
 
 
 def render(template: str, **context: Any) -> Markup:
@@ -49,6 +50,7 @@ def render(template: str, **context: Any) -> Markup:
 
 @cache
 def _environment() -> Environment:
+    """Return Jinja's environment with the templates, filters and variables of reports."""
     environment = Environment(
         loader=PackageLoader("ganherd.report"),
         autoescape=True,
@@ -69,25 +71,29 @@ def _without_controls(value: Any) -> Any:
 
 
 def embedded(runs: list[JsonObject]) -> dict[str, Markup]:
-    """Return the script of a report and the data of its runs, for the page that holds them."""
+    """Return the variables `script` (JavaScript of reports) and `data` (JSON of the runs) of a page's template.
+
+    Args:
+        runs: Each as `web.embedded_run.embed` returns it.
+    """
     script = Markup(page_script.join_modules("report.js"))
     return {"script": script, "data": Markup(page_script.data_block(runs))}
 
 
 def with_code(value: Any) -> Markup:
-    """Return a text in which commands between backticks are set as code.
+    """Return a text as HTML in which commands between backticks become `<code>` elements.
 
     >>> with_code("run `ganherd check <b>` now")
     Markup('run <code>ganherd check &lt;b&gt;</code> now')
     """
     parts = [escape(text.without_controls(part)) for part in str(value).split("`")]
-    if len(parts) % 2 == 0:  # a backtick without another one
+    if len(parts) % 2 == 0:  # an odd number of backticks: none is replaced
         return escape(text.without_controls(str(value)))
     return Markup("").join(Markup("<code>{}</code>").format(part) if i % 2 else part for i, part in enumerate(parts))
 
 
 def svg(drawn: Figure, salt: str) -> Markup:
-    """Return a chart as SVG in the font and the colours of the page.
+    """Return a chart as inline SVG, which takes its font and text colour from the page.
 
     Args:
         salt: A text that makes the ids in the SVG unique on the page.
@@ -96,7 +102,10 @@ def svg(drawn: Figure, salt: str) -> Markup:
 
 
 def number(value: Any, digits: int = 3) -> str:
-    """Return a number as text.
+    """Return a number as text with separators of thousands; a dash for None.
+
+    Args:
+        digits: Digits after the point, for numbers from 0.001 to 1,000.
 
     >>> number(12345), number(0.98765), number(None), number(float("nan")), number(1234.5)
     ('12,345', '0.988', '–', 'NaN', '1,234.5')
@@ -116,7 +125,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def percent(value: Any) -> str:
-    """Return a share as a percentage.
+    """Return a share from 0 to 1 as a percentage; a dash if it is no finite number.
 
     >>> percent(0.9876), percent(None)
     ('98.8 %', '–')
@@ -136,7 +145,10 @@ def duration(seconds: Any) -> str:
 
 
 def count(n: int, one: str, many: str = "") -> str:
-    """Return a count with its noun, small numbers as words.
+    """Return a count with its noun; counts up to twelve as words.
+
+    Args:
+        many: The plural; empty: `one` with an s.
 
     >>> count(1, "member"), count(10, "member"), count(2, "class", "classes")
     ('one member', 'ten members', 'two classes')
@@ -146,7 +158,10 @@ def count(n: int, one: str, many: str = "") -> str:
 
 
 def plain(value: Any, inner: bool = False) -> str:
-    """Return a value of a JSON file as one line of text.
+    """Return a value that was read from a JSON file as one line of text.
+
+    Args:
+        inner: Whether the value is nested in another one, which changes the separators.
 
     >>> plain({"reason": "NaN", "engine": {"name": "fused", "chunk": 4}, "rate": 0.00005})
     'reason: NaN · engine: name fused, chunk 4 · rate: 5e−05'

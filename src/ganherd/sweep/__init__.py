@@ -1,1 +1,1 @@
-"""`ganherd sweep`: many settings of one recipe, trained as one computation, halved step by step, and ranked."""
+"""Run `ganherd sweep`: train many settings of one recipe as one computation, stop the worse ones early, rank all."""

@@ -1,7 +1,8 @@
-"""Successive halving: all trials train for a few steps, then only the better half of them for twice as many, and so on.
+"""Plan successive halving: all trials train for a few steps, then the better half for twice as many, and so on.
 
-Rungs are fixed in steps before anything trains. With a time budget the steps follow from the measured speed of the herd, so a
-sweep that is interrupted and resumed makes the same decisions.
+A trial is one setting that a sweep tries; a rung is a step at which trials are ranked and the worse ones are stopped.
+Rungs are fixed in steps before anything trains, so a resumed sweep makes the same decisions. With a time budget, they
+are computed once from the measured speed.
 """
 
 from __future__ import annotations
@@ -10,20 +11,25 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-FINALISTS = 4  # trials that are trained to the end, if more are proposed
-FEWEST_STEPS = 10  # of the first rung: scores of fewer steps say nothing
+FINALISTS = 4  # least number of trials that are trained to the end; fewer only if a sweep has fewer
+FEWEST_STEPS = 10  # least number of steps before the first ranking, because scores after fewer steps mean nothing
 
 
 @dataclass(frozen=True)
 class Rung:
-    """The step up to which some trials train before they are ranked, and how many of them train."""
+    """A step at which trials are ranked, and the number of trials that train up to it."""
 
     step: int
     trials: int
 
 
 def rungs(trials: int, steps: int, halves: bool = True) -> list[Rung]:
-    """Return the rungs of a sweep whose best trials train for `steps` steps; the last rung is the end.
+    """Return the rungs of a sweep whose best trials train for `steps` steps; the last rung is at this step.
+
+    Args:
+        trials: The number of trials.
+        steps: The number of steps of the best trials.
+        halves: False: train all trials to the end, which gives one rung.
 
     >>> [(rung.step, rung.trials) for rung in rungs(16, 1000)]
     [(250, 16), (500, 8), (1000, 4)]
@@ -37,7 +43,7 @@ def rungs(trials: int, steps: int, halves: bool = True) -> list[Rung]:
 
 
 def cost(trials: int, halves: bool = True) -> float:
-    """Return the work of a sweep in units of one trial that trains to the end.
+    """Return the work of a sweep, relative to that of training one trial to the end.
 
     >>> cost(4), cost(16)
     (4.0, 8.0)
@@ -49,7 +55,7 @@ def cost(trials: int, halves: bool = True) -> float:
 
 
 def survivors(costs: Mapping[int, float], count: int) -> list[int]:
-    """Return the `count` trials with the lowest costs, in their order; ties go to the trial that was proposed first.
+    """Return the numbers of the `count` trials with the lowest costs, in ascending order; a lower number wins a tie.
 
     >>> survivors({0: 3.0, 1: 1.0, 2: float("inf"), 3: 2.0}, 2)
     [1, 3]
@@ -59,5 +65,5 @@ def survivors(costs: Mapping[int, float], count: int) -> list[int]:
 
 
 def stopped(trials: Sequence[int], left: Sequence[int]) -> list[int]:
-    """Return the trials that are not left."""
+    """Return those of `trials` that are not in `left`: the ones that were stopped."""
     return [trial for trial in trials if trial not in left]

@@ -1,6 +1,6 @@
-"""Propose the trials of a round by Optuna's TPE sampler, from the scores of the rounds before (`--sampler optuna`).
+"""Propose settings to try by Optuna's TPE sampler, from the scores of earlier rounds of trials (`--sampler optuna`).
 
-Proposals are a function of the seed, the round and these scores alone, so a resumed sweep proposes the same ones again.
+Proposals depend only on the seed, the round and these scores, so a resumed sweep proposes the same ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ganherd.recipe.member_values import Trial, Value
 from ganherd.sweep.search_space import Dimension
 from ganherd.util.errors import UserError
 
-_TRIES = 8  # proposals for each trial at most, because some repeat
+_TRIES = 8  # ask the sampler at most this often for each trial, because it may repeat proposals
 
 
 def propose_round(
@@ -29,8 +29,9 @@ def propose_round(
 
     Args:
         dimensions: The settings that are varied.
-        trials: The trials so far.
-        costs: The cost of each of them by its number, of which less is better; infinity if it broke.
+        trials: The settings of all earlier trials.
+        costs: The cost of each earlier trial by its number; less is better, infinity if the trial failed.
+        count: The number of trials to propose.
         seed: The seed of the sweep.
         number: The number of the round.
     """
@@ -67,12 +68,12 @@ def _optuna() -> Any:
 
 
 def check_installed() -> None:
-    """Refuse the sampler in a sentence if Optuna is not installed."""
+    """Raise a `UserError` if Optuna is not installed."""
     _optuna()
 
 
 def _distribution(optuna: Any, dimension: Dimension) -> Any:
-    """Return the values of a setting as Optuna describes them; those of a list by their positions."""
+    """Return a setting's range as an Optuna distribution; for a list of values, the distribution of their positions."""
     if dimension.values:
         return optuna.distributions.CategoricalDistribution(range(len(dimension.values)))
     if dimension.is_whole:
@@ -83,14 +84,14 @@ def _distribution(optuna: Any, dimension: Dimension) -> Any:
 
 
 def _parameter(dimension: Dimension, value: Any) -> Any:
-    """Return a value as Optuna has it: its position in a list, or a number inside of the range."""
+    """Return Optuna's parameter for a value of a setting: its position in the list, or the number within the range."""
     if dimension.values:
         return [str(one) for one in dimension.values].index(str(value))
     return min(max(value, dimension.low), dimension.high)
 
 
 def _value(dimension: Dimension, parameter: float) -> Value:
-    """Return a proposed value, with the four digits that are printed."""
+    """Return the value of a setting for Optuna's parameter; floats are rounded to the four digits that are printed."""
     if dimension.values:
         return dimension.values[int(parameter)]
     return int(parameter) if dimension.is_whole else float(f"{parameter:.4g}")

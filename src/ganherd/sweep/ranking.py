@@ -1,4 +1,4 @@
-"""Rank the trials of a sweep: as a table and in a sentence, with the best one as a recipe."""
+"""Rank the trials of a sweep, show them as a table and a sentence, and return the best one as a recipe."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ganherd.sweep.sweep_record import SweepRecord, TrialScore
 from ganherd.util.terminal.screen import Block, Columns, Styled
 from ganherd.util.text import duration
 
-_SHOWN = 10  # trials in the table
+_SHOWN = 10  # number of trials in the table without --verbose
 
 
 @dataclass(frozen=True)
 class RankedTrial:
-    """A trial with its last score, and the step at which it was measured."""
+    """A trial (one setting of the sweep) with its last score, and the step at which that was measured."""
 
     number: int
     name: str
@@ -31,7 +31,7 @@ class RankedTrial:
 
 
 def ranked(record: SweepRecord) -> list[RankedTrial]:
-    """Return all trials that were scored: those that trained longest first, and among them the best first."""
+    """Return all scored trials, sorted by how long they trained (longest first), then by score (best first)."""
     last: dict[int, tuple[int, TrialScore]] = {}
     for rung in record.rungs:
         last |= {score.trial: (rung.step, score) for score in rung.scores}
@@ -40,7 +40,7 @@ def ranked(record: SweepRecord) -> list[RankedTrial]:
 
 
 def answer(record: SweepRecord) -> str:
-    """Return in one or two sentences which settings are best, and whether that is certain."""
+    """Return one or two sentences: which settings are best, and whether their 95 % interval is clear of the others'."""
     trials = ranked(record)
     best, title = trials[0], title_of(record.score)
     if best.score.value is None:
@@ -61,14 +61,14 @@ def answer(record: SweepRecord) -> str:
 
 
 def _overlap(one: TrialScore, other: TrialScore) -> bool:
-    """Return whether two intervals overlap; also if one of them is not known."""
+    """Return whether the intervals of two scores overlap; True if one of them is not known."""
     if one.low is None or one.high is None or other.low is None or other.high is None:
         return True
     return one.low <= other.high and other.low <= one.high
 
 
 def shown(score: TrialScore, metric: str) -> str:
-    """Return a score with its interval.
+    """Return a score as text, with its interval if that is known.
 
     >>> shown(TrialScore(trial=0, value=2.0, low=1.5, high=2.5), "fid")
     '2.000 (1.500 to 2.500)'
@@ -82,7 +82,7 @@ def shown(score: TrialScore, metric: str) -> str:
 
 
 def screen(record: SweepRecord, verbose: bool = False) -> list[Block]:
-    """Return what is printed at the end of a sweep. `verbose`: all trials, not only the first ones."""
+    """Return what is printed at the end of a sweep: a sentence and a table of the ten best trials (or of all)."""
     trials, title = ranked(record), title_of(record.score)
     rows: list[Sequence[str | Styled]] = []
     for place, trial in enumerate(trials if verbose else trials[:_SHOWN], 1):
@@ -110,19 +110,19 @@ def screen(record: SweepRecord, verbose: bool = False) -> list[Block]:
 
 
 def _halved(record: SweepRecord) -> str:
-    """Return in words how many trials were trained to which step."""
+    """Return in words how many trials were trained up to which step."""
     if len(record.steps) < 2:
         return f"each trained for {record.steps[0][0]:,} steps"
     return "trials left: " + ", ".join(f"{count} to step {step:,}" for step, count in record.steps)
 
 
 def overrides_of(record: SweepRecord, number: int) -> list[str]:
-    """Return the settings that make a trial of the recipe, as `key=value`."""
+    """Return the settings that turn the sweep's recipe into that of one trial, as `key=value`."""
     return [*record.overrides, *as_overrides(record.trials[number])]
 
 
 def best_recipe(record: SweepRecord) -> Recipe:
-    """Return the recipe of the best trial: the recipe of the sweep with its settings, for as many steps as it trained."""
+    """Return the recipe of the best trial, with the last step of the sweep as its budget."""
     best = ranked(record)[0]
     return recipe_file.load(
         record.recipe, [*overrides_of(record, best.number), f"train.budget={record.steps[-1][0]}steps"]
@@ -130,12 +130,12 @@ def best_recipe(record: SweepRecord) -> Recipe:
 
 
 def train_command(record: SweepRecord) -> str:
-    """Return the command that trains the best trial by itself."""
+    """Return the command that trains only the best trial, in a new run."""
     best = ranked(record)[0]
     sets = " ".join(f"--set {shlex.quote(text)}" for text in overrides_of(record, best.number))
     return f"ganherd train {shlex.quote(record.recipe)} {sets} --budget {record.steps[-1][0]}steps"
 
 
 def is_finite(score: TrialScore) -> bool:
-    """Return whether a score has a value that can be drawn."""
+    """Return whether a score has a finite value."""
     return score.value is not None and math.isfinite(score.value)

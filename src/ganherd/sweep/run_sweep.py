@@ -1,7 +1,8 @@
-"""Train the trials of a sweep rung by rung, and stop the worse half after each. The same call continues an interrupted sweep.
+"""Train the trials of a sweep up to a step (rung), stop the worse half, and so on. The same call resumes the sweep.
 
-Trials that differ in settings of single members are replicas of one run, which trains them as one computation. Trials with other
-nets, batches or data need runs of their own: their runs take turns at every rung, and all trials are ranked together.
+A trial is one setting that the sweep tries. Trials that differ only in settings which each member can have for itself,
+such as learning rates, are replicas of one run, which trains them as one computation. Trials with other nets, batches
+or data need runs of their own (groups). These runs take turns at every rung, and all trials are ranked together.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ if TYPE_CHECKING:
 
 @dataclass
 class _Sweep:
-    """A sweep at work: its record, the recipe of each of its runs, and where it lies."""
+    """A sweep that is being run: its record, the recipe of each of its runs, and its folder."""
 
     request: SweepRequest
-    record: SweepRecord
-    recipes: list[Recipe]  # of each group
+    record: SweepRecord  # the content of sweep.json
+    recipes: list[Recipe]  # of each group (run)
     folder: Path
     series: SeriesProgress
-    began: float = field(default_factory=time.monotonic)
+    began: float = field(default_factory=time.monotonic)  # when the record was last written, or the sweep was started
 
     def log(self, text: str) -> None:
         self.series.say(text)
@@ -54,14 +55,19 @@ class _Sweep:
 
 
 def sweep(request: SweepRequest, folder: Path, quiet: bool = False) -> SweepRecord:
-    """Train and rank what is still missing in the folder; return the content of sweep.json."""
+    """Run a sweep, or resume the one in the folder, and return its record (the content of sweep.json).
+
+    Raises:
+        UserError: The request is wrong, or the folder holds something else or a sweep with other settings.
+        Interrupted: The sweep was stopped; the same call resumes it.
+    """
     from ganherd.training.setup.member_data import cut
 
     record, recipes = plan(request)
     if sweep_record.read(folder) is None and folder.exists() and not _is_empty(folder):
         raise UserError(f"{folder} exists already and holds no sweep: choose another folder with -o.")
     with in_words_of_the_sweep(request):
-        if not folder.exists():  # mistakes that only the data shows, before anything is written
+        if not folder.exists():  # find mistakes that depend on the data before anything is written
             for recipe in recipes:
                 cut(recipe)
         return _locked(request, record, recipes, folder, quiet)
@@ -70,13 +76,13 @@ def sweep(request: SweepRequest, folder: Path, quiet: bool = False) -> SweepReco
 def _locked(
     request: SweepRequest, record: SweepRecord, recipes: list[Recipe], folder: Path, quiet: bool
 ) -> SweepRecord:
-    """Train and rank what is still missing, while no other process may write to the folder."""
+    """Run or resume the sweep while this process holds the lock of its folder."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"the sweep cannot be written to {folder}: {error.strerror}.") from error
     with RunFolder(folder).lock():
-        old = sweep_record.read(folder)  # by now another process may have begun, and finished it
+        old = sweep_record.read(folder)  # again, because another process may have run the sweep in the meantime
         if old is not None and old.round_scores:
             record, recipes = plan(request, old.round_scores)
         if old is not None and old.settings() != record.settings():
@@ -94,12 +100,12 @@ def _locked(
 
 
 def _is_empty(folder: Path) -> bool:
-    """Return whether a folder holds at most the lock of a sweep that could not be written."""
+    """Return whether a folder is empty, except for the lock file of a sweep that could not be written."""
     return folder.is_dir() and all(path.name == ".lock" for path in folder.iterdir())
 
 
 def resume(folder: Path, quiet: bool = False, trust_code: bool = False) -> SweepRecord:
-    """Continue the sweep of a folder, or return it if it is finished."""
+    """Resume the sweep in a folder and return its record; if the sweep has finished, only return the record."""
     record = sweep_record.read(folder)
     if record is None:
         raise UserError(
@@ -125,6 +131,7 @@ def resume(folder: Path, quiet: bool = False, trust_code: bool = False) -> Sweep
 
 
 def _run(state: _Sweep) -> SweepRecord:
+    """Plan the rungs if that is not done yet, and train and score all that is missing; return the record."""
     from ganherd.data.dataset import load
     from ganherd.sweep.trial_scores import TrialScorer
 
@@ -152,7 +159,7 @@ def _run(state: _Sweep) -> SweepRecord:
 
 
 def _run_rounds(state: _Sweep, scorer: TrialScorer) -> None:
-    """Train and score round after round to the end; each is proposed from the scores of those before."""
+    """Run a sweep with Optuna: train and score the trials of a round, propose the next one from the scores, repeat."""
     record, (step, _) = state.record, state.record.steps[0]
     while (done := sum(len(scores) for scores in record.round_scores)) < len(record.trials):
         scores: list[TrialScore] = []
@@ -173,7 +180,7 @@ def _run_rounds(state: _Sweep, scorer: TrialScorer) -> None:
 
 
 def _run_rung(state: _Sweep, scorer: TrialScorer, step: int) -> None:
-    """Train the trials that are left up to a step, score them, and record which of them continue."""
+    """Train the remaining trials up to a step, score them, and record which of them continue."""
     record = state.record
     left = record.left
     state.series.plan(tasks_of_rungs(record, state.folder))
@@ -195,7 +202,7 @@ def _run_rung(state: _Sweep, scorer: TrialScorer, step: int) -> None:
 
 
 def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopped_trials: Sequence[int]) -> None:
-    """Train a run up to a step, without the trials that were stopped."""
+    """Train the run of a group up to a step, without the trials that were stopped, unless it has trained so far."""
     from ganherd.training import session
 
     run, budget = RunFolder(state.folder / group.run), f"train.budget={step}steps"
@@ -219,7 +226,10 @@ def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopp
 
 
 def _planned_steps(state: _Sweep, scorer: TrialScorer) -> int:
-    """Return the steps of the best trials: those of the budget, or as many as the sweep can make in the budget's time."""
+    """Return for how many steps the best trials train: as the budget says, or as fit into the budget's time.
+
+    For a time budget, the speed of training and scoring is measured.
+    """
     from ganherd.training.setup import dry_run
 
     record = state.record
@@ -231,30 +241,31 @@ def _planned_steps(state: _Sweep, scorer: TrialScorer) -> int:
     facts = dry_run.describe(state.recipes[biggest])
     if unit == "epochs":
         return int(facts["steps"])
-    members = facts["members"] / len(record.groups[biggest].trials)  # of one trial, over its seeds
+    members = facts["members"] / len(record.groups[biggest].trials)  # of one trial, in all of its seeds
     trials = record.wanted or len(record.trials)
     planned = rungs(trials, 1 << 40, record.halves)
-    around = len(planned) * len(record.groups) * record.rounds * facts["warm"]["start_seconds"]  # what is not training
+    # seconds that are not training: starting runs, scoring, and these measurements
+    around = len(planned) * len(record.groups) * record.rounds * facts["warm"]["start_seconds"]
     around += sum(rung.trials for rung in planned) * record.seeds * _seconds_of_a_score(state, scorer)
-    around += time.monotonic() - state.began  # the measurements themselves
+    around += time.monotonic() - state.began
     left = amount - around
     if left <= 0:
         raise UserError(
             f"--budget {record.budget} is too short for this sweep: it takes {duration(math.ceil(around))} without any training; "
             "give it more time, fewer trials or fewer samples (-n)."
         )
-    work = cost(trials, record.halves) * members  # members that train to the end
+    work = cost(trials, record.halves) * members  # in units of one member that trains to the end
     return max(1, int(left * facts["member_steps_per_second"] / work))
 
 
 def _seconds_of_a_score(state: _Sweep, scorer: TrialScorer) -> float:
-    """Measure the seconds that the score of one trial takes, on a herd that is not trained."""
+    """Measure how many seconds it takes to score one trial, with an untrained mixture."""
     from ganherd.training.finish import make_mixture
     from ganherd.training.setup.assemble import assemble
 
     herd = {**state.recipes[0].herd.model_dump(), "trials": [], "seeds": 1}
     mixture = make_mixture(assemble(recipe_file.load({**state.recipes[0].model_dump(), "herd": herd}), True), 0)
-    scorer.score_mixture(0, mixture, [0])  # the first one also computes what all share
+    scorer.score_mixture(0, mixture, [0])  # the first time, features of the real data are computed too
     began = time.monotonic()
     scorer.score_mixture(0, mixture, [0])
     return time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Write the files of a finished sweep: the best trial as a recipe and as a mixture, and a plot of every setting."""
+"""Write the files of a finished sweep: the best trial as a recipe and a mixture, and a plot of each varied setting."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BEST = "#1a9f6b"
 
 
 def write(record: SweepRecord, folder: Path) -> dict[str, Path]:
-    """Write the files of a finished sweep, and return them by kind."""
+    """Write the files of a finished sweep into its folder; return their paths by "plot", "recipe" and "mixture"."""
     written = {"plot": pictures.save(draw(record), folder / "sweep.png")}
     best = ranked(record)[0]
     if best.score.value is None:
@@ -35,7 +35,7 @@ def write(record: SweepRecord, folder: Path) -> dict[str, Path]:
 
 
 def _save_mixture(record: SweepRecord, best: RankedTrial, folder: Path) -> Path:
-    """Save the mixture of the best trial's first seed, which can be sampled like a run."""
+    """Save the mixture (trained generators) of the best trial's first seed; `ganherd sample` reads it like a run."""
     from ganherd.mixture import mixture as mixtures
 
     group = next(group for group in record.groups if best.number in group.trials)
@@ -45,7 +45,10 @@ def _save_mixture(record: SweepRecord, best: RankedTrial, folder: Path) -> Path:
 
 
 def draw(record: SweepRecord) -> Figure:
-    """Draw each varied setting against the score: a dot for each trial with its 95 % interval; faint if it was stopped early."""
+    """Draw the score against each varied setting: a dot with a 95 % interval for each trial.
+
+    Trials that were stopped early are faint.
+    """
     dimensions = [parse_dimension(text) for text in record.vary]
     trials = [trial for trial in ranked(record) if is_finite(trial.score)]
     columns = min(3, len(dimensions))
@@ -82,13 +85,16 @@ def _positions(axes: Axes, dimension: Dimension, trials: list[RankedTrial], reco
     words = [str(value) for value in dimension.values]
     axes.set_xticks(range(len(words)), words)
     axes.set_xlim(-0.6, len(words) - 0.4)
-    # next to each other, so that trials with the same value can be seen
+    # shift dots sideways, so that trials with the same value do not hide each other
     aside = [0.25 * ((trial.number * 0.618) % 1.0 - 0.5) for trial in trials]
     return [words.index(str(value)) + offset for value, offset in zip(values, aside, strict=True)]
 
 
 def _dots(axes: Axes, at: list[float], trials: list[RankedTrial], record: SweepRecord) -> None:
-    """Draw a dot with its interval for each trial: the best one, those that trained to the end, and faint ones for the others."""
+    """Draw a dot with its interval for each trial, at horizontal positions `at`.
+
+    The best trial is green, others that trained to the end are blue, stopped ones are faint.
+    """
     if not trials:
         axes.text(0.5, 0.5, "no trial could be scored", color=INK, ha="center", transform=axes.transAxes)
         return

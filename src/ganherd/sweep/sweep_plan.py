@@ -1,4 +1,7 @@
-"""Plan a sweep: its trials, the runs that train them, and their recipes. Every mistake is reported here, before anything trains."""
+"""Plan a sweep: its trials (settings to try), the runs that train them, and the recipes of these runs.
+
+Mistakes of the user are reported here, before anything trains.
+"""
 
 from __future__ import annotations
 
@@ -26,29 +29,29 @@ _KEYS_OF_SWEEP = {
     "run.scores": "choose the score with --score",
     "run.repair.policy": "a trial that breaks is never repaired",
 }
-# Keys that change what members see, and not what they are scored against.
+# Keys of the section data that may be varied: they change what members see, but not the data that scores compare with.
 _DATA_KEYS = {"data.partition", "data.diet", "data.epoch"}
-_MANY_MEMBERS = 256  # more tiles than anybody looks at: no sprites are saved
+_MANY_MEMBERS = 256  # runs with more members save no sprites (small samples for the live page)
 
 
 @dataclass(frozen=True)
 class SweepRequest:
-    """What a sweep tries, and how its trials are ranked."""
+    """The options of `ganherd sweep`: what to try, and how trials are ranked."""
 
-    recipe: str
-    vary: Sequence[str]
-    trials: int | None = None
+    recipe: str  # name or file
+    vary: Sequence[str]  # texts such as optim.lr_g=1e-5..1e-2
+    trials: int | None = None  # largest number of trials; None: all combinations of lists, or 16
     budget: str | None = None  # None: the recipe's
-    seeds: int = 1
+    seeds: int = 1  # replicas of each trial
     score: str = "fid"
-    samples: int = 1000
+    samples: int = 1000  # for each score
     seed: int = 0  # of the proposed settings
-    overrides: Sequence[str] = ()
-    halves: bool = True
+    overrides: Sequence[str] = ()  # settings of all trials, as for --set
+    halves: bool = True  # whether the worse half of the trials is stopped early, again and again
     trust_code: bool = False
     sampler: Literal["even", "optuna"] = "even"
-    rounds: int | None = None  # optuna; None: 4, or fewer if there are fewer than 8 trials
-    is_own: bool = True  # the user's words; False: those of a sweep's folder, which a stranger may have written
+    rounds: int | None = None  # with optuna; None: 4, or fewer if there are fewer than 8 trials
+    is_own: bool = True  # whether the user gave these options; False: read from a sweep's folder, perhaps a stranger's
 
     @property
     def dimensions(self) -> list[Dimension]:
@@ -56,20 +59,23 @@ class SweepRequest:
 
     @property
     def num_trials(self) -> int:
-        """The number of trials with ranges."""
+        """The number of trials if a range is varied."""
         return self.trials or DEFAULT_TRIALS
 
     @property
     def num_rounds(self) -> int:
-        """The number of rounds with Optuna, of at least two trials each."""
+        """The number of rounds with Optuna; by default each has at least two trials."""
         return self.rounds or max(2, min(4, self.num_trials // 2))
 
 
 def plan(request: SweepRequest, round_scores: Sequence[Sequence[TrialScore]] = ()) -> tuple[SweepRecord, list[Recipe]]:
-    """Return the record of a sweep and the recipes of its runs; every mistake is reported here, before anything trains.
+    """Return the record of a sweep, which has its trials, and the recipe of each of its runs.
 
     Args:
-        round_scores: With `--sampler optuna`: the scores of each round so far, from which the next is proposed.
+        round_scores: With `--sampler optuna`: the scores of each round so far, from which the next round is proposed.
+
+    Raises:
+        UserError: The request is wrong.
     """
     metric = _check_metric(request)
     with in_words_of_the_sweep(request):
@@ -78,7 +84,10 @@ def plan(request: SweepRequest, round_scores: Sequence[Sequence[TrialScore]] = (
 
 @contextmanager
 def in_words_of_the_sweep(request: SweepRequest) -> Iterator[None]:
-    """Let messages about single runs name the options of `ganherd sweep`: `--vary` for a varied key, `-o` for the folder."""
+    """Rewrite errors about single runs raised inside the block, so that they name options of `ganherd sweep`.
+
+    For example, an error about the recipe key of a varied setting names `--vary` instead.
+    """
     try:
         yield
     except UserError as error:
@@ -92,7 +101,7 @@ def in_words_of_the_sweep(request: SweepRequest) -> Iterator[None]:
 def _planned(
     request: SweepRequest, metric: str, round_scores: Sequence[Sequence[TrialScore]]
 ) -> tuple[SweepRecord, list[Recipe]]:
-    """Return the record and the recipes of `plan`."""
+    """Return the record and the recipes, as `plan` does; `metric` is the checked name of the score."""
     each_round, wanted = _proposed_rounds(request, metric, round_scores)
     proposed = [trial for trials in each_round for trial in trials]
     groups: list[SweepGroup] = []
@@ -122,9 +131,10 @@ def _planned(
 def _proposed_rounds(
     request: SweepRequest, metric: str, round_scores: Sequence[Sequence[TrialScore]]
 ) -> tuple[list[list[Trial]], int]:
-    """Return the trials of each round that can be proposed by now, and the number of trials of all rounds.
+    """Return the trials of each round that can be proposed from the scores so far, and the final number of trials.
 
-    Without Optuna there is one round. With it, the first round fills the ranges evenly, and the others follow from the scores.
+    Without Optuna there is one round. With it, the first round covers the ranges evenly, and each later one needs the
+    scores of the rounds before.
     """
     if request.sampler == "even":
         trials = _proposed_trials(request)
@@ -149,7 +159,7 @@ def _proposed_rounds(
 
 
 def _check_metric(request: SweepRequest) -> str:
-    """Return the name of the metric that trials are ranked by."""
+    """Return the name of the metric by which trials are ranked; raise a `UserError` if it cannot be used."""
     if not (request.is_own or request.trust_code or METRICS.is_own(request.score)):
         raise UserError(f"this sweep is scored by {request.score}, which is not ganherd's own code: {trust.HOW}")
     (metric,) = known_metrics([request.score])
@@ -161,7 +171,7 @@ def _check_metric(request: SweepRequest) -> str:
 
 
 def _proposed_trials(request: SweepRequest) -> list[Trial]:
-    """Return the settings of each trial."""
+    """Return the settings of each trial, which cover the ranges evenly; refuse keys that cannot be varied."""
     if not request.vary:
         raise UserError("a sweep needs settings to vary: add --vary optim.lr_g=1e-5..1e-2, for example.")
     for dimension in request.dimensions:
@@ -175,11 +185,15 @@ def _proposed_trials(request: SweepRequest) -> list[Trial]:
 def _divide_into_runs(
     request: SweepRequest, proposed: Sequence[Trial], first_trial: int = 0, first_run: int = 0
 ) -> tuple[list[SweepGroup], list[Recipe]]:
-    """Return the trials of each run and its recipe: a run trains all trials that differ in settings of single members only.
+    """Divide trials into runs; return the trials of each run and its recipe.
+
+    One run trains all trials that differ only in settings which each member can have for itself, such as learning
+    rates.
 
     Args:
+        proposed: The settings of each trial.
         first_trial: The number of the first of these trials in the sweep.
-        first_run: The number of their first run.
+        first_run: The number of the first of these runs in the sweep.
     """
     is_own = request.is_own or request.trust_code
     common = [*request.overrides, f"herd.seeds={request.seeds}", "run.scores=false", "run.repair.policy=tell"]
@@ -204,7 +218,7 @@ def _divide_into_runs(
 
 
 def _refuse_key(key: str) -> None:
-    """Refuse settings that the sweep sets itself, and those by which trials would be scored against different data."""
+    """Raise a `UserError` for keys that the sweep sets itself, and those that change the data used for scores."""
     if key in _KEYS_OF_SWEEP:
         raise UserError(f"--vary {key}: the sweep sets this for all trials alike; {_KEYS_OF_SWEEP[key]}.")
     if key.startswith("data.") and key not in _DATA_KEYS:
@@ -215,7 +229,7 @@ def _refuse_key(key: str) -> None:
 
 
 def _refuse(recipe: Recipe) -> None:
-    """Refuse recipes that train two phases, or that list trials already."""
+    """Raise a `UserError` for a recipe that trains two phases, or that lists trials already."""
     if recipe.herd.first is not None:
         raise UserError(
             "a sweep trains one phase, and this recipe trains another one first: name that recipe, "
@@ -226,5 +240,5 @@ def _refuse(recipe: Recipe) -> None:
 
 
 def cost_of(value: float | None, metric: str) -> float:
-    """Return a number of which less is better; infinity if there is no value."""
+    """Return the cost of a value of a metric, of which less is better; infinity if there is no finite value."""
     return math.inf if value is None or not math.isfinite(value) else METRICS[metric].cost(value)

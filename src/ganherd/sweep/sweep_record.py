@@ -1,4 +1,4 @@
-"""sweep.json: what a sweep tries, and what it has measured so far."""
+"""Read and write sweep.json: what a sweep tries, and what it has measured so far."""
 
 from __future__ import annotations
 
@@ -20,42 +20,42 @@ class _Record(BaseModel):
 
 
 class SweepGroup(_Record):
-    """The trials that one run trains: they have the same nets, batch and data, and differ in settings of single members."""
+    """The trials that one run trains: they have the same nets, batch and data, and differ in settings of members."""
 
-    run: str  # the run's folder inside of the sweep's
-    trials: list[int]  # the numbers of its trials, in the order of its replicas
+    run: str  # name of the run's folder inside the sweep's
+    trials: list[int]  # numbers of its trials, in the order of the run's replicas
 
 
 class TrialScore(_Record):
-    """The score of a trial after the steps of a rung."""
+    """The score of a trial (one setting of the sweep) at a step."""
 
-    trial: int
-    value: float | None  # None: it could not be measured; `why` says why
-    low: float | None = None  # the 95 % interval
-    high: float | None = None
+    trial: int  # number of the trial
+    value: float | None  # None: it could not be measured; `why` has the reason
+    low: float | None = None  # lower end of the 95 % interval
+    high: float | None = None  # upper end
     per_seed: list[float | None] = []
     samples: int = 0
-    network: str = ""
+    network: str = ""  # that computed the features
     why: str = ""
 
 
 class RungResult(_Record):
-    """The scores of the trials that trained up to a rung, and those that continue."""
+    """The result of a rung, a step at which trials are ranked: their scores, and which of them continue."""
 
     step: int
     scores: list[TrialScore]
-    left: list[int]  # the trials that continue
+    left: list[int]  # numbers of the trials that continue
 
 
 class SweepRecord(_Record):
-    """A sweep: its settings, which never change, and its results, which grow while it runs."""
+    """The content of sweep.json: the settings of a sweep, which never change, and its results, which grow."""
 
     format: Literal[1] = 1
     recipe: str  # the name or file of the recipe
     overrides: list[str]
     vary: list[str]
-    trials: list[dict[str, Any]]  # the settings of each
-    names: list[str]
+    trials: list[dict[str, Any]]  # the settings of each trial
+    names: list[str]  # of the trials
     groups: list[SweepGroup]
     seeds: int
     budget: str
@@ -84,7 +84,7 @@ class SweepRecord(_Record):
         return self
 
     def settings(self) -> dict[str, Any]:
-        """Return what the user chose, which never changes."""
+        """Return everything except results: what must be equal if the sweep is resumed."""
         return self.model_dump(exclude={"steps", "rungs", "round_scores", "seconds"})
 
     @property
@@ -93,17 +93,17 @@ class SweepRecord(_Record):
 
     @property
     def left(self) -> list[int]:
-        """The trials that the last rung has left; all if there was none yet."""
+        """The numbers of the trials that still continue: all before the first rung."""
         return self.rungs[-1].left if self.rungs else list(range(len(self.trials)))
 
     def write(self, folder: Path) -> None:
-        """Write sweep.json."""
+        """Write sweep.json into a folder, which is created if needed."""
         folder.mkdir(parents=True, exist_ok=True)
         files.atomic_write(folder / FILE, json.dumps(plain(self.model_dump()), indent=1) + "\n")
 
 
 def read(folder: Path) -> SweepRecord | None:
-    """Return the sweep of a folder; None if there is none yet."""
+    """Return the record of the sweep in a folder; None if the folder has no sweep.json."""
     path = folder / FILE
     if not path.exists():
         return None

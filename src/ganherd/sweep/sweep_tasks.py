@@ -9,7 +9,11 @@ from ganherd.training.recording.series_progress import SeriesTask
 
 
 def tasks_of_rungs(record: SweepRecord, folder: Path) -> list[SeriesTask]:
-    """Return the tasks of all rungs. Which trials the later rungs train is not known: all runs lose the same share."""
+    """Return the tasks of all rungs (steps at which trials are ranked), finished ones included.
+
+    It is not known yet which trials reach later rungs; the estimate assumes that all runs lose the same share of
+    trials.
+    """
     tasks: list[SeriesTask] = []
     before = 0
     for number, (step, trials) in enumerate(record.steps):
@@ -26,7 +30,7 @@ def tasks_of_rungs(record: SweepRecord, folder: Path) -> list[SeriesTask]:
 
 
 def tasks_of_rounds(record: SweepRecord, folder: Path) -> list[SeriesTask]:
-    """Return the tasks of all rounds of Optuna. Rounds that are not proposed yet have one run each."""
+    """Return the tasks of all rounds of Optuna. Rounds that are not proposed yet are counted as one run each."""
     step, finished = record.steps[0][0], sum(len(scores) for scores in record.round_scores)
     tasks: list[SeriesTask] = []
     for group in record.groups:
@@ -41,7 +45,7 @@ def tasks_of_rounds(record: SweepRecord, folder: Path) -> list[SeriesTask]:
 def _pair(
     record: SweepRecord, group: SweepGroup, folder: Path, steps: int, count: float, done: bool
 ) -> list[SeriesTask]:
-    """Return the training of some trials of a run, and their scoring."""
+    """Return two tasks: training `count` trials of a run for `steps` steps, and scoring them."""
     run = f" of {group.run}" if len(record.groups) > 1 else ""
     name = f"{count:.0f} trial{'s' * (round(count) != 1)}{run}"
     path = folder / group.run

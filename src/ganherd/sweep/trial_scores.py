@@ -1,4 +1,4 @@
-"""Score the trials of a sweep: each by the mixture of its own replicas, all on the same noise and against the same real data."""
+"""Score the trials (settings) of a sweep, all with the same noise and against the same real data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class TrialScorer:
-    """Measure one metric of trials. Features of real data are computed once."""
+    """Measure one metric for the trials of a sweep. Features of the real data are computed once."""
 
     def __init__(self, dataset: Dataset, metric: str, samples: int, log: Callable[[str], None]) -> None:
         self._dataset, self._metric, self._samples = dataset, metric, samples
@@ -34,10 +34,10 @@ class TrialScorer:
 
         Args:
             run: The folder of the run.
-            trials: The number of each trial in the sweep, and its position among the run's trials.
-            seeds: The replicas of each trial.
+            trials: For each trial, its number in the sweep and its position among the run's trials.
+            seeds: The number of replicas (seeds) of each trial.
         """
-        mixture = mixtures.load(run, trust_code=True)  # the recipe of the sweep is the user's own
+        mixture = mixtures.load(run, trust_code=True)  # the code was checked when the sweep was planned
         scores = []
         for done, (number, position) in enumerate(trials, 1):
             self._log(Detail(f"trial {done} of {len(trials)}"))
@@ -45,7 +45,13 @@ class TrialScorer:
         return scores
 
     def score_mixture(self, number: int, mixture: Mixture, replicas: Sequence[int]) -> TrialScore:
-        """Return the score of a trial, which has these replicas of a mixture."""
+        """Return the score of a trial: that of its replica, or combined from several.
+
+        Args:
+            number: The number of the trial in the sweep.
+            mixture: The mixture of the run that trained it.
+            replicas: The numbers of its replicas in this mixture.
+        """
         entries: list[ScoreEntry] = []
         for replica in replicas:
             try:

@@ -1,1 +1,1 @@
-"""The page: a read-only server for runs, their live numbers and pictures, and samples of their mixtures."""
+"""Serve the live page (`ganherd ui`): a read-only web server for runs, their numbers and pictures, and samples."""

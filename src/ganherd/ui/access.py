@@ -1,7 +1,8 @@
 """Decide who may use the server: check the Host header, the origin of a request and, if one is set, the token.
 
-The server only reads, but what it reads is private. A page of another site must not read it through the visitor's browser, neither
-directly (cross-site requests) nor under a name that it lets point here (DNS rebinding).
+The server only reads files, but their content is private. A page of another site must not read it through the visitor's
+browser, neither directly (cross-site requests) nor by a host name of its own that resolves to this machine (DNS
+rebinding).
 """
 
 from __future__ import annotations
@@ -35,14 +36,15 @@ _HEADERS = {
 
 
 class AccessControl:
-    """An ASGI middleware that refuses requests from elsewhere and adds the headers that protect the page."""
+    """An ASGI middleware that refuses requests of other sites or without the token, and adds protective headers."""
 
     def __init__(self, app: App, host: str = "127.0.0.1", token: str | None = None) -> None:
-        """Guard an application.
+        """Wrap an application.
 
         Args:
+            app: The ASGI application.
             host: The address that the server is bound to.
-            token: What a visitor has to present; None: nothing, which is only for addresses of this machine.
+            token: The secret that requests must contain; None: no secret, which is safe only for loopback addresses.
         """
         self._app, self._token = app, token
         self._is_local = is_loopback(host)
@@ -83,7 +85,10 @@ class AccessControl:
         await self._app(scope, receive, guarded)
 
     def _refusal(self, scope: Scope, headers: dict[str, str]) -> tuple[int, str] | None:
-        """Return the status and the reason for refusing a request; None if it comes from the page itself or from the visitor."""
+        """Return the HTTP status and the reason for refusing a request.
+
+        Return None if the request comes from the page itself, or from the visitor, e.g. by typing the address.
+        """
         host = headers.get("host", "")
         if not self._is_own(_name_of(host)):
             return (
@@ -104,34 +109,35 @@ class AccessControl:
         return None
 
     def _is_own(self, name: str) -> bool:
+        """Return whether the name in a Host header is one under which this server may be reached."""
         if name in self._names:
             return True
         if self._is_local:
             return False
-        try:  # an address, unlike a name, cannot be made to point elsewhere; the token guards the rest
+        try:  # a numeric address, unlike a name, cannot be used for DNS rebinding; the token prevents other misuse
             ipaddress.ip_address(name)
         except ValueError:
             return False
         return True
 
     def _brings_token(self, headers: dict[str, str]) -> bool:
-        """Return whether a request brings the token, as a cookie or as `Authorization: Bearer`."""
+        """Return whether a request contains the token, as a cookie or as `Authorization: Bearer`."""
         assert self._token is not None
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and _same(given.strip(), self._token):
             return True
-        # Cookies are shared by all ports of a host, so other programs may have set odd ones.
+        # Browsers send the cookies of all ports of a host, so there may be invalid ones of other programs.
         pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
         return any(name == cookie_name(self._token) and _same(value, self._token) for name, _, value in pairs)
 
 
 def cookie_name(token: str) -> str:
-    """Return the name of the cookie that holds a token: all ports of a host share their cookies, so each token has its own."""
+    """Return the name of the cookie for a token. It depends on the token, because all ports of a host share cookies."""
     return f"ganherd_{hashlib.sha256(token.encode()).hexdigest()[:8]}"
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether an address can only be reached from this machine.
+    """Return whether an address can be reached from this machine only.
 
     >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
     (True, True, False)
@@ -143,7 +149,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """Return the name in a Host header, without its port.
+    """Return the host name or address in a Host header, without the port.
 
     >>> _name_of("localhost:8000"), _name_of("[::1]:80"), _name_of("evil.example")
     ('localhost', '::1', 'evil.example')
@@ -170,7 +176,7 @@ async def _answer(send: Send, status: int, content: dict[str, str]) -> None:
 
 
 async def _redirect(send: Send, where: str, cookie: str) -> None:
-    # a path that begins with two slashes would be another host
+    # a location that begins with two slashes would redirect to another host
     place = "/" + where.lstrip("/\\")
     headers = [
         (b"location", place.encode("latin-1", "replace")),

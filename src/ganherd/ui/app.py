@@ -1,4 +1,4 @@
-"""Put the page together: the API, the static files, errors in sentences, compression and access control."""
+"""Create the web application: the API, the static files, error messages, compression and access control."""
 
 from __future__ import annotations
 
@@ -31,9 +31,10 @@ def create_app(
     """Return the application that shows the runs in some folders.
 
     Args:
-        host: The address that it will be bound to, which decides under which names it answers.
-        token: What a visitor has to present; None: nothing.
-        trust_code: Build nets that are not ganherd's when samples are asked for; this runs their code.
+        roots: Run folders, and folders that contain runs.
+        host: The address that the server is bound to; requests for other names are refused.
+        token: The secret that requests must contain; None: none is needed.
+        trust_code: Whether drawing samples may build a user's nets, which runs their code.
     """
     app = FastAPI(
         title="ganherd", version=__version__, docs_url=None, redoc_url=None, openapi_url="/openapi.json",
@@ -51,7 +52,7 @@ def create_app(
 
 
 def _add_errors(app: FastAPI) -> None:
-    """Answer every mistake with one sentence."""
+    """Answer every expected error with a JSON object whose `detail` is one sentence."""
 
     @app.exception_handler(RequestValidationError)
     def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
@@ -84,7 +85,7 @@ def _add_errors(app: FastAPI) -> None:
 
 
 def _add_static(app: FastAPI) -> None:
-    """Serve the files of the page by their exact names: no other file can be reached."""
+    """Serve the files in web/static, which are read once; no request can reach any other file."""
     files = {path.relative_to(STATIC).as_posix(): path.read_bytes() for path in STATIC.rglob("*") if path.is_file()}
     tags = {name: f'"{hashlib.sha256(content).hexdigest()[:20]}"' for name, content in files.items()}
 

@@ -1,4 +1,4 @@
-"""Tell the page what has changed: server-sent events with a cursor, from the sizes and times of a run's files."""
+"""Notify open pages of changes by server-sent events; changes are detected from sizes and times of the runs' files."""
 
 from __future__ import annotations
 
@@ -16,27 +16,35 @@ from ganherd.util.files import JsonObject
 from ganherd.web import run_facts
 from ganherd.web.shown_run import LiveLook, ShownRun, mtime_ms
 
-PERIOD = 4.0  # seconds between two looks at the files
-_REREAD_AFTER = 5.0  # seconds after which an unchanged state is read again: a process can end without writing
-_SILENCE = 15.0  # seconds after which a comment is sent, so that tunnels stay open
+PERIOD = 4.0  # seconds between two checks of the files
+_REREAD_AFTER = 5.0  # seconds after which an unchanged run is read again, because a process may end without writing
+_SILENCE = 15.0  # seconds without a message after which a comment is sent, so that tunnels stay open
 MOST_LISTENERS = 64
 
 
 class LiveFeed:
-    """Follow the files of runs. All listeners share one look at a run and at the list, so that their number costs nothing."""
+    """Watch the files of runs for all open pages (listeners).
+
+    The state of a run, and the list of runs, is read at most once per half period, however many pages are open.
+    """
 
     def __init__(self, catalog: RunCatalog, period: float = PERIOD) -> None:
         self._catalog, self._period = catalog, period
-        self._list: tuple[float, JsonObject] = -1e9, {}  # when the list of runs was looked at, and what it was
+        self._list: tuple[float, JsonObject] = -1e9, {}  # when the list of runs was read (monotonic), and its state
         self.listeners = 0
         self._is_closed = False
 
     def close(self) -> None:
-        """End all streams, because the server ends."""
+        """End all streams, so that the server can stop."""
         self._is_closed = True
 
     async def listen(self, run_ids: Sequence[str], cursor: str = "") -> AsyncIterator[str]:
-        """Yield a message whenever one of the runs has changed; `cursor` is that of the last message the page has."""
+        """Yield a server-sent event, as text, whenever one of the runs has changed.
+
+        Args:
+            run_ids: The runs; empty: the list of runs.
+            cursor: The id of the last event that the page received; no event is sent if nothing has changed since.
+        """
         self.listeners += 1
         try:
             last_message = time.monotonic()
@@ -62,14 +70,14 @@ class LiveFeed:
         return states if run_ids else {"": self._list_state()}
 
     def _list_state(self) -> JsonObject:
-        """Return what changes of the list: the runs, and when each was started, resumed or ended."""
+        """Return a state that changes with the list of runs: the id of each run, and when its run.json last changed."""
         now = time.monotonic()
         if now - self._list[0] >= self._period / 2:
             self._list = now, {"runs": [[run.id, mtime_ms(run.folder.info_path)] for run in self._catalog.runs()]}
         return self._list[1]
 
     def _state(self, run: ShownRun) -> JsonObject:
-        """Return what changes of a run: its progress, the sizes of its records, and its newest sprites."""
+        """Return a state that changes with a run: its progress, the sizes of its records, and its newest sprites."""
         now, last = time.monotonic(), run.live
         if last is not None and now - last.looked < self._period / 2:
             return last.state

@@ -1,4 +1,4 @@
-"""The HTTP API: runs, metrics, events, sprites, scores, ranks and samples. Everything is read-only."""
+"""Define the HTTP API: runs, metrics, events, sprites, scores, ranks and samples. Everything is read-only."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.web import run_facts
 
-_MOST_PICTURE = 24 << 20  # bytes of samples/*.png
-_MOST_MEMBERS = 5000  # members whose lines are sent at once
-_BIG = 1 << 53
+_MOST_PICTURE = 24 << 20  # largest file samples/*.png that is sent, in bytes
+_MOST_MEMBERS = 5000  # largest number of members in one request
+_BIG = 1 << 53  # JavaScript has exact whole numbers up to this
 RunId = Annotated[str, Path(max_length=120, description="The id of a run, from /api/runs.")]
 Offset = Annotated[int, Query(ge=0, le=_BIG, description="Byte of the file from which on lines are read.")]
 Seed = Annotated[int, Query(ge=0, le=(1 << 31) - 1)]
@@ -30,12 +30,18 @@ Member = Annotated[int | None, Query(ge=0, le=1 << 24, description="Only this me
 
 
 def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> APIRouter:
-    """Return the routes of the API."""
+    """Return the routes of the API.
+
+    Args:
+        catalog: The runs.
+        service: Draws samples.
+        feed: Notifies pages of changes.
+    """
     router = APIRouter(prefix="/api")
 
     @router.get("/runs", tags=["runs"])
     def runs() -> JsonObject:
-        """List the runs with their state, step, verdict and time left, the one that was active last first."""
+        """List the runs with their state, step, verdict and time left; the most recently active one comes first."""
         listed = [run_facts.safe_summary(run) for run in catalog.runs()]
         return {"runs": sorted(listed, key=lambda run: (run["age"], run["name"]))}
 
@@ -51,7 +57,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
 
     @router.get("/runs/{run_id}/ranks", tags=["runs"])
     def ranks(run_id: RunId) -> JsonObject:
-        """Return hosts, heartbeats, rates and exchanged bytes of the ranks, and where the time goes."""
+        """Return hosts, heartbeats and rates of the ranks (processes), exchanged bytes, and how the time is spent."""
         return run_facts.ranks(catalog.run(run_id))
 
     @router.get("/runs/{run_id}/metrics", tags=["records"])
@@ -66,7 +72,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         first: Annotated[int | None, Query(ge=0, le=_BIG, description="First step.")] = None,
         last: Annotated[int | None, Query(ge=0, le=_BIG, description="Last step.")] = None,
     ) -> JsonObject:
-        """Return figures over steps as columns, from a byte offset on; the answer has the offset of the next request."""
+        """Return figures over steps as columns, from a byte offset on, and the offset of the next request."""
         shown = catalog.run(run_id)
         steps = None if first is None and last is None else (first or 0, _BIG if last is None else last)
         chosen = _members(members, run_facts.number_of_members(shown))
@@ -79,7 +85,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         figures: Annotated[str, Query(max_length=2000)],
         members: Annotated[str | None, Query(max_length=40_000)] = None,
     ) -> JsonObject:
-        """Return figures of all members in the last record up to a step."""
+        """Return figures of all members, or of some, from the last record up to a step."""
         shown = catalog.run(run_id)
         chosen = None if members is None else _members(members, run_facts.number_of_members(shown))
         return shown.metrics.at(step, _names(figures), chosen)
@@ -93,13 +99,13 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         kinds: Annotated[str, Query(max_length=400, description="Names of events, separated by commas.")] = "",
         newest: Annotated[bool, Query(description="The last events instead of those after the offset.")] = False,
     ) -> JsonObject:
-        """Return events from a byte offset on; the answer has the offset of the next request."""
+        """Return events from a byte offset on, and the offset of the next request."""
         shown = catalog.run(run_id)
         return run_facts.clean(event_pages.page(shown.events_file, offset, limit, member, _names(kinds), newest))
 
     @router.get("/runs/{run_id}/sprites", tags=["pictures"])
     def sprites(run_id: RunId) -> JsonObject:
-        """Return the saved steps and where each member is in a sheet."""
+        """Return the steps that have a sprite sheet (small samples of all members), and where each member is in it."""
         facts = run_facts.sprites(catalog.run(run_id))
         if facts is None:
             raise UserError("This run has no sprites: it was trained with run.sprites 0, or by an older version.")
@@ -111,7 +117,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         step: Annotated[int, Path(ge=0, le=_BIG)],
         if_none_match: Annotated[str, Header(max_length=100)] = "",
     ) -> Response:
-        """Return the sheet of a step: WebP, or JSON for points."""
+        """Return the sprite sheet of a step: WebP for images, JSON for points."""
         shown = catalog.run(run_id)
         path = sprite_files.saved_sheets(shown.folder.sprites).get(step)
         if path is None:
@@ -136,7 +142,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
 
     @router.get("/runs/{run_id}/mixture", tags=["samples"])
     def mixture(run_id: RunId) -> JsonObject:
-        """Return what can be sampled: labels, replicas and the shape of a sample."""
+        """Return what can be requested of the mixture: labels, replicas, members, and the shape of a sample."""
         return run_facts.clean(service.facts(catalog.run(run_id)))
 
     @router.get("/runs/{run_id}/samples", tags=["samples"])
@@ -163,7 +169,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         truncation: Truncation = 1.0,
         replica: Replica = 0,
     ) -> JsonObject:
-        """Return samples on the way between the noises of two seeds."""
+        """Return samples for noises that go in `frames` steps from the noise of one seed to that of another."""
         request = SampleRequest(frames, label, seed, truncation, replica, to_seed=to_seed)
         return run_facts.clean(service.show(catalog.run(run_id), request))
 
@@ -177,7 +183,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         truncation: Truncation = 1.0,
         replica: Replica = 0,
     ) -> Response:
-        """Download samples: a titled PNG, an npz, a csv of points or rows, or a zip with a folder of images for each label."""
+        """Download samples: a PNG with a title, an npz, a csv of points or rows, or a zip with images by label."""
         if kind == "png" and n > sampler.MOST_SHOWN:
             raise UserError(
                 f"n: a picture shows at most {sampler.MOST_SHOWN} samples; download the npz or the zip for more."
@@ -193,7 +199,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         runs: Annotated[str, Query(max_length=4000, description="Ids of runs, separated by commas.")] = "",
         last_event_id: Annotated[str, Header(max_length=100)] = "",
     ) -> Response:
-        """Send an event whenever one of the runs has changed, or, without ids, when the list of runs has."""
+        """Send an event whenever one of the runs changes; without ids, whenever the list of runs changes."""
         if feed.listeners >= MOST_LISTENERS:
             return Response('{"detail": "Too many pages listen to this server."}', 503, media_type="application/json")
         stream = feed.listen(_names(runs)[:100], last_event_id)
@@ -207,7 +213,10 @@ def _names(text: str) -> list[str]:
 
 
 def _members(text: str | None, number: int) -> list[int] | None:
-    """Return the members that a text names; None for a band over all.
+    """Return the numbers of the members that a text names; None, which means a band over all members, for None.
+
+    Args:
+        number: The number of members of the run.
 
     >>> _members("0,2-4", 9), _members("all", 2), _members(None, 9)
     ([0, 2, 3, 4], [0, 1], None)
@@ -231,7 +240,11 @@ def _members(text: str | None, number: int) -> list[int] | None:
 
 
 def _file(content: bytes, suffix: str, known: str) -> Response:
-    """Return a file that the browser may keep, and that is sent again only if it has changed."""
+    """Return an HTTP answer with a file; without content (status 304) if the browser has the file already.
+
+    Args:
+        known: The ETag of the browser's copy; "" if it has none.
+    """
     tag = f'"{hashlib.sha256(content).hexdigest()[:20]}"'
     headers = {"etag": tag, "cache-control": "private, no-cache"}
     if known == tag:

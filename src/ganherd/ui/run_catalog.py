@@ -1,4 +1,7 @@
-"""Find the runs that the page shows, and give each an id for addresses. Nothing outside of these folders is ever opened."""
+"""Find the runs that the page shows, and give each an id for use in URLs.
+
+Nothing outside of their folders is opened.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,25 @@ from ganherd.runs.run_list import run_paths
 from ganherd.util.errors import UserError
 from ganherd.web.shown_run import ShownRun
 
-_LISTED = 2.0  # seconds for which the list of runs is remembered
+_LISTED = 2.0  # seconds for which the list of runs is cached
 
 
 class UnknownRun(UserError):
-    """There is no run with this id."""
+    """Raised if there is no run with a requested id."""
 
 
 class RunCatalog:
-    """The runs in some folders. When the list is asked for, new runs appear, and those that were removed are forgotten."""
+    """The runs in some folders.
+
+    New and removed runs are noticed when the list is requested, at most every two seconds.
+    """
 
     def __init__(self, roots: Sequence[Path]) -> None:
-        """Show these runs, and the runs in these folders; a folder that does not exist yet may appear later."""
+        """Create the catalog.
+
+        Args:
+            roots: Run folders, and folders that contain runs; they may be created later.
+        """
         self._roots = [root.absolute() for root in roots]
         self._runs: dict[str, ShownRun] = {}  # by id
         self._ids: dict[Path, str] = {}
@@ -46,6 +56,7 @@ class RunCatalog:
             del self._runs[run.id], self._ids[run.path]
 
     def _add(self, root: Path) -> None:
+        """Add the runs at or in a folder that are not known yet, each with an id."""
         if not root.is_dir():
             return
         try:
@@ -59,11 +70,11 @@ class RunCatalog:
                 self._runs[own] = ShownRun(own, path)
 
     def run(self, run_id: str) -> ShownRun:
-        """Return a run, after refusing folders with links or pipes.
+        """Return the run with this id, after a check of its folder for links and pipes.
 
         Raises:
             UnknownRun: There is no such run.
-            UserError: The folder is not a run that ganherd could have written.
+            UserError: The folder contains something that ganherd does not write.
         """
         if run_id not in self._runs:
             self.runs()
@@ -75,7 +86,7 @@ class RunCatalog:
 
 
 def _id(path: Path, taken: dict[str, ShownRun]) -> str:
-    """Return an id for a run: its folder's name if that is a plain word and free, otherwise a part of its digest, too.
+    """Return an id for a run: its folder's name if that is a simple word and not taken, otherwise `run-DIGEST`.
 
     >>> _id(Path("runs/00001-digits"), {}), _id(Path("<b>"), {})[:4]
     ('00001-digits', 'run-')

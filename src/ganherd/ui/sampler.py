@@ -1,4 +1,4 @@
-"""Draw samples of runs for the page: one request at a time, with a bound on what waits and on what each may ask for."""
+"""Draw samples of runs for the page, one request at a time; the number and the sizes of requests are limited."""
 
 from __future__ import annotations
 
@@ -27,34 +27,34 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
     from ganherd.mixture.samples import Samples
 
-MOST_SHOWN = 400  # samples on the page
-MOST_SAMPLES = 10_000  # samples of a download
-MOST_FRAMES = 120  # of a walk
-_MOST_WAITING = 16
-_MOST_BYTES = 96 << 20  # of the samples of one request
-_MOST_UNFINISHED = 64  # members of which a mixture is made while they train
-_REMEMBERED = 3  # mixtures
+MOST_SHOWN = 400  # largest number of samples on the page
+MOST_SAMPLES = 10_000  # largest number of samples in a download
+MOST_FRAMES = 120  # largest number of frames of a walk between two seeds
+_MOST_WAITING = 16  # largest number of requests, the one that draws included
+_MOST_BYTES = 96 << 20  # largest number of values in the samples of one request; bytes for images
+_MOST_UNFINISHED = 64  # samples of a running training can be drawn if it has at most this many members
+_REMEMBERED = 3  # number of mixtures that are cached
 T = TypeVar("T")
 
 
 class Busy(Exception):
-    """Too many requests wait for samples."""
+    """Raised if too many requests wait for samples already."""
 
 
 @dataclass(frozen=True)
 class SampleRequest:
-    """What to draw from a mixture."""
+    """Which samples to draw from a mixture (the trained generators of a run)."""
 
-    n: int = 64
-    label: str | None = None
+    n: int = 64  # number of samples
+    label: str | None = None  # by name or number; None: any
     seed: int = 0
-    truncation: float = 1.0
+    truncation: float = 1.0  # factor by which the noise is scaled
     replica: int = 0
-    member: int | None = None
+    member: int | None = None  # draw from this member only
     to_seed: int | None = None  # walk from the noise of `seed` to that of this seed, in n frames
 
     def draw(self, mixture: Mixture) -> Samples:
-        """Return the samples."""
+        """Draw and return the samples; raise a `UserError` if they are too large."""
         if self.n * math.prod(mixture.shape) > _MOST_BYTES:
             most = max(1, _MOST_BYTES // math.prod(mixture.shape))
             raise UserError(f"n: these samples are too large for one request; ask for at most {most:,}.")
@@ -66,7 +66,7 @@ class SampleRequest:
 
 
 class SampleService:
-    """Load mixtures when they are first asked for, and draw from one at a time, so that a training keeps its cores."""
+    """Load mixtures on first use and draw samples, one request at a time on one core, to spare running trainings."""
 
     def __init__(self, trust_code: bool = False) -> None:
         self._trust_code = trust_code
@@ -75,11 +75,11 @@ class SampleService:
         self._mixtures: dict[tuple[str, int], Mixture] = {}
 
     def facts(self, run: ShownRun) -> JsonObject:
-        """Return what can be asked for: labels, replicas, the shape of a sample, and the step that samples are from."""
+        """Return what can be requested of a run: labels, replicas, members, shape and kind of samples; and the step."""
         return self._with_mixture(run, _facts)
 
     def show(self, run: ShownRun, request: SampleRequest) -> JsonObject:
-        """Return samples for the page: one picture of all, or points, with the label and the member of each."""
+        """Draw samples and return them as JSON for the page: a picture of all, or points, with labels and members."""
 
         def draw(mixture: Mixture) -> JsonObject:
             samples = request.draw(mixture)
@@ -88,7 +88,11 @@ class SampleService:
         return self._with_mixture(run, draw)
 
     def file(self, run: ShownRun, request: SampleRequest, kind: str) -> bytes:
-        """Return samples as a file: a titled `png`, an `npz`, a `csv`, or a `zip` with a folder of images for each label."""
+        """Draw samples and return them as the content of a file.
+
+        Args:
+            kind: `png` (with a title), `npz`, `csv`, or `zip` with a folder of images for each label.
+        """
 
         def write(mixture: Mixture) -> bytes:
             from ganherd.mixture import sampling
@@ -105,6 +109,7 @@ class SampleService:
         return self._with_mixture(run, write)
 
     def _with_mixture(self, run: ShownRun, work: Callable[[Mixture], T]) -> T:
+        """Wait for this request's turn, and return the result of `work` on the mixture of the run."""
         with self._turn():
             from ganherd.util.host import torch_threads
 
@@ -114,7 +119,7 @@ class SampleService:
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        """Wait for the others that draw, unless too many wait already."""
+        """Wait until no other request draws, and hold the turn inside the block; raise `Busy` if too many wait."""
         if not self._waiting.acquire(blocking=False):
             raise Busy
         try:
@@ -124,6 +129,7 @@ class SampleService:
             self._waiting.release()
 
     def _load(self, run: ShownRun) -> Mixture:
+        """Return the mixture of a run, or one of its newest checkpoint if it has none yet; cached until it changes."""
         step = step_without_mixture(run.path)
         if step is None:
             version = (mixture_of(run.path) / "mixture.json").stat().st_mtime_ns
@@ -143,6 +149,7 @@ class SampleService:
         return self._mixtures[key]
 
     def _read(self, run: ShownRun, step: int | None) -> Mixture:
+        """Load the mixture of a run; if `step` is not None, make one of its newest checkpoint, which has this step."""
         if step is None:
             from ganherd.mixture import mixture
 
@@ -158,6 +165,7 @@ class SampleService:
 
 
 def _facts(mixture: Mixture) -> JsonObject:
+    """Return what can be requested of a mixture; labels are empty if none can be chosen."""
     can_choose = mixture.takes_label or bool((mixture.label_of >= 0).all())
     return {
         "labels": list(mixture.labels) if can_choose else [],
@@ -170,7 +178,7 @@ def _facts(mixture: Mixture) -> JsonObject:
 
 
 def shown(samples: Samples) -> JsonObject:
-    """Return samples as JSON: a PNG of all images in a grid, or a list of points; rows become points of a plane."""
+    """Return samples as JSON: a PNG of all images in a grid, or a list of points; rows are projected to a plane."""
     facts: JsonObject = {"y": samples.y.tolist(), "member": samples.member.tolist(), "labels": list(samples.labels)}
     if samples.x.ndim == 2:
         at = samples.x if samples.points is None else samples.points
@@ -189,7 +197,10 @@ def shown(samples: Samples) -> JsonObject:
 
 
 def zipped(samples: Samples) -> bytes:
-    """Return a zip archive with a PNG file for each image, in a folder for each label; `ganherd train` reads it unpacked."""
+    """Return a zip archive with a PNG file for each image, in a folder for each label.
+
+    `ganherd train` can train on the unpacked folder.
+    """
     from ganherd.mixture import image_folder
 
     if samples.x.ndim == 2:
@@ -203,6 +214,6 @@ def zipped(samples: Samples) -> bytes:
         for label, content in zip(samples.y.tolist(), image_folder.encode(samples.x), strict=True):
             number = numbers[label] = numbers.get(label, -1) + 1
             folder = f"{names[label]}/" if label >= 0 else ""
-            # a fixed date: the same samples are the same file
+            # a fixed date, so that equal samples give equal files
             archive.writestr(zipfile.ZipInfo(f"{folder}{number:06d}.png", (1980, 1, 1, 0, 0, 0)), content)
     return out.getvalue()

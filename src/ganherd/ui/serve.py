@@ -1,4 +1,4 @@
-"""Run the server: choose a free port, announce the address, and start it next to a training."""
+"""Run the web server: choose a free port, print the address, and start the server next to a training."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.text import say
 
 PORT = 8421
-_TRIES = 50  # ports after the default one that are tried
+_TRIES = 50  # number of ports that are tried, beginning with the default one
 
 
 def check_installed() -> None:
@@ -37,12 +37,12 @@ def serve(
     """Serve the page until Ctrl-C.
 
     Args:
-        roots: Runs, and folders of runs.
-        host: The address to bind to. For all but this machine's own ones, a random token guards the page.
+        roots: Run folders, and folders that contain runs.
+        host: The address to bind to. If it is no loopback address, requests must contain a random token.
         port: The port; 0: any free one; None: 8421, or the next free one.
-        needs_token: Whether a token guards the page on this machine, too.
-        trust_code: Build nets that are not ganherd's when samples are asked for; this runs their code.
-        landing: The part of the address that names the view to open.
+        needs_token: Whether requests must contain a token even on a loopback address.
+        trust_code: Whether drawing samples may build a user's nets, which runs their code.
+        landing: The fragment of the URL that names the view to open.
     """
     import uvicorn
 
@@ -50,7 +50,7 @@ def serve(
 
     class _Server(uvicorn.Server):
         def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-            app.state.feed.close()  # otherwise the server waits for pages that listen
+            app.state.feed.close()  # otherwise the server waits until open pages end their event streams
             super().handle_exit(sig, frame)
 
     if landing == TRAINING:
@@ -69,10 +69,13 @@ def serve(
 
 
 def bind(host: str, port: int | None) -> socket.socket:
-    """Return a socket that is bound to an address.
+    """Return a listening socket that is bound to an address.
+
+    Args:
+        port: The port; 0: any free one; None: 8421, or the next free one.
 
     Raises:
-        UserError: The port is taken, or there is no such address here.
+        UserError: The port is taken, or this machine does not have the address.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for number in [port] if port is not None else [*range(PORT, PORT + _TRIES), 0]:
@@ -93,7 +96,7 @@ def bind(host: str, port: int | None) -> socket.socket:
 
 
 def _end_with_parent() -> None:
-    """Wait until the pipe from the training process ends, then end this process like Ctrl-C."""
+    """Wait until standard input, a pipe from the training process, ends; then stop this process like Ctrl-C does."""
     with suppress(OSError, ValueError):
         while sys.stdin is not None and sys.stdin.buffer.read(1):
             pass
@@ -101,7 +104,7 @@ def _end_with_parent() -> None:
 
 
 def _own_name() -> str:
-    """Return the name of this machine in its network."""
+    """Return the name under which other machines of the network can reach this one."""
     name = socket.getfqdn()
     return socket.gethostname() if name.startswith("localhost") else name
 
@@ -110,7 +113,7 @@ TRAINING = "#/latest"  # what the page of `train --ui` shows first
 
 
 def announcement(host: str, port: int, token: str | None, landing: str = "#/") -> list[str]:
-    """Return the lines that tell where the page is, from here and from another machine.
+    """Return the lines to print with the page's address: for this machine, and how to open it from another one.
 
     >>> announcement("127.0.0.1", 8421, None)[0]
     'page: http://127.0.0.1:8421/#/'
@@ -132,12 +135,13 @@ def announcement(host: str, port: int, token: str | None, landing: str = "#/") -
 
 @contextmanager
 def page_during_training(folder: Path, quiet: bool, trust_code: bool = False) -> Iterator[None]:
-    """Serve the page in a child process inside the block. On a terminal it stays open until Ctrl-C after the block.
+    """Serve the page of a run in a child process inside the block.
 
-    The child reads from a pipe whose other end this process has: if this process is killed, the pipe ends, and the child, too.
+    On a terminal, the page stays open after the block until Ctrl-C. The child reads from a pipe of this process: if
+    this process is killed, the pipe closes and the child stops.
     """
     check_installed()
-    # -P: do not import modules from the current folder
+    # -P: Python must not import modules from the current folder
     words = [sys.executable, "-P", "-m", "ganherd", "ui", str(folder), "--newest"]
     words += ["--trust-code"] if trust_code else []
     page = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)

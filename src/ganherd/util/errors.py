@@ -11,23 +11,32 @@ if TYPE_CHECKING:
 
 
 class UserError(Exception):
-    """Bad input. The message is one sentence with what to do; the command exits with code 2."""
+    """Raised for bad input. The message is one sentence with what to do; the command exits with code 2."""
 
 
 class NotFinite(UserError):
-    """A generator returns numbers that are not finite."""
+    """Raised if a generator returns NaN or infinite values."""
 
 
 class Interrupted(Exception):
-    """The run stopped before its end and can be resumed. The message names the command; exit code 75."""
+    """Raised if a run stopped before its end and can be resumed.
+
+    The message names the command to resume it; exit code 75.
+    """
 
 
 class RunFailed(Exception):
-    """The run failed and cannot be resumed as it is. The message gives the reason and what to try; exit code 1."""
+    """Raised if a run failed and cannot be resumed as it is.
+
+    The message gives the reason and what to try; exit code 1.
+    """
 
 
 def whole_number(name: str, value: object, least: int | None = None) -> int:
-    """Return an argument that must be a whole number, or raise a `UserError`.
+    """Return `value` as an int; raise a `UserError` if it is not a whole number, or less than `least`.
+
+    Args:
+        name: The name of the argument, for the error message.
 
     >>> whole_number("n", 3)
     3
@@ -47,7 +56,7 @@ def whole_number(name: str, value: object, least: int | None = None) -> int:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message that has text, without a full stop; its type if there is none.
+    """Return the first non-empty line of an error's message, without a full stop; the error's type if there is none.
 
     >>> first_line(ValueError("Too large.\\nUse less.")), first_line(ValueError(""))
     ('Too large', 'ValueError')
@@ -57,7 +66,7 @@ def first_line(error: BaseException) -> str:
 
 
 def with_type(error: BaseException) -> str:
-    """Return the type of an error and the first line of its message.
+    """Return the type of an error and the first line of its message, as `TYPE: LINE`.
 
     >>> with_type(ValueError("Too large.")), with_type(ValueError(""))
     ('ValueError: Too large', 'ValueError: no reason given')
@@ -67,14 +76,14 @@ def with_type(error: BaseException) -> str:
 
 
 def first_invalid(error: ValidationError) -> str:
-    """Return the first key that a pydantic model refuses, and why."""
+    """Return the first field that a pydantic model refused and why, as `KEY.KEY: REASON`."""
     first = error.errors(include_url=False, include_input=False)[0]
     where = ".".join(str(key)[:40] for key in first["loc"])
     return f"{where}: {first['msg']}" if where else first["msg"]
 
 
 def few(names: Sequence[str], most: int) -> str:
-    """Return the first `most` names, and the number of the others.
+    """Return the first `most` names joined by commas, followed by the number of names that are left out.
 
     >>> few(["a", "b"], 2), few(["a", "b", "c"], 1)
     ('a, b', 'a and 2 more')
@@ -83,7 +92,7 @@ def few(names: Sequence[str], most: int) -> str:
 
 
 def counted(number: int, plural: str) -> str:
-    """Return a count with its noun, which is given in the plural.
+    """Return a number with a noun. The noun is given in the plural; it becomes singular if the number is 1.
 
     >>> counted(1, "images"), counted(2, "classes"), counted(1, "classes"), counted(1200, "points")
     ('1 image', '2 classes', '1 class', '1,200 points')

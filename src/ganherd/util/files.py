@@ -1,8 +1,8 @@
 """Read files that may come from a stranger, write files atomically, and lock them.
 
-Only regular files are read: a pipe or a device could block for ever. Their size is checked first, so that a file that claims
-to be huge is refused and not read. A file is written under a unique name next to its own and then renamed, so that several
-processes can write the same file at once.
+Only regular files are read, because a pipe or a device could block for ever. The size of a file is checked before it is
+read; a file that is too large is refused. A file is written under a unique temporary name in the same folder and then
+renamed, so several processes can write the same file at once.
 """
 
 from __future__ import annotations
@@ -25,15 +25,17 @@ from ganherd.util.errors import UserError
 from ganherd.util.host import memory
 
 JsonObject = dict[str, Any]  # the content of a JSON object for which there is no model
-NEW = ".new-"  # how the names of temporary files begin
-MOST_JSON = 64 << 20  # bytes of a JSON file; that of a hundred thousand members is smaller
-_DEEPEST = 32  # folders within folders of a run, more than any has; Python 3.11 walks a thousand at most
-_MEMORY = 64 << 30  # bytes that a file may have if the machine does not say how much memory it has
+NEW = ".new-"  # the names of temporary files begin with this
+MOST_JSON = 64 << 20  # largest JSON file that is read, in bytes; files about a hundred thousand members are smaller
+_DEEPEST = 32  # levels of folders that a run folder may have; os.walk of Python 3.11 fails beyond a thousand
+_MEMORY = 64 << 30  # largest file that is read, in bytes, if the machine's memory is unknown
 
 
 @contextmanager
 def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
-    """Yield a temporary path next to `path`; the file written there replaces `path` if the block ends without an error.
+    """Yield a temporary path in the folder of `path`.
+
+    If the block ends without an error, the file written there replaces `path`.
 
     Args:
         sync: Force the file and the rename to the disk, so that they survive a power failure.
@@ -51,10 +53,11 @@ def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
 
 
 def atomic_write(path: Path, content: bytes | str, sync: bool = True) -> None:
-    """Replace a file: a reader sees the old content or the new content, never a part of it.
+    """Replace the content of a file, so that a reader sees either all of the old content or all of the new content.
 
     Args:
-        sync: Force the file and the rename to the disk; not needed for what can be computed again.
+        content: Bytes, or text that is written as UTF-8.
+        sync: Force the file and the rename to the disk. Not needed for content that can be computed again.
     """
     raw = content.encode("utf-8", "replace") if isinstance(content, str) else content
     with replacing(path, sync) as temporary, temporary.open("xb") as handle:
@@ -62,14 +65,14 @@ def atomic_write(path: Path, content: bytes | str, sync: bool = True) -> None:
 
 
 def write_cache(path: Path, value: Any) -> None:
-    """Write a JSON file whose content can be computed again; do nothing if it cannot be written."""
+    """Write a value that can be computed again to a JSON file; do nothing if the file cannot be written."""
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         atomic_write(path, json.dumps(value), sync=False)
 
 
 def force_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until the content of a file, or the list of names in a folder, is on the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -84,13 +87,16 @@ def sha256_of(path: Path) -> str:
 
 
 def lock(path: Path, waits: Sequence[float] | None = (), children_hold_it: bool = True) -> TextIO:
-    """Create a file if needed, lock it, and return its handle. The lock ends with the handle, or with the process.
+    """Create a file if needed, lock it for this process alone, and return its open handle.
 
-    On a file system without locks the file is opened and not locked.
+    The lock ends when the handle is closed or the process ends. On a file system without locks the file is opened, not
+    locked.
 
     Args:
-        waits: Seconds to wait before each further try; None waits until the lock is free.
-        children_hold_it: Whether forked processes hold the lock, too.
+        waits: Seconds to wait before the second try, the third try, …; empty: try once. None: wait until the lock is
+            free.
+        children_hold_it: True uses `flock`, whose lock forked processes hold as well. False uses `lockf`: only this
+            process.
 
     Raises:
         BlockingIOError: Another process holds the lock.
@@ -115,7 +121,7 @@ def lock(path: Path, waits: Sequence[float] | None = (), children_hold_it: bool 
 
 
 def is_locked(path: Path) -> bool | None:
-    """Return whether a process holds the lock of a file; None if that cannot be found out."""
+    """Return whether any process holds the `flock` lock of a file; None if that cannot be found out."""
     try:
         with path.open() as handle:
             fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -129,7 +135,10 @@ def is_locked(path: Path) -> bool | None:
 
 
 def unshare(path: Path) -> None:
-    """Replace a file that has other names (hard links) by a copy, so that the other names keep their content."""
+    """Replace a file that has several hard links by a copy.
+
+    Writing to it then leaves the other names' content unchanged.
+    """
     with suppress(FileNotFoundError):
         if path.stat().st_nlink > 1:
             with replacing(path) as temporary:
@@ -137,10 +146,10 @@ def unshare(path: Path) -> None:
 
 
 def sweep(folder: Path, seconds: float = 3600.0) -> None:
-    """Remove temporary files of processes that were killed while they wrote, here and in the folders below.
+    """Remove temporary files that killed processes left behind in a folder and the folders below it.
 
     Args:
-        seconds: Remove temporary files that are older than this; a process may still be writing the others.
+        seconds: The least age of the files that are removed; a process may still be writing younger ones.
     """
     for top, _, names in os.walk(folder):
         for path in (Path(top, name) for name in names if name.startswith(NEW)):
@@ -179,11 +188,11 @@ def read(path: Path, most: int | None = None) -> bytes:
 
 
 def read_json(path: Path, most: int = MOST_JSON) -> Any:
-    """Return what a JSON file of at most `most` bytes holds.
+    """Return the parsed content of a JSON file of at most `most` bytes.
 
     Raises:
-        OSError: It cannot be read; see `open_binary`.
-        ValueError: It is not JSON, or nested too deeply.
+        OSError: The file cannot be read; see `open_binary`.
+        ValueError: The content is not JSON, or is nested too deeply.
     """
     try:
         return json.loads(read(path, most))
@@ -192,12 +201,12 @@ def read_json(path: Path, most: int = MOST_JSON) -> Any:
 
 
 def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
-    """Refuse a folder that holds a link, a pipe, a device, a socket, or settings of matplotlib.
+    """Raise a `UserError` if a run folder contains a link, a pipe, a device, a socket, or a file `matplotlibrc`.
 
-    Through a link ganherd could be made to write somewhere else, and a pipe could make it wait for ever.
+    A link could make ganherd write outside of the folder, and reading a pipe could block for ever.
 
     Args:
-        skipped: Names of folders at the top that are not looked into.
+        skipped: Names of folders directly in `folder` whose content is not checked.
     """
     for top, folders, files in os.walk(folder):
         if len(Path(top).relative_to(folder).parts) > _DEEPEST:
@@ -206,13 +215,13 @@ def refuse_odd_files(folder: Path, skipped: tuple[str, ...] = ()) -> None:
             path = os.path.join(top, name)
             try:
                 kind = os.lstat(path).st_mode
-            except FileNotFoundError:  # a run that trains replaces its files
+            except FileNotFoundError:  # a running training may have replaced the file in the meantime
                 continue
             if stat.S_ISLNK(kind):
                 raise UserError(
                     f"{path} is a link, which a run folder may not hold: replace it with a copy of what it points to."
                 )
-            if name == "matplotlibrc":  # read if it lies where a command runs, and it can have LaTeX started
+            if name == "matplotlibrc":  # Matplotlib would read it, and it can make Matplotlib start LaTeX
                 raise UserError(f"{path} configures Matplotlib, which a run folder may not do: remove it.")
             if not (stat.S_ISREG(kind) or stat.S_ISDIR(kind)):
                 raise UserError(f"{path} is neither a file nor a folder, and a run folder holds only these: remove it.")

@@ -1,4 +1,4 @@
-"""Find out what a process may use of its machine: cores, memory, threads."""
+"""Find out which cores and how much memory a process may use, and set its threads, memory allocator and GPU driver."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from threading import Thread
 from typing import TypeVar
 
 T = TypeVar("T")
-# Settings of GNU's `mallopt`: which blocks are returned when they are freed, and how much free memory is kept at the end.
+# Options of glibc's `mallopt`: M_MMAP_THRESHOLD, the size in bytes from which freed blocks are returned to the system
+# at once, and M_TRIM_THRESHOLD, how many free bytes the end of the heap may have before they are returned.
 _MMAP_THRESHOLD, _TRIM_THRESHOLD = -3, -1
-_LARGEST_BLOCKS = (1 << 30, 1 << 25)  # bytes; older versions refuse more than 32 MiB
+_LARGEST_BLOCKS = (1 << 30, 1 << 25)  # bytes, tried in this order: older versions refuse more than 32 MiB
 _MAX_CACHED = (1 << 31) - 1  # bytes
 
 
@@ -48,9 +49,10 @@ def has_amd_processor() -> bool:
 
 
 def wake_gpu() -> None:
-    """Start the driver of the first NVIDIA GPU in a thread, which takes a second or more, while Python imports PyTorch.
+    """Initialise the driver of the first NVIDIA GPU in a background thread, while Python imports PyTorch.
 
-    PyTorch shares the context that this creates. Not for ranks, which choose their GPU later.
+    The initialisation takes a second or more. PyTorch later uses the CUDA context that this creates. Do not call this
+    in the ranks of a distributed job: they choose their GPU later.
     """
 
     def wake() -> None:
@@ -64,14 +66,14 @@ def wake_gpu() -> None:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep freed memory for the next tensors of this process; `give_back` still returns it.
+    """Make the C library (glibc) keep freed memory and reuse it for the next tensors; `give_back` still returns it.
 
-    GNU's library returns large blocks to the system as soon as they are freed. The system then maps and clears the pages of
-    the same tensors again in every training step, which can take a third of its time.
+    By default glibc returns large blocks to the system as soon as they are freed. The system then has to map and clear
+    the pages of the same tensors again in every training step, which can take a third of the step's time.
     """
-    with suppress(OSError, AttributeError, TypeError):  # only GNU has this; Windows refuses the name None
+    with suppress(OSError, AttributeError, TypeError):  # only glibc has `mallopt`; Windows refuses the name None
         mallopt = ctypes.CDLL(None).mallopt
-        for size in _LARGEST_BLOCKS:  # older versions refuse the first
+        for size in _LARGEST_BLOCKS:  # older versions refuse the first size
             if mallopt(_MMAP_THRESHOLD, size):
                 break
         mallopt(_TRIM_THRESHOLD, _MAX_CACHED)
@@ -88,7 +90,7 @@ class _HeapFacts(ctypes.Structure):
 
 
 def give_back(above: int = 0) -> None:
-    """Return freed memory to the system, which the C library would keep for this process.
+    """Return the memory that this process has freed, and that the C library still holds, to the system.
 
     Args:
         above: Do nothing if the C library keeps at most this many bytes. Older libraries cannot tell, and always return them.
@@ -104,7 +106,7 @@ def give_back(above: int = 0) -> None:
 
 @contextmanager
 def torch_threads(number: int) -> Iterator[None]:
-    """Let PyTorch use this many threads inside the block."""
+    """Let PyTorch use `number` threads inside the block; restore the old number afterwards."""
     import torch
 
     before = torch.get_num_threads()
@@ -116,7 +118,12 @@ def torch_threads(number: int) -> Iterator[None]:
 
 
 def in_threads(work: Callable[[T], object], items: Sequence[T], threads: int) -> None:
-    """Call `work` on each item, with neighbouring items in the same thread. Useful if the work releases the GIL.
+    """Call `work` on each item, in several threads. Useful if `work` releases the GIL.
+
+    Each thread gets one contiguous block of items. The first error of `work` is raised.
+
+    Args:
+        threads: The largest number of threads; 1 calls `work` in this thread.
 
     >>> seen = []
     >>> in_threads(seen.append, range(5), 2)

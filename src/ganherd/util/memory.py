@@ -1,4 +1,4 @@
-"""Recognise that memory ran out, find out how much there is, and say what to change."""
+"""Recognise errors about exhausted memory, find out how much is available, and advise what to change about a run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PHRASES = ("out of memory", "can't allocate memory", "not enough memory", "allo
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an error says that memory ran out, of the host or of a GPU.
+    """Return whether an error means that the memory of the host or of a GPU is exhausted.
 
     >>> is_out_of_memory(MemoryError()), is_out_of_memory(RuntimeError("CUDA out of memory. Tried to allocate 2 GiB."))
     (True, True)
@@ -36,7 +36,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def reason(error: BaseException) -> str:
-    """Return the first sentence of an error's message.
+    """Return the first sentence of an error's message, without the full stop; "out of memory" if the message is empty.
 
     >>> reason(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has …"))
     'CUDA out of memory'
@@ -47,16 +47,16 @@ def reason(error: BaseException) -> str:
 
 
 def advice(new_run: str = SMALLER) -> str:
-    """Return what to change about a run that needs too much memory: `new_run`, unless it is being resumed."""
+    """Return advice about a run that needs too much memory: `new_run`, or other advice if a run is being resumed."""
     return RESUMED if _IS_RESUMED.get() else new_run
 
 
 @contextmanager
 def refused_if_too_large(is_resumed: bool = False) -> Iterator[None]:
-    """Raise a UserError that states what to change, if memory runs out inside the block.
+    """Raise a UserError that states what to change if memory runs out inside the block.
 
     Args:
-        is_resumed: The run has begun already, so that members, batch and nets cannot be changed.
+        is_resumed: True if the run has begun already: the advice is then not to change members, batch or nets.
     """
     before = _IS_RESUMED.set(is_resumed or _IS_RESUMED.get())
     try:
@@ -70,7 +70,10 @@ def refused_if_too_large(is_resumed: bool = False) -> Iterator[None]:
 
 
 def peak_memory(device: torch.device) -> int:
-    """Return the bytes that this process has taken at most: on a GPU, or of the machine's memory; 0 if that is unknown."""
+    """Return the largest number of bytes that this process has used so far; 0 if that is unknown.
+
+    If `device` is a GPU, this is the GPU's memory, otherwise the machine's.
+    """
     if device.type == "cuda":
         import torch
 
@@ -84,13 +87,15 @@ def peak_memory(device: torch.device) -> int:
 
 
 def available_memory(with_swap: bool = False) -> int:
-    """Return the bytes that this process can still use, free or reclaimable, within the limit of its control group.
+    """Return the bytes of memory that this process can still use, at most the memory limit of its control groups.
+
+    Memory counts as available if it is free or if the system can reclaim it, e.g. from its cache of files.
 
     Args:
-        with_swap: Add what can be swapped out, which is far too slow to train in.
+        with_swap: Add the free swap space, which is far too slow to train in.
     """
-    available = 4 << 30  # if the system does not tell
-    with suppress(OSError, ValueError, AttributeError):  # pages that hold nothing at all, not even a cache of files
+    available = 4 << 30  # assumed if the system does not report it
+    with suppress(OSError, ValueError, AttributeError):  # pages that are not even used as a cache of files
         available = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     with suppress(OSError, ValueError, KeyError):
         lines = _MEMINFO.read_text().splitlines()
@@ -100,7 +105,7 @@ def available_memory(with_swap: bool = False) -> int:
 
 
 def group_limits() -> list[int]:
-    """Return the memory limits of the control groups of this process, e.g. of a container or of a Slurm job."""
+    """Return the memory limits in bytes of this process's Linux control groups, e.g. of a container or a Slurm job."""
     limits: list[int] = []
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -119,11 +124,12 @@ def group_limits() -> list[int]:
 
 
 def require_memory(num_bytes: int, what: str, way_out: str = "") -> None:
-    """Refuse an allocation that certainly cannot be made, before the system ends the process for it.
+    """Raise a `UserError` if `num_bytes` exceed the available memory with swap, before the system kills the process.
 
     Args:
-        what: What needs the memory, in the plural.
-        way_out: What to change; empty: `advice`.
+        num_bytes: The bytes that are about to be allocated.
+        what: What needs the memory, as a plural noun for the error message.
+        way_out: A sentence about what to change, without the full stop; empty: that of `advice`.
 
     Raises:
         UserError: Less memory is available.

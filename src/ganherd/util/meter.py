@@ -17,13 +17,16 @@ _MARKS, _SPACING = 400, 0.05  # the rate is that of the last 400 marks, which ar
 
 
 class Detail(str):
-    """A progress line about one run. A series of runs shows it in its own line of progress instead of printing it."""
+    """A progress line about a single run.
+
+    Commands that do several runs (comparisons) show it within their own progress line instead of printing it.
+    """
 
 
 class RateMeter:
     """Measure the rate of work, estimate the time left, and decide when the next line of a log is due.
 
-    Work that was done before the first mark counts neither for the rate nor for the time left.
+    The rate is that of the last 400 calls of `at`. Work that was done before the first call does not count for it.
     """
 
     def __init__(self) -> None:
@@ -31,7 +34,7 @@ class RateMeter:
         self._last_line = float("-inf")
 
     def at(self, done: int) -> None:
-        """Mark how much is done now. Cheap enough to be called after every step."""
+        """Record that `done` units of work are done now. Cheap enough to be called after every step."""
         now = time.monotonic()
         if len(self._marks) > 1 and now - self._marks[-2][1] < _SPACING:
             self._marks.pop()
@@ -39,18 +42,18 @@ class RateMeter:
 
     @property
     def rate(self) -> float:
-        """Return the work per second over the last marks; 0 if it is not known yet."""
+        """Return the units of work per second over the last calls of `at`; 0 if there are too few."""
         if len(self._marks) < 2:
             return 0.0
         (first, then), (last, now) = self._marks[0], self._marks[-1]
         return (last - first) / (now - then) if now > then else 0.0
 
     def seconds_left(self, total: int) -> float:
-        """Estimate the seconds until everything is done. The rate must be known."""
+        """Estimate the seconds until all `total` units of work are done. `rate` must not be 0."""
         return max(0, total - self._marks[-1][0]) / self.rate
 
     def line_is_due(self, seconds: float = SECONDS_BETWEEN_LINES, at_once: bool = False) -> bool:
-        """Return whether the next line is due: `seconds` after the last one, or now with `at_once`."""
+        """Return whether the next line is due: `seconds` have passed since this was last True, or `at_once` is set."""
         now = time.monotonic()
         if not at_once and now - self._last_line < seconds:
             return False
@@ -60,6 +63,12 @@ class RateMeter:
 
 class TimeLeft:
     """Report how much of some work is done and the time left, at most every few seconds.
+
+    Args:
+        progress: Receives each line; None: report nothing.
+        what: The work in words, with which each line begins.
+        total: The number of units of work.
+        seconds: The least number of seconds between two lines.
 
     >>> lines = []
     >>> TimeLeft(lines.append, "features", 100, seconds=0).at(50)
@@ -73,7 +82,7 @@ class TimeLeft:
         self._progress, self._what, self._total, self._seconds = progress, what, total, seconds
         self._meter = RateMeter()
         self._meter.at(0)
-        self._meter.line_is_due()  # the first line comes after some seconds
+        self._meter.line_is_due()  # so that the first line is not due at once, but after some seconds
 
     def at(self, done: int) -> None:
         """Report that `done` of the total are done, if a line is due."""
@@ -86,7 +95,11 @@ class TimeLeft:
 
 
 def timed(items: Sequence[T], progress: Progress | None, what: str) -> Iterator[T]:
-    """Yield the items one after the other, and report the time left if they take long."""
+    """Yield the items, and report to `progress` how many are done and the time left, every few seconds.
+
+    Args:
+        what: The work in words, with which each line begins.
+    """
     clock = TimeLeft(progress, what, len(items))
     for done, item in enumerate(items):
         clock.at(done)
@@ -94,7 +107,7 @@ def timed(items: Sequence[T], progress: Progress | None, what: str) -> Iterator[
 
 
 class ProgressBar:
-    """Show a bar on a terminal, or a line every few seconds in a log, with the rate and the time left."""
+    """Show the rate and the time left on stderr: as a bar on a terminal, otherwise as a line every few seconds."""
 
     def __init__(self, what: str, quiet: bool = False) -> None:
         from rich.console import Console

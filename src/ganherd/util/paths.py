@@ -28,7 +28,7 @@ def from_here(path: Path) -> Path:
 
 
 def expanded(path: str | Path) -> Path:
-    """Return a path with `~` replaced by a home folder; that of an unknown user stays as it is.
+    """Return a path with a leading `~` or `~user` replaced by the home folder; `~user` of an unknown user stays.
 
     >>> expanded("~no-such-user/x").name
     'x'
@@ -37,10 +37,10 @@ def expanded(path: str | Path) -> Path:
 
 
 def given_path(what: str, value: object) -> Path:
-    """Return the path that a user gives, or raise a `UserError`.
+    """Return a user's argument as a path, or raise a `UserError` if it is neither text nor a path.
 
     Args:
-        what: What messages call it.
+        what: What the error message calls the argument.
 
     >>> given_path("the run", 3)
     Traceback (most recent call last):
@@ -52,12 +52,12 @@ def given_path(what: str, value: object) -> Path:
 
 
 def shared_cache() -> Path | None:
-    """Return a cache that many users share and ganherd only reads: $GANHERD_SHARED_CACHE; None if it is not set."""
+    """Return the folder of a read-only cache that users share: $GANHERD_SHARED_CACHE; None if that is not set."""
     return _home("GANHERD_SHARED_CACHE") if os.environ.get("GANHERD_SHARED_CACHE") else None
 
 
 def _home(variable: str) -> Path:
-    """Return the folder that a variable names, as an absolute path; an empty variable counts as unset."""
+    """Return the folder in an environment variable as an absolute path; ~/.cache/ganherd if it is unset or empty."""
     try:
         return Path(os.environ.get(variable) or DEFAULT).expanduser().absolute()
     except RuntimeError:  # neither $HOME nor an entry in the user database

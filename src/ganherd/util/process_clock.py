@@ -10,10 +10,11 @@ _LONGEST_START = 5.0  # seconds from the start of a process to the import of thi
 
 
 def process_began() -> float:
-    """Return when the command of this process was started, on the clock of `time.monotonic`.
+    """Return when the command of this process was started, on the clock of `time.monotonic` in seconds.
 
-    If the system does not report it, return when this module was imported. The same holds for a process that a script has become
-    by `exec`, whose age is that of the script, and for a forked one, whose parent has imported this module.
+    Return when this module was imported if the start is unknown or more than 5 s before that. The latter happens in a
+    process that a script started by `exec`, because the process then has the age of the script. Also return the time of
+    the import if the process was started after it: it is a fork of the process that imported this module.
     """
     try:
         with open("/proc/self/stat", "rb") as file:

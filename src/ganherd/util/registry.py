@@ -1,10 +1,11 @@
 """Registries of everything that users can add by name: losses, metrics, strategies, data, nets, augmentations, engines.
 
-`ganherd.register` is the way for users. An installed package announces its entries as entry points of the registry's group,
-such as `ganherd.metrics`. The module of an entry point is imported when its entry is looked up, and not before; so is the
-module of an entry that a recipe names as `package.module:name`.
+Users add entries with `ganherd.register`. An installed package (a plug-in) announces its entries as entry points of the
+registry's group, such as `ganherd.metrics`; a recipe can also name an entry as `package.module:name`. In both cases the
+module is imported only when the entry is looked up.
 
-Both need leave: the user names the entry, in a recipe or as an option, or gives `--trust-code`. A run folder gives no leave.
+Such an import needs permission: the user names the entry, in a recipe or as an option, or gives `--trust-code`. The
+recipe in a run folder gives no permission, because the folder may come from a stranger.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 D = TypeVar("D")
-Settings = dict[str, Any]  # of a net, a loss or another entry, by their names
+Settings = dict[str, Any]  # settings of a net, a loss or another entry, by the names of the settings
 _NAME = re.compile(r"[A-Za-z0-9][\w-]*", re.ASCII)
 _TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 def load_target(target: Any) -> Any:
-    """Return what `module:attribute` names, imported now; anything but text is returned as it is.
+    """Import and return the object that the text `module:attribute` names; return anything that is not text unchanged.
 
     >>> load_target("math:pi") == load_target(3.141592653589793)
     True
@@ -62,25 +63,26 @@ def is_target(name: str) -> bool:
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """Entries by name, in the order in which they were registered.
+    """A mapping from names to entries of one kind, e.g. losses, in the order in which they were registered.
 
-    Iterating yields the entries that are known without importing a plug-in; `names` yields those of plug-ins, too.
+    Iterating yields the names that are known without importing a plug-in; `names` also returns those of plug-ins.
 
     Args:
-        kind: What an entry is called in messages.
-        group: The group of entry points that announces entries of other packages.
-        home: `module:Class`. The module registers ganherd's own entries; it is imported when the registry is first used. The
-            class is that of the entries: `Class.adopt(name, target, …)` checks what a user registers and returns its entry.
+        kind: What an entry is called in messages, e.g. "loss".
+        group: The group of entry points with which other packages announce entries, e.g. `ganherd.losses`.
+        home: `module:Class`. The module registers ganherd's own entries; it is imported when the registry is first
+            used. The class is that of the entries: `Class.adopt(name, target, …)` checks what a user registers and
+            returns its entry.
     """
 
     def __init__(self, kind: str, group: str, home: str) -> None:
         self.kind, self.group = kind, group
         self._home, self._entry = home.partition(":")[0], home
         self._entries: dict[str, T] = {}
-        self._targets: dict[str, Any] = {}  # what users registered, by the names of their entries
-        self._own: frozenset[str] = frozenset()
-        self._vouched: set[str] = set()
-        self._missing: dict[str, str] = {}  # packages that runs record for names that are not known here
+        self._targets: dict[str, Any] = {}  # functions and classes that users registered, by the names of their entries
+        self._own: frozenset[str] = frozenset()  # names of ganherd's own entries
+        self._vouched: set[str] = set()  # names of plug-ins that may be imported
+        self._missing: dict[str, str] = {}  # names that are not known here: the packages that runs record for them
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -90,7 +92,7 @@ class Registry(Mapping[str, T], Generic[T]):
     # -- registering -------------------------------------------------------------------------------------------------
 
     def add(self, name: str, entry: T) -> None:
-        """Add an entry."""
+        """Add an entry; raise a `UserError` if the name is invalid or that of one of ganherd's own entries."""
         self._load_home()
         if not _NAME.fullmatch(name):
             raise UserError(f"{name!r} cannot name a {self.kind}: use letters, digits, - and _.")
@@ -99,11 +101,17 @@ class Registry(Mapping[str, T], Generic[T]):
         self._entries[name] = entry
 
     def add_variant(self, name: str, entry: T) -> None:
-        """Add an entry with some settings, under a name that includes them. Lists do not name it."""
+        """Add an entry with certain settings, under a name that includes the settings.
+
+        `names` and iteration leave it out.
+        """
         self._entries[name] = entry
 
     def register(self, name: str, /, **facts: Any) -> Callable[[D], D]:
-        """Return a decorator that registers what it decorates; `facts` are the other arguments of `Class.adopt`.
+        """Return a decorator that registers a function or class under a name.
+
+        Args:
+            facts: Further arguments of the method `adopt` of the entries' class.
 
         Raises:
             UserError: The name is taken, or the decorated object does not have the signature of its kind.
@@ -122,13 +130,13 @@ class Registry(Mapping[str, T], Generic[T]):
         return entry
 
     def _load_home(self) -> None:
-        """Import the module with ganherd's own entries, so that they come first."""
+        """Import the module that registers ganherd's own entries, so that these come first; later calls do nothing."""
         if self._home:
             home, self._home = self._home, ""
             importlib.import_module(home)
 
     def seal(self) -> None:
-        """Protect the entries that are registered so far, which are ganherd's own; called at the end of their module."""
+        """Protect the entries registered so far as ganherd's own; called at the end of their module."""
         self._own = frozenset(self._entries)
 
     def is_own(self, name: str) -> bool:
@@ -145,11 +153,11 @@ class Registry(Mapping[str, T], Generic[T]):
     # -- looking up --------------------------------------------------------------------------------------------------
 
     def __getitem__(self, name: str) -> T:
-        """Return an entry. That of a plug-in is imported if there is leave.
+        """Return an entry; import its plug-in first if needed and permitted.
 
         Raises:
             KeyError: There is no such entry.
-            UserError: There is no leave, the plug-in cannot be imported, or its package is not installed.
+            UserError: The import is not permitted, the plug-in cannot be imported, or its package is not installed.
         """
         self._load_home()
         if name not in self._entries:
@@ -167,11 +175,11 @@ class Registry(Mapping[str, T], Generic[T]):
         return self._entries[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return an entry that is usable without more leave, or the default."""
+        """Return an entry, or the default if it is unknown or would need an import that is not permitted."""
         return self[name] if name in self else default  # noqa: SIM401 - this is `get`
 
     def __contains__(self, name: object) -> bool:
-        """Return whether an entry can be used: it is known, and if it is that of a plug-in, there is leave to import it."""
+        """Return whether an entry can be used: it is loaded, or it is that of a plug-in that may be imported."""
         self._load_home()
         return isinstance(name, str) and (name in self._entries or (self.is_known(name) and self.may_load(name)))
 
@@ -183,12 +191,12 @@ class Registry(Mapping[str, T], Generic[T]):
         return len(list(iter(self)))
 
     def is_known(self, name: str) -> bool:
-        """Return whether there is an entry of this name, or a plug-in that announces it, or the name is that of an object."""
+        """Return whether a name is that of an entry or of a plug-in, or has the form `package.module:name`."""
         self._load_home()
         return name in self._entries or is_target(name) or name in self._announced()
 
     def may_load(self, name: str) -> bool:
-        """Return whether using an entry imports nothing, or only what the user has given leave to import."""
+        """Return whether an entry may be used: it is loaded, or it is known and the user has permitted its import."""
         self._load_home()
         return name in self._entries or ((name in self._vouched or is_trusting()) and self.is_known(name))
 
@@ -198,14 +206,16 @@ class Registry(Mapping[str, T], Generic[T]):
         return name in self._entries
 
     def vouch(self, name: str) -> None:
-        """Give leave to import the plug-in of this name: the user has named it."""
+        """Permit the import of the plug-in with this name, because the user has named it."""
         self._vouched.add(name)
 
     def accepts(self, name: str) -> bool:
-        """Return whether a recipe may have this name. If the recipe is the user's own, that gives leave to import it.
+        """Return whether a recipe may contain this name.
 
-        In the recipe of a run folder, the name of a plug-in that run.json records is accepted, although it is not installed:
-        reading the run does not need it.
+        If the recipe is the user's own, also permit the import of the entry.
+
+        A name is also accepted if the plug-in is not installed but run.json of the run being read records it: a run can
+        be read without its plug-ins.
         """
         if self.is_known(name):
             if vouches():
@@ -221,14 +231,15 @@ class Registry(Mapping[str, T], Generic[T]):
         return list(dict.fromkeys([*self, *self._announced()]))
 
     def packages(self) -> dict[str, str]:
-        """Return the names that plug-ins announce and that are not imported yet, each with its package."""
+        """Return the names of plug-ins that are not imported yet, each with its package."""
         return {name: _package(point) for name, point in self._announced().items() if name not in self._entries}
 
     def unknown(self, name: str, also: Mapping[str, str] | None = None, among: str = "") -> str:
-        """Return a sentence about a name that is not registered.
+        """Return an error message about an unknown name: it lists the known names and suggests a similar one.
 
         Args:
-            also: Other words for entries, which are only ever suggested.
+            also: Other words that users write for an entry, each with the entry's name; they are used for the
+                suggestion only.
             among: What a user can write in addition to the names, for example `and your own`.
         """
         names = self.names()
@@ -243,7 +254,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return f"{name!r} of the package {_package(point)}" if point else name
 
     def module_of(self, name: str) -> str:
-        """Return the module that an entry of a plug-in comes from; "" if it is not known."""
+        """Return the name of the module that an entry of a user or a plug-in comes from; "" if it is not known."""
         if is_target(name):
             return name.partition(":")[0]
         if point := self._announced().get(name):
@@ -251,7 +262,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return getattr(self._targets.get(name), "__module__", "")
 
     def package_of(self, name: str) -> tuple[str, str]:
-        """Return the name and the version of the package that an entry of a plug-in comes from; "" if there is none."""
+        """Return name and version of the installed package that an entry comes from; two "" if there is none."""
         point = self._announced().get(name)
         if point is not None and point.dist is not None:
             return point.dist.name, point.dist.version
@@ -263,7 +274,7 @@ class Registry(Mapping[str, T], Generic[T]):
         return _entry_points(tuple(sys.path)).get(self.group, {})
 
     def _load_announced(self, name: str) -> None:
-        """Import the plug-in that announces the name, which registers it."""
+        """Import the module of the plug-in that announces the name; the module registers the entry."""
         point = self._announced()[name]
         package = _package(point)
         try:
@@ -282,12 +293,13 @@ class Registry(Mapping[str, T], Generic[T]):
             )
 
     def _load_named(self, name: str) -> None:
-        """Import `package.module:name`. If it is registered under another name, its entry is that one."""
+        """Import the object `package.module:name` and add an entry for it; if it is registered, reuse its entry."""
         target = load_own(name, self.kind, trust_code=True)
         registered = next((other for other, own in self._targets.items() if own is target), None)
         self._entries[name] = self._entries[registered] if registered else self._adopted(name, target, {})
 
     def _absent(self, name: str) -> Exception:
+        """Return the error about an unknown entry: KeyError, or UserError if a run records the entry's package."""
         if name not in self._missing:
             return KeyError(name)
         package = self._missing[name]
@@ -302,7 +314,10 @@ class Registry(Mapping[str, T], Generic[T]):
 
 @cache
 def _entry_points(path: tuple[str, ...]) -> dict[str, dict[str, EntryPoint]]:
-    """Return the entry points of each group by name; `path` is sys.path, which decides what is installed."""
+    """Return all installed entry points, by group and name.
+
+    `path` is sys.path: the result is cached until it changes.
+    """
     from importlib.metadata import entry_points
 
     installed = entry_points()
@@ -314,12 +329,13 @@ def _entry_points(path: tuple[str, ...]) -> dict[str, dict[str, EntryPoint]]:
 
 @cache
 def _installed_by(module: str, path: tuple[str, ...]) -> tuple[str, str]:
-    """Return the name and the version of the package that has installed a top-level module; "" if none has.
+    """Return the name and the version of the package that has installed a top-level module; two "" if none has.
 
-    `importlib.metadata.packages_distributions` would parse the list of files of every installed package.
+    This is faster than `importlib.metadata.packages_distributions`, which parses the lists of files of all installed
+    packages.
 
     Args:
-        path: sys.path, which decides what is installed.
+        path: sys.path; the result is cached until it changes.
     """
     from importlib.metadata import distributions
 

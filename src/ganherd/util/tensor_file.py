@@ -1,4 +1,4 @@
-"""Read safetensors files that may come from a stranger: what a header declares is checked before the numbers are read."""
+"""Read safetensors files that may come from a stranger: names, shapes and types are checked before any data is read."""
 
 from __future__ import annotations
 
@@ -17,21 +17,25 @@ Tensors = dict[str, Tensor]
 
 
 class TensorMismatch(ValueError):
-    """Raised for a file whose content is not what was written; the message continues a sentence about the file."""
+    """Raised if a file does not have the expected content.
+
+    The message is the end of a sentence that begins with the file.
+    """
 
 
 def read(path: Path, sha256: str | None, check: Callable[[Tensors], None]) -> Tensors:
-    """Return the tensors of a file.
+    """Return the tensors of a safetensors file by their names.
 
     Args:
-        sha256: The SHA-256 that the content must have; None: it is not known.
-        check: Called before any number is read, with tensors on the device "meta" of the declared shapes and types.
+        sha256: The SHA-256 that the content must have; None: do not compare it.
+        check: Called before the data is read, with tensors of the declared shapes and types on the device "meta"; it
+            raises an error if they are wrong.
 
     Raises:
         OSError: The file cannot be read, is not a regular file, or does not fit the machine's memory.
-        TensorMismatch: It is not what was written.
+        TensorMismatch: The file is no safetensors file, has an unknown type, or has another SHA-256.
     """
-    files.open_binary(path).close()  # a regular file of a possible size
+    files.open_binary(path).close()  # raises an error if it is no regular file or too large
     try:
         with safe_open(path, framework="pt") as file:
             names = file.keys()

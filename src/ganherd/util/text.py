@@ -14,9 +14,10 @@ _CONTROLS = {code: _UNKNOWN for code in (*range(32), *range(127, 160)) if chr(co
 
 
 def printable(text: str) -> str:
-    r"""Return the text with all characters replaced that are not printable: escapes, controls, changes of direction.
+    r"""Return the text with all unprintable characters replaced, except line breaks and tabs.
 
-    Use this for names from a run or a folder: they may come from a stranger, and a terminal would obey their escapes.
+    Unprintable are e.g. terminal escapes, control characters and changes of the writing direction. Use this for names
+    from a run or a folder: they may come from a stranger, and a terminal would execute the escapes.
 
     >>> printable("a\x1b[31mb")
     'a�[31mb'
@@ -36,7 +37,7 @@ def printable_line(text: str) -> str:
 
 
 def note_lines(notes: Iterable[str]) -> list[str]:
-    r"""Return a line for each note, with unprintable characters replaced.
+    r"""Return a line `note: …` for each note, with unprintable characters replaced.
 
     >>> note_lines(["it trains on a\nb"])
     ['note: it trains on a�b']
@@ -45,7 +46,7 @@ def note_lines(notes: Iterable[str]) -> list[str]:
 
 
 def one_line(text: str, most: int) -> str:
-    r"""Return the text as one printable line of at most `most` characters, for a cell of a table.
+    r"""Return the text as one printable line, cut to at most `most` characters, for a cell of a table.
 
     >>> one_line("a\nb[31m", 20), one_line("abcdef", 4)
     ('a b�[31m', 'abc…')
@@ -55,7 +56,11 @@ def one_line(text: str, most: int) -> str:
 
 
 def member_labels(labels: Sequence[str], label_of: Sequence[int]) -> list[str]:
-    """Return the label of each member, with its number in the class if that has several; empty for members without a label.
+    """Return the name of each member's label; with a number (`cat.0`) if several members have the same label.
+
+    Args:
+        labels: The names of the labels.
+        label_of: The index into `labels` of each member; -1: the member has no label, and its name is "".
 
     >>> member_labels(["cat", "dog"], [0, 0, 1, -1])
     ['cat.0', 'cat.1', 'dog', '']
@@ -76,7 +81,7 @@ def without_controls(text: str) -> str:
     >>> without_controls("a\x1b[31mb\r\n")
     'a�[31mb�\n'
     """
-    return text.translate(_CONTROLS).encode("utf-8", "replace").decode()  # half of a character cannot be sent
+    return text.translate(_CONTROLS).encode("utf-8", "replace").decode()  # replaces half of a surrogate pair
 
 
 def show(text: object = "", end: str = "\n") -> None:
@@ -90,7 +95,7 @@ def say(text: object) -> None:
 
 
 def duration(seconds: float, digits: int = 0) -> str:
-    """Return a duration in its one or two largest units.
+    """Return a duration as text in its one or two largest units.
 
     Args:
         digits: Digits after the point for less than ten seconds.
@@ -106,7 +111,7 @@ def duration(seconds: float, digits: int = 0) -> str:
 
 
 def span(seconds: float) -> str:
-    """Return a duration in its largest unit, for a column of a table.
+    """Return a duration as text in its largest unit, rounded down, for a column of a table.
 
     >>> span(7.2), span(300), span(7300), span(200_000)
     ('7 s', '5 min', '2 h', '2 d')
@@ -118,7 +123,7 @@ def span(seconds: float) -> str:
 
 
 def size(num_bytes: float) -> str:
-    """Return a number of bytes with a unit.
+    """Return a number of bytes as text with a unit from B to GiB.
 
     >>> size(512), size(3 * 2**20)
     ('512 B', '3.0 MiB')
@@ -131,7 +136,7 @@ def size(num_bytes: float) -> str:
 
 
 def words(name: str) -> str:
-    """Return the name of an alarm as words.
+    """Return the name of an alarm with its underscores replaced by spaces.
 
     >>> words("dead_critic")
     'dead critic'
@@ -149,7 +154,7 @@ def listed(words: Sequence[str]) -> str:
 
 
 def split_values(text: str) -> list[str]:
-    """Split a text at commas that are not inside of brackets.
+    """Split a text at the commas that are not inside brackets of any kind.
 
     >>> split_values("[[1, 2], 3],{a: 1},f(x=1, y=2)")
     ['[[1, 2], 3]', '{a: 1}', 'f(x=1, y=2)']
@@ -165,7 +170,7 @@ def split_values(text: str) -> list[str]:
 
 
 def yaml_word(value: object) -> str:
-    """Return a value as YAML and `--set` write it.
+    """Return a simple value as it is written in YAML and in `--set key=value`.
 
     >>> yaml_word(None), yaml_word(True), yaml_word(0.5)
     ('null', 'true', '0.5')
@@ -176,7 +181,7 @@ def yaml_word(value: object) -> str:
 
 
 def shortened(name: str, most: int = 120) -> str:
-    """Return a name of at most `most` letters for a folder; a longer one ends with a digest, so that no two become equal.
+    """Return a folder name of at most `most` characters. A longer name is cut and ends with its digest, to stay unique.
 
     >>> shortened("a-vs-b"), shortened("a" * 200, 12)
     ('a-vs-b', 'aaa-c2a908d9')
@@ -207,11 +212,15 @@ def text_table(rows: Iterable[Sequence[str]], right: Collection[int] = ()) -> li
 def table_with_notes(
     rows: Sequence[Sequence[str]], notes: Sequence[str], width: int, right: Collection[int] = (), heading: str = ""
 ) -> list[str]:
-    """Return a table whose rows each have a note: in a last column if all notes fit, otherwise on second lines.
+    """Return the lines of a table with a note for each row: in the last column if all fit, otherwise below each row.
 
     Args:
-        width: Columns of the terminal. If a row is longer, the first cells are cut; notes on second lines are wrapped.
-        heading: The note of the first row if notes are in a column.
+        rows: The cells of each row.
+        notes: The note of each row; may be empty.
+        width: The width of the terminal in characters. Longer lines are cut, first in the first column; notes are
+            wrapped.
+        right: The columns that are aligned to the right.
+        heading: The title of the column of notes, which is put into the first row.
 
     >>> table_with_notes([("cat", "12"), ("horse", "7")], ["it purrs", ""], 12)
     ['cat    12\\n    it purrs', 'horse  7']
@@ -241,7 +250,7 @@ def _cut(line: str, width: int) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
-    """Return the known word that is most similar, or several that are equally similar; none if nothing is similar.
+    """Return the known word that is most similar to `word`, or two that are equally similar; empty if none is similar.
 
     >>> nearest("hing", ["hinge", "ring-8"]), nearest("beta", ["beta1", "beta2"]), nearest("x", ["y"])
     (['hinge'], ['beta1', 'beta2'], [])
@@ -256,7 +265,7 @@ def did_you_mean(word: str, known: Iterable[str], form: str = "; {}") -> str:
     """Return a hint for a misspelt word, or "" if no known word is similar.
 
     Args:
-        form: A format for the hint, which takes the place of {}.
+        form: The text around the hint; the hint replaces {}.
 
     >>> did_you_mean("hing", ["hinge"]), did_you_mean("fd", ["fid", "kid"], " ({})"), did_you_mean("x", ["y"])
     ("; did you mean 'hinge'?", " (did you mean 'fid'?)", '')

@@ -1,4 +1,4 @@
-"""Find and import the modules that a user names as `package.module:Name`, in the folders where these may lie."""
+"""Find and import objects that a user names as `package.module:Name`, in installed packages and the user's folders."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from typing import Any
 from ganherd.util.errors import UserError
 from ganherd.util.version import PACKAGE
 
-_NO_FILES = ("", "__main__", "memory")  # modules that lie in no folder: see also `memory_objects`
-_FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # searched before the current one
+_NO_FILES = ("", "__main__", "memory")  # names of modules that are in no folder; for "memory" see `memory_objects`
+_FOLDERS: ContextVar[tuple[str, ...]] = ContextVar("folders", default=())  # searched before the current folder
 
 
 @contextmanager
 def importable_from(folders: Iterable[str]) -> Iterator[None]:
-    """Search these folders, too, for modules that are imported inside of this block.
+    """Let `import_name` also search these folders inside the block.
 
-    The folders of an enclosing block come first, so that a run folder that is opened inside cannot replace the user's modules.
+    The folders of an enclosing block are searched first, so that a run folder in an inner block cannot replace user
+    modules.
     """
     before = _FOLDERS.set((*_FOLDERS.get(), *folders))
     try:
@@ -37,12 +38,13 @@ def importable_from(folders: Iterable[str]) -> Iterator[None]:
 
 
 def folders_with(names: Iterable[str], places: Sequence[str]) -> list[str]:
-    """Return the folders in which the modules of these names, `package.module:Name`, are found. Nothing is imported.
+    """Return the folders that contain the modules of these names, without importing anything.
 
     Args:
-        names: The names; the first folder that holds the module counts for each.
-        places: The folders to search. All of them are returned if a module is in none of them and not installed, so that
-            the error about it can list them.
+        names: Names of the form `package.module:Name`. For each, the first folder that contains its top-level package
+            counts.
+        places: The folders to search. If a module is in none of them and not installed, all are returned, so that the
+            later error about it can list them.
     """
     result: list[str] = []
     for top in {_top(name): None for name in names if _top(name) not in _NO_FILES}:
@@ -54,19 +56,21 @@ def folders_with(names: Iterable[str], places: Sequence[str]) -> list[str]:
 def import_name(name: str) -> Any:
     """Import and return the object `package.module:Name`.
 
+    Searched are installed packages, the folders of `importable_from`, and the current folder, in this order.
+
     Raises:
-        ImportError: the module is in none of the places, or a module of its name from another place is in use.
+        ImportError: The module is in none of these places, or another module of its name is imported already.
     """
     module, _, inner = name.partition(":")
     if module == "__main__":
         return operator.attrgetter(inner)(importlib.import_module(module))
     folders = [*_FOLDERS.get(), os.getcwd()]
-    sys.path += folders  # last, so that they shadow no installed package
+    sys.path += folders  # at the end, so that their modules shadow no installed package
     if module not in sys.modules:
-        importlib.invalidate_caches()  # it may have been written a moment ago
+        importlib.invalidate_caches()  # the module may have been written a moment ago
     try:
         _refuse_another(_top(name), folders)
-        return operator.attrgetter(inner)(importlib.import_module(module))  # Outer.Inner too
+        return operator.attrgetter(inner)(importlib.import_module(module))  # also finds nested names, e.g. Outer.Inner
     except ModuleNotFoundError as error:
         if error.name and module.startswith(error.name):
             places = " and ".join(dict.fromkeys(folders))
@@ -74,14 +78,18 @@ def import_name(name: str) -> Any:
         raise
     finally:
         for folder in folders:
-            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]  # the last one is ours
+            del sys.path[len(sys.path) - 1 - sys.path[::-1].index(folder)]  # the last occurrence is the one added above
 
 
 def load_own(name: str, what: str, trust_code: bool) -> Any:
-    """Import a user's `package.module:name` if it is trusted, or return the object in memory that has the name.
+    """Import and return a user's object `package.module:name`; for a name `memory:…`, return the object in memory.
 
     Args:
-        what: What messages call it.
+        what: What error messages call the object, e.g. "generator".
+        trust_code: Whether the user trusts the code; if not, a `UserError` is raised and nothing is imported.
+
+    Raises:
+        UserError: The code is not trusted, or cannot be imported.
     """
     if _top(name) == "memory":
         from ganherd.util.objects import memory_objects
@@ -113,7 +121,7 @@ def is_installed(file: str) -> bool:
 
 def installed_folders() -> tuple[str, ...]:
     """Return the folders of Python, of installed packages and of ganherd. Each path ends with a separator."""
-    paths = sysconfig.get_paths()  # among them the folder of a virtual environment, which may hold a project, too
+    paths = sysconfig.get_paths()  # others of these include the root of a virtual environment, which may be a project
     installed = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     installed += [*site.getsitepackages(), site.getusersitepackages(), str(PACKAGE)]
     return tuple(os.path.join(folder, "") for folder in installed)
@@ -124,12 +132,12 @@ def _top(name: str) -> str:
 
 
 def _refuse_another(top: str, folders: list[str]) -> None:
-    """Raise an error if another module of this name was imported: Python would silently use that one."""
+    """Raise an ImportError if another module of this name is imported already; Python would silently use that one."""
     used, wanted = getattr(sys.modules.get(top), "__file__", None), PathFinder.find_spec(top)
     if not (used and wanted and wanted.origin and any(wanted.origin.startswith(place + os.sep) for place in folders)):
         return
     with suppress(OSError):
-        if filecmp.cmp(used, wanted.origin, shallow=False):  # the same file, or a copy of it
+        if filecmp.cmp(used, wanted.origin, shallow=False):  # they are the same file, or equal copies
             return
     if os.path.realpath(used) != os.path.realpath(wanted.origin):
         raise ImportError(
@@ -138,10 +146,11 @@ def _refuse_another(top: str, folders: list[str]) -> None:
 
 
 def must_take(what: str, function: Any, *arguments: str) -> None:
-    """Refuse a user's function that cannot be called with these arguments, by position.
+    """Raise a `UserError` if a user's function cannot be called with the given positional arguments.
 
     Args:
-        what: What messages call the function.
+        what: What error messages call the function.
+        arguments: The names of the arguments that ganherd passes.
 
     >>> must_take("the metric sharpness", lambda x: x, "real", "generated")
     Traceback (most recent call last):

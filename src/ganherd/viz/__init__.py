@@ -1,1 +1,1 @@
-"""Pictures from arrays: grids, points and charts. Knows nothing of runs."""
+"""Draw pictures of arrays: grids of images, points and charts. Nothing here depends on runs."""

@@ -1,4 +1,4 @@
-"""Draw how often the nets of a run trained together."""
+"""Draw how often each generator of a run trained with each discriminator."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ganherd.viz.pictures import GENERATED, INK, new_figure
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MOST_LABELLED = 12  # members up to which the cells of a map of meetings are labelled
+_MOST_LABELLED = 12  # with more members than this, cells of the map have no numbers
 
 
 def draw_pair_counts(counts: np.ndarray) -> Figure:

@@ -1,4 +1,4 @@
-"""The style of all pictures, points over the data, and saving pictures as PNG or SVG."""
+"""Set the style of all pictures, draw points over the data, and save pictures as PNG or SVG."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ INK = "#1b1f27"  # text and axes; in an inline SVG it becomes the page's own col
 GENERATED, DATA = "#3b82f6", "#9aa4b2"
 FRAME = "#8b93a1"
 SOFT = "#75808c"  # counts and notes
-MOST_ROWS = 50  # of a grid
+MOST_ROWS = 50  # largest number of rows in a grid of images
 
 
 def to_image(x: np.ndarray) -> Image.Image:
@@ -36,7 +36,7 @@ def to_image(x: np.ndarray) -> Image.Image:
 
 
 def draw_points(x: np.ndarray, data: np.ndarray | None = None) -> Figure:
-    """Draw generated points over those of the data, both [n, 2]."""
+    """Draw generated points [n, 2] over the points of the data [m, 2]."""
     figure, (axes,) = new_figure(5.2, 5.2)
     scatter(axes, x, data)
     if data is not None:
@@ -45,7 +45,7 @@ def draw_points(x: np.ndarray, data: np.ndarray | None = None) -> Figure:
 
 
 def draw_points_and_data(x: np.ndarray, data: np.ndarray) -> Figure:
-    """Draw the points of the data, and next to them the generated points over the data, both [n, 2]."""
+    """Draw two panels: the points of the data [m, 2], and generated points [n, 2] over them."""
     figure, (left, right) = new_figure(9.6, 5.2, columns=2)
     scatter(left, np.empty((0, 2)), data)
     scatter(right, x, data)
@@ -55,12 +55,13 @@ def draw_points_and_data(x: np.ndarray, data: np.ndarray) -> Figure:
 
 
 def scatter(axes: Axes, x: np.ndarray, data: np.ndarray | None, most: int = 5000) -> None:
-    """Draw generated points [n, 2] over the points of the data.
+    """Draw generated points [n, 2] over the points of the data [m, 2]; None: without data.
 
-    The data is grey, or dark if there are no generated points.
+    The data is grey, or dark if there are no generated points. The limits of the axes are those of the data; a label
+    counts the generated points outside of them.
 
     Args:
-        most: About the largest number of points that is drawn of each.
+        most: Draw about this many points of the data and of the generated ones at most.
     """
     known = x[np.isfinite(x).all(1)][:most]
     look: dict[str, Any] = {"alpha": 0.5, "linewidths": 0, "rasterized": True}
@@ -71,7 +72,7 @@ def scatter(axes: Axes, x: np.ndarray, data: np.ndarray | None, most: int = 5000
         axes.scatter(known[:, 0], known[:, 1], s=5, c=GENERATED, label="generated", **look)
     reference = data if data is not None and len(data) else known
     if len(reference):
-        # the data sets the limits: a diverged member must not shrink them to a dot
+        # the data sets the limits, because far points of a diverged member would shrink all others to a dot
         low, high = reference.min(0), reference.max(0)
         centre, half = (low + high) / 2, max(float((high - low).max()) * 0.62, 1e-6)
         axes.set_xlim(centre[0] - half, centre[0] + half)
@@ -96,7 +97,7 @@ def png(picture: Picture) -> bytes:
     """Return the picture as PNG."""
     out = io.BytesIO()
     if isinstance(picture, Image.Image):
-        picture.save(out, "PNG", compress_level=3)  # 50 times as fast as the best, for a tenth more bytes
+        picture.save(out, "PNG", compress_level=3)  # 50 times as fast as the best compression, with a tenth more bytes
     else:
         with _any_script():
             _save_figure(picture, out, format="png", dpi=130, facecolor="white", metadata={"Software": None})
@@ -108,7 +109,7 @@ def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str
 
     Args:
         inline: Let the HTML page that contains the picture determine its font, text colour and width.
-        salt: Text from which the ids are derived; pictures on one page need different ones.
+        salt: Text from which the ids of elements are derived; pictures on one page need different salts.
     """
     if isinstance(picture, Image.Image):
         image = base64.b64encode(png(picture)).decode()
@@ -126,13 +127,17 @@ def svg(picture: Picture, *, inline: bool = False, salt: str = "ganherd") -> str
         return text
     text = text[text.index("<svg") :].replace(INK, "currentColor")
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    for size in ("width", "height"):  # the page decides how large it is
+    for size in ("width", "height"):  # the page determines the size
         text = re.sub(rf'(<svg[^>]*?) {size}="[^"]*"', r"\1", text, count=1)
     return re.sub(r"font: ([\d.]+px) [^;\"]*", r"font: \1 system-ui, sans-serif", text)
 
 
 def _save_figure(figure: Figure, out: io.BytesIO | io.StringIO, **options: Any) -> None:
-    """Call `savefig`, which draws a figure with a layout engine twice; let the first call place the axes and draw nothing."""
+    """Save a figure by `savefig`, but skip one of its two drawings.
+
+    For a figure with a layout engine, `savefig` draws everything once to place the axes and once for the output. This
+    replaces the first drawing by a call of the layout engine.
+    """
     engine, draw = figure.get_layout_engine(), figure.draw
     if engine is not None:
 
@@ -149,14 +154,24 @@ def _save_figure(figure: Figure, out: io.BytesIO | io.StringIO, **options: Any) 
 
 @contextmanager
 def _any_script() -> Iterator[None]:
-    """Silence the warning about scripts that the font of Matplotlib lacks: a PNG shows boxes, an SVG uses other fonts."""
+    """Silence Matplotlib's warning about letters that its font lacks, e.g. Chinese ones.
+
+    In a PNG they appear as boxes; in an SVG the viewer uses another font.
+    """
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", r"Glyph \d+ .*missing from font", UserWarning)
         yield
 
 
 def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> tuple[Figure, list[Axes]]:
-    """Return a new figure without the global state of pyplot, and its axes, row by row, in the style of ganherd."""
+    """Return a new figure, created without pyplot, and its axes row by row, in the style of ganherd.
+
+    Args:
+        width: The width of the figure in inches.
+        height: The height of the figure in inches.
+        columns: The number of axes next to each other.
+        rows: The number of axes below each other.
+    """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -165,7 +180,7 @@ def new_figure(width: float, height: float, columns: int = 1, rows: int = 1) -> 
 
 
 def styled(axes: Axes) -> Axes:
-    """Return axes in the style of ganherd."""
+    """Apply the style of ganherd to axes, in place, and return them."""
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(INK)
     axes.spines[["left", "bottom"]].set_alpha(0.35)

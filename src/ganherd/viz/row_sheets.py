@@ -1,4 +1,4 @@
-"""Draw rows of tables: each column's distribution, generated over real, and all rows in the plane where the data varies most."""
+"""Draw rows of tables, generated over real: a histogram of each column, and all rows as points in a plane (PCA)."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-MOST_COLUMNS = 30  # with a histogram each; more are drawn as one band
+MOST_COLUMNS = 30  # up to this number, each column has a histogram; more columns are drawn as one band
 _ACROSS = 5  # histograms in a row
 _BINS = 20
-_LONGEST = 24  # letters of a column's name
+_LONGEST = 24  # longer names of columns are cut
 
 
 @dataclass(frozen=True)
 class RowView:
-    """What a picture of rows needs in addition to their values: names of columns, and points in the plane."""
+    """What a picture of table rows needs in addition to the values: names of columns, and the rows as points."""
 
-    columns: Sequence[str]
-    points: np.ndarray  # [n, 2] of the rows that are drawn
-    data_points: np.ndarray | None = None  # [m, 2] of the data
+    columns: Sequence[str]  # names of the columns
+    points: np.ndarray  # [n, 2], the rows that are drawn, projected to the plane
+    data_points: np.ndarray | None = None  # [m, 2], the rows of the data, projected to the plane
 
 
 def draw_rows(x: np.ndarray, view: RowView, data: np.ndarray | None = None) -> Figure:
-    """Draw rows [n, d] over those of the data [m, d]; without rows, the data alone."""
+    """Draw generated rows [n, d] over those of the data [m, d]; if n is 0, only the data."""
     if x.shape[1] > MOST_COLUMNS:
         figure, (left, right) = new_figure(12.5, 5.0, columns=2)
         _draw_plane(left, view)
@@ -52,7 +52,7 @@ def draw_rows(x: np.ndarray, view: RowView, data: np.ndarray | None = None) -> F
 
 
 def _with_legend(figure: Figure, axes: Axes) -> Figure:
-    """Return the figure with the colours of some axes explained below all axes."""
+    """Add a legend of what is drawn in `axes` below all axes of the figure, and return the figure."""
     handles, labels = axes.get_legend_handles_labels()
     where: Any = {"loc": "outside lower left", "ncols": 2, "frameon": False, "markerscale": 2}
     figure.legend(handles, labels, labelcolor=SOFT, fontsize=9, **where)
@@ -60,15 +60,21 @@ def _with_legend(figure: Figure, axes: Axes) -> Figure:
 
 
 def _draw_plane(axes: Axes, view: RowView) -> None:
-    """Draw rows as points in the plane where the data varies most, no more generated ones than real ones, so that both are seen."""
+    """Draw rows as points in the plane in which the data varies most.
+
+    At most as many generated rows as real ones are drawn, so that they do not hide the real ones.
+    """
     shown = view.points if view.data_points is None else view.points[: len(view.data_points)]
     scatter(axes, shown, view.data_points)
-    axes.set_anchor("N")  # next to the first histograms, however many there are
+    axes.set_anchor("N")  # at the top, next to the first row of histograms
     axes.set_title("the plane where the data varies most (PCA)", color=INK, fontsize=9.5, loc="left")
 
 
 def _draw_column(axes: Axes, x: np.ndarray, data: np.ndarray | None, name: str) -> None:
-    """Draw the distribution of one column; the limits are those of the data, so that a few far samples do not hide it."""
+    """Draw histograms of one column: generated values [n] over those of the data [m].
+
+    The limits of the axis are those of the data; samples beyond them are counted in the outermost bins.
+    """
     x = x[np.isfinite(x)]
     reference = data if data is not None and len(data) else x
     if len(reference):
@@ -78,7 +84,7 @@ def _draw_column(axes: Axes, x: np.ndarray, data: np.ndarray | None, name: str) 
         if data is not None:
             axes.hist(data, bins, density=True, color=DATA if len(x) else INK, alpha=0.55 if len(x) else 0.75)
         if len(x):
-            inside = np.clip(x, bins[0], bins[-1])  # samples beyond the limits are in the outermost bins
+            inside = np.clip(x, bins[0], bins[-1])
             axes.hist(inside, bins, density=True, histtype="step", color=GENERATED, lw=1.4)
         axes.set_xlim(bins[0], bins[-1])
         ends = [low, high] if high > low else [low]
@@ -91,7 +97,7 @@ def _draw_column(axes: Axes, x: np.ndarray, data: np.ndarray | None, name: str) 
 
 
 def _draw_band(axes: Axes, x: np.ndarray, data: np.ndarray | None) -> None:
-    """Draw median and the middle 80 % of every column, in the order of the columns."""
+    """Draw the median and the middle 80 % of every column, from left to right, of data [m, d] and of rows [n, d]."""
     places = np.arange(1, x.shape[1] + 1)
     for rows, colour, label in ((data, DATA, "data"), (x, GENERATED, "generated")):
         if rows is None or not len(rows):

@@ -1,4 +1,4 @@
-"""Draw sheets: grids of images below a title and a line of facts. All pictures of samples and data are drawn by this module."""
+"""Draw sheets of samples or data: grids of images below a title and a line of facts."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
     from ganherd.viz.pictures import Picture
 
-TILE = 56  # pixels to which small images are enlarged, about
-WIDEST = 1600  # pixels of a grid
-MOST_IMAGES = 2_500  # of a picture of samples
-LONGEST = 24  # letters of a row's name
-MARGIN = 28  # pixels around a sheet
-_GAP = 5  # pixels between tiles, wide enough to keep the strokes of neighbours apart
+TILE = 56  # approximate size in pixels to which small images are enlarged
+WIDEST = 1600  # largest width of a grid, in pixels
+MOST_IMAGES = 2_500  # largest number of images in a picture of samples
+LONGEST = 24  # longer names of rows are cut
+MARGIN = 28  # width of the margin around a sheet, in pixels
+_GAP = 5  # pixels between tiles, wide enough to keep the strokes of neighbouring images apart
 _BIG, _SMALL = 26, 15  # font sizes of the title and of the facts
-_MEMBER = "member "  # the name of a row of a member begins so
-_DOT = "  ·  "  # between two facts
+_MEMBER = "member "  # the names of rows that show one member begin with this
+_DOT = "  ·  "  # separates two facts
 
 
 @dataclass(frozen=True)
 class Heading:
-    """What is written above a picture: a title, and facts in one line or more."""
+    """The text above a picture: a title, and facts that are joined in one line or more."""
 
     title: str
     facts: Sequence[str] = ()
@@ -53,13 +53,19 @@ def draw_samples(
     heading: Heading | None = None,
     view: RowView | None = None,
 ) -> Picture:
-    """Draw samples: images as a full grid, points next to those of the data, or rows of a table over those of the data.
+    """Draw samples: images as a grid, points next to those of the data, or rows of a table over those of the data.
 
-    A row of the grid is one class, if there are equally many images of each; a class of many images has several lines.
-    Otherwise the name of its class, or the number of its member, is below each image. A note says if not all are shown.
+    If there are equally many images of each class (or of each member, if classes are unknown), each class has its own
+    row of the grid, or several if it has many images. Otherwise the name of the class, or the number of the member, is
+    written below each image. A note states how many images are shown if not all are.
 
     Args:
-        view: Names and points of rows; None: x are points or images.
+        x: Images, uint8 [n, C, H, W], or points or rows of a table, float [n, d].
+        y: The label of each sample, [n]; -1: none.
+        labels: The names of the labels.
+        member: The member that generated each sample, [n].
+        data: Real points or rows [m, d].
+        view: Names of columns, and rows projected to a plane, if x are rows of a table.
     """
     if x.ndim == 2:
         if view is not None:
@@ -85,7 +91,7 @@ def draw_samples(
     notes = ["Below each image: the number of its member."] if are_members else []
     images = np.concatenate([own for _, own in rows])
     names = [name.removeprefix(_MEMBER) if are_members else name for name, own in rows for _ in own]
-    if len(images) > MOST_IMAGES:  # of each row about the same share
+    if len(images) > MOST_IMAGES:  # evenly chosen, so that about the same share of each row is shown
         chosen = np.linspace(0, len(images) - 1, MOST_IMAGES).round().astype(int)
         images, names = images[chosen], [names[i] for i in chosen]
     across = min(fitting, max(1, math.ceil(math.sqrt(len(images)))))
@@ -96,9 +102,9 @@ def draw_samples(
 
 
 def _lines(rows: Sequence[tuple[str, np.ndarray]], fitting: int, most: int) -> list[tuple[str, np.ndarray]]:
-    """Return rows of named images as lines of at most `fitting` images, the name of a row with its first line.
+    """Break rows of named images into lines of at most `fitting` images; only the first line of a row has its name.
 
-    Lines of a row are about equally long; of each row, at most `most` images are used.
+    The lines of a row are about equally long. At most `most` images of each row are used.
 
     >>> [(name, len(images)) for name, images in _lines([("a", np.zeros(5)), ("b", np.zeros(5))], 4, 9)]
     [('a', 3), ('', 2), ('b', 3), ('', 2)]
@@ -112,7 +118,7 @@ def _lines(rows: Sequence[tuple[str, np.ndarray]], fitting: int, most: int) -> l
 
 
 def _shown_of(shown: int, total: int) -> str:
-    """Return a note if not all samples are drawn; empty otherwise.
+    """Return a note that only some samples are drawn; empty if all are.
 
     >>> _shown_of(64, 64), _shown_of(2500, 50_000)
     ('', 'Shown: 2,500 of 50,000.')
@@ -123,7 +129,11 @@ def _shown_of(shown: int, total: int) -> str:
 def sample_rows(
     x: np.ndarray, y: np.ndarray | None, labels: Sequence[str], member: np.ndarray | None = None
 ) -> list[tuple[str, np.ndarray]]:
-    """Return rows of images with their names: by class if known, otherwise by member, otherwise as a square."""
+    """Group images [n, C, H, W] into named rows, at most MOST_ROWS.
+
+    There is a row for each class if classes are known, otherwise for each member if there are several; otherwise the
+    images form a square of rows without names.
+    """
     if y is not None and len(labels) and (y >= 0).any():
         rows = [(str(labels[k]), x[y == k]) for k in np.unique(y) if k >= 0]
     elif member is not None and len(np.unique(member)) > 1:
@@ -136,7 +146,7 @@ def sample_rows(
 
 
 def _square(x: np.ndarray, widest: int = sys.maxsize) -> list[tuple[str, np.ndarray]]:
-    """Arrange images in a square of unnamed rows, with at most `widest` images per row."""
+    """Arrange images [n, …] in a square of rows with empty names, with at most `widest` images per row."""
     side = min(widest, max(1, math.ceil(math.sqrt(len(x)))))
     return [("", x[i : i + side]) for i in range(0, len(x), side)]
 
@@ -151,12 +161,13 @@ def draw_sheet(
     largest: int | None = None,
     note: str = "",
 ) -> Image.Image:
-    """Draw a sheet: the heading, and rows of images [n, C, H, W] (uint8) with names at the left, in one column or more.
+    """Draw a sheet: a heading, and rows of images, each uint8 [n, C, H, W], with the name of each row at its left.
 
     Args:
-        below: A text for each image of each row.
-        largest: Pixels of the longer side to which larger images are shrunk.
-        note: A line below the images.
+        below: A text below each image of each row.
+        columns: The number of grids, side by side, to which the rows are distributed.
+        largest: Larger images are shrunk until their longer side has this many pixels.
+        note: A line below all images.
     """
     each = -(-len(rows) // columns)
     cuts = [slice(i, i + each) for i in range(0, len(rows), each)]
@@ -183,7 +194,7 @@ def draw_sheet(
 
 
 def _wrapped(facts: Sequence[str], drawn_with: FreeTypeFont, width: float) -> list[str]:
-    """Return the facts in as few lines as fit the width; no fact is broken."""
+    """Join facts to as few lines as possible, each at most `width` pixels wide; a fact is never split."""
     lines: list[str] = []
     for fact in map(printable_line, facts):
         longer = f"{lines[-1]}{_DOT}{fact}" if lines else fact
@@ -203,12 +214,15 @@ def draw_grid(
     margin: int = 1,
     largest: int | None = None,
 ) -> Image.Image:
-    """Draw rows of images [n, C, H, W] (uint8) below each other, enlarged without blur, with names at the left.
+    """Draw rows of images, each uint8 [n, C, H, W], below each other, with the name of each row at its left.
+
+    Small images are enlarged without interpolation.
 
     Args:
-        below: A text for each image of each row.
-        background: None for a transparent background.
-        largest: Pixels of the longer side to which larger images are shrunk.
+        below: A text below each image of each row.
+        background: The colour of the background; None: transparent.
+        margin: Pixels around the grid.
+        largest: Larger images are shrunk until their longer side has this many pixels.
 
     >>> draw_grid([np.zeros((3, 1, 8, 8), np.uint8)], ["7"]).height
     58
@@ -250,7 +264,7 @@ def draw_grid(
 
 
 def _tile(height: int, width: int, largest: int | None) -> tuple[float, int, int]:
-    """Return how far images of this size are enlarged or shrunk, and the height and width at which they are drawn."""
+    """Return the factor by which images of this size are scaled, and the height and width in pixels of the result."""
     scale: float = max(1, round(TILE / max(height, width)))
     if largest is not None:
         scale = min(scale, largest / max(height, width))
@@ -258,12 +272,12 @@ def _tile(height: int, width: int, largest: int | None) -> tuple[float, int, int
 
 
 def _fitting(tile_w: int) -> int:
-    """Return how many tiles fit side by side."""
+    """Return how many tiles of this width in pixels fit side by side into a grid."""
     return max(1, WIDEST // (tile_w + _GAP))
 
 
 def fitted(text: str, drawn_with: FreeTypeFont, width: float) -> str:
-    """Return the text, shortened to a width in pixels, as one printable line: Pillow cannot measure several."""
+    """Return the text as one printable line, cut so that it is at most `width` pixels wide in a font."""
     text = printable_line(text)
     if drawn_with.getlength(text) <= width:
         return text
@@ -274,7 +288,7 @@ def fitted(text: str, drawn_with: FreeTypeFont, width: float) -> str:
 
 @cache
 def font(size: int, bold: bool = False) -> FreeTypeFont:
-    """Return the font of all sheets, which comes with Matplotlib."""
+    """Return the font of all sheets, DejaVu Sans, from the files of Matplotlib."""
     spec = find_spec("matplotlib")
     assert spec is not None and spec.origin is not None
     name = "DejaVuSans-Bold.ttf" if bold else "DejaVuSans.ttf"

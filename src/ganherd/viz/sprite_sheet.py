@@ -1,4 +1,4 @@
-"""Draw sprite sheets: small samples of all members in one picture, in which each member has a cell."""
+"""Draw sprite sheets: one picture with small samples of all members, in which each member has a square cell."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image, WebPImagePlugin  # noqa: F401  # without its plug-in, saving a WebP would import all others
 
-LARGEST = 32  # pixels of the longer side of a sample
-_COUNTS = (16, 4, 1)  # samples of a member: squares, so that its cell is one
-_SMALL = 192 << 10  # bytes of the pixels of a sheet up to which members have more than one sample
-_LOSSLESS = 96 << 10  # the same, up to which the sheet is saved without loss
-_QUALITY = 82
+LARGEST = 32  # larger samples are shrunk until their longer side has this many pixels
+_COUNTS = (16, 4, 1)  # possible numbers of samples of a member: square numbers, so that its cell is a square
+_SMALL = 192 << 10  # bytes of uncompressed pixels up to which members have more than one sample
+_LOSSLESS = 96 << 10  # bytes of uncompressed pixels up to which the sheet is saved without loss
+_QUALITY = 82  # of the WebP otherwise
 
 
 @dataclass(frozen=True)
 class SheetLayout:
-    """Where the samples of each member are in a sheet."""
+    """The layout of a sprite sheet: the number of samples of each member, their size, and the members in a row."""
 
-    samples: int  # of each member
+    samples: int  # number of samples of each member
     height: int  # of a sample, in pixels
-    width: int
-    columns: int  # members in a row
+    width: int  # of a sample, in pixels
+    columns: int  # number of members in a row
 
     @property
     def side(self) -> int:
@@ -32,10 +32,12 @@ class SheetLayout:
 
 
 def plan_sheet(members: int, shape: tuple[int, int, int], most: int) -> SheetLayout:
-    """Choose a layout whose pixels take at most `most` bytes, with more samples of each member if there are few members.
+    """Choose a layout whose uncompressed pixels have at most `most` bytes; few members get several samples each.
 
     Args:
-        shape: Channels, height and width of an image.
+        members: The number of members.
+        shape: Channels, height and width of an image before it is shrunk.
+        most: The largest number of bytes.
 
     >>> plan_sheet(10, (1, 28, 28), 1 << 20), plan_sheet(1000, (3, 64, 64), 1 << 20)
     (SheetLayout(samples=16, height=28, width=28, columns=4), SheetLayout(samples=1, height=18, width=18, columns=32))
@@ -54,7 +56,11 @@ def plan_sheet(members: int, shape: tuple[int, int, int], most: int) -> SheetLay
 
 
 def draw_sprites(x: np.ndarray, layout: SheetLayout) -> np.ndarray:
-    """Return the pixels [H, W] or [H, W, 3] of a sheet of the samples of all members, uint8 [N, samples, C, h, w]."""
+    """Arrange the samples of all members, uint8 [N, samples, C, h, w], in a sheet; return its pixels.
+
+    Returns:
+        uint8 [H, W], or [H, W, 3] if the samples have three channels or more.
+    """
     members, _, channels, height, width = x.shape
     used = 3 if channels >= 3 else 1
     rows, side = -(-members // layout.columns), layout.side
@@ -66,7 +72,7 @@ def draw_sprites(x: np.ndarray, layout: SheetLayout) -> np.ndarray:
 
 
 def webp(pixels: np.ndarray) -> bytes:
-    """Return a sheet as WebP: without loss if it is small, otherwise with little loss."""
+    """Return pixels, uint8 [H, W] or [H, W, 3], as a WebP file: without loss if they are few, otherwise lossy."""
     out = io.BytesIO()
     image = Image.fromarray(np.ascontiguousarray(pixels)).convert("RGB")
     if pixels.nbytes <= _LOSSLESS:

@@ -1,1 +1,1 @@
-"""What pages share, the live page and reports: facts about runs as JSON, and the browser's modules in static/."""
+"""Provide what the live page and reports share: facts about runs as JSON, and the JavaScript modules in static/."""

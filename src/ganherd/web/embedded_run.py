@@ -1,7 +1,8 @@
-"""Describe a run for a page without a server: its facts, figures over steps, events and sprites, within a bound of bytes.
+"""Describe a run as JSON of limited size, for a page without a server: facts, figures over steps, events and sprites.
 
-What does not fit is thinned evenly: sheets of sprites and records by steps. Of very many members only the band of each figure is
-embedded, and events with values of every member are left out.
+A figure is a number that a run records at each step, such as a loss. A sprite sheet is one picture with small samples
+of all members. If there are too many sheets or records, every second, fourth, … is embedded. With very many members,
+only the band of each figure over all members is embedded, and events with values of every member are left out.
 """
 
 from __future__ import annotations
@@ -21,21 +22,23 @@ from ganherd.util.files import JsonObject
 from ganherd.web import run_facts
 from ganherd.web.shown_run import ShownRun
 
-MOST_BYTES = 4 << 20  # of one run: half of them sheets, the rest figures and events
+MOST_BYTES = 4 << 20  # bytes of JSON about one run: half for sheets, the rest for figures and events
 _MOST_SHEETS = 60
-_POINTS = 300  # records of a band
-_BYTES_PER_VALUE = 8  # of a number as text, about
-# what history.js reads to follow alarms and nets
+_POINTS = 300  # largest number of records of a curve or band
+_BYTES_PER_VALUE = 8  # approximate size of a number as text
+# the kinds of events that history.js reads to show alarms, and where nets moved
 _FOLLOWED = (
     "swap", "tournament", "replacement", "evaluation", "alarm", "calm", "nan", "diverged", "repair", "converged", "lost",
 )  # fmt: skip
 
 
 def embed(run: ShownRun, events: Sequence[EventRecord] = (), most_bytes: int = MOST_BYTES) -> JsonObject:
-    """Return what `EmbeddedSource` in the browser offers of a run, in at most about `most_bytes` bytes of JSON.
+    """Return the content of a page about a run, in at most about `most_bytes` bytes of JSON.
+
+    The class `EmbeddedSource` of static/ reads it in the browser.
 
     Args:
-        events: All events of the run, for the scores that they hold.
+        events: All events of the run; those with scores become curves.
     """
     facts = run_facts.details(run)
     names = [figure["name"] for figure in facts["figures"]]
@@ -62,13 +65,18 @@ def embed(run: ShownRun, events: Sequence[EventRecord] = (), most_bytes: int = M
 
 
 def _lines(run: ShownRun, names: Sequence[str], members: int, most_values: int) -> JsonObject | None:
-    """Return the figures of every member at as many records as `most_values` allow; None if not even two fit."""
+    """Return the figures of every member at evenly chosen records; None if not even two records fit.
+
+    Args:
+        names: The names of the figures.
+        most_values: The largest number of values in total.
+    """
     points = min(_POINTS, most_values // max(1, members * len(names)))
     return run.metrics.columns(names, range(members), points=points) if points > 1 else None
 
 
 def _followed(run: ShownRun, most_bytes: int) -> list[JsonObject] | None:
-    """Return the events that change members; None if they have too many bytes."""
+    """Return the events that history.js reads; None if they have more than `most_bytes` bytes as JSON."""
     events: list[JsonObject] = []
     size, offset, more = 0, 0, True
     while more:
@@ -82,7 +90,11 @@ def _followed(run: ShownRun, most_bytes: int) -> list[JsonObject] | None:
 
 
 def _sheets(run: ShownRun, facts: JsonObject, most_bytes: int) -> JsonObject:
-    """Return the sheets of some saved steps, including the first and the last. Remove all other steps from `facts`."""
+    """Return the sprite sheets of some saved steps, by step: WebP in base64 for images, JSON for points.
+
+    They have at most `most_bytes` bytes. `facts["sprites"]["steps"]` is set to these steps. Return {} if the run has
+    none.
+    """
     index = sprite_files.read_index(run.folder.sprites)
     if index is None:
         return {}
@@ -100,7 +112,13 @@ def _sheets(run: ShownRun, facts: JsonObject, most_bytes: int) -> JsonObject:
 
 
 def thinned_steps(sizes: Mapping[int, float], most_bytes: float) -> list[int]:
-    """Return steps whose sheets have at most `most_bytes` together: all, every second, every fourth, …, and the last.
+    """Choose steps whose sheets fit into `most_bytes`: all, every second, every fourth, …, or only the last.
+
+    Args:
+        sizes: The bytes of the sheet of each saved step.
+
+    Returns:
+        The steps in ascending order, the last step included; empty if not even the last sheet fits.
 
     >>> thinned_steps(dict.fromkeys(range(0, 100, 10), 5), 25), thinned_steps({0: 5, 10: 7}, 6)
     ([0, 40, 80, 90], [])
@@ -115,7 +133,7 @@ def thinned_steps(sizes: Mapping[int, float], most_bytes: float) -> list[int]:
 
 
 def _course(events: Sequence[EventRecord], records: JsonObject) -> dict[str, tuple[JsonObject, JsonObject]]:
-    """Return the scores that events hold, over steps: a description and the values of each."""
+    """Return the scores that events contain, as curves over steps: by name, a description and the values."""
     scores: dict[str, tuple[JsonObject, JsonObject]] = {}
     mixtures = [e for e in events if e.kind == "mixture" and isinstance(e.get("after"), list)]
     if mixtures:
@@ -149,7 +167,10 @@ def _described(name: str, label: str, about: str) -> JsonObject:
 
 
 def _series(events: Sequence[EventRecord], records: JsonObject, figures: JsonObject) -> JsonObject:
-    """Return values at the steps of events; their times are interpolated from the records."""
+    """Return a curve with a value at each event.
+
+    Its times are interpolated between those of the records, in seconds.
+    """
     steps = [event.step for event in events]
     known = [(step, at) for step, at in zip(records["step"], records["seconds"], strict=True) if at is not None]
     xs, ys = np.array([(0, 0.0), *known], float).T

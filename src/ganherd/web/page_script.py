@@ -1,7 +1,7 @@
-"""Join the browser's modules into one script, so that a page without a server can hold them.
+"""Join the JavaScript modules in static/ into one script, which a page without a server can contain.
 
-A browser loads no modules from `file://`, so each module becomes a function that returns what it exports, and each import reads
-from what an earlier function returned. Only the forms of import and export that the modules in static/ use are known.
+A browser loads no modules from `file://`. So each module becomes a function that returns its exports, and each import
+reads from what an earlier function returned. Only the forms of import and export that occur in static/ are supported.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ _EXPORT = re.compile(r"^export ((?:async )?function|class|const) (\w+)", re.MULT
 
 @cache
 def join_modules(entry: str) -> str:
-    """Return a module of static/ and everything that it imports as one script.
+    """Return a module of static/ and all modules that it imports as one script.
+
+    Args:
+        entry: The file name of the module.
 
     Raises:
-        ValueError: A module uses a form of import or export that is not known, or modules import each other in a circle.
+        ValueError: A module uses an unsupported form of import or export, or modules import each other in a circle.
     """
     joined: dict[str, str] = {}
     _add(entry, joined, ())
@@ -33,6 +36,7 @@ def join_modules(entry: str) -> str:
 
 
 def _add(name: str, joined: dict[str, str], above: tuple[str, ...]) -> None:
+    """Add a module as a function to `joined`, after the modules that it imports; `above` are those that import it."""
     if name in above:
         raise ValueError(f"{name} imports itself by way of {above[-1]}")
     if name in joined:
@@ -51,7 +55,7 @@ def _add(name: str, joined: dict[str, str], above: tuple[str, ...]) -> None:
 
 
 def digest(script: str) -> str:
-    """Return the source of a content security policy that allows this script, and no other.
+    """Return the script's hash as a content security policy names it (`script-src`), to allow this script and no other.
 
     >>> digest("")
     "'sha256-47DEQpj8HBSa+/TImW+5JCeuQeRkm5NMpJWZG3hSuFU='"
@@ -60,7 +64,7 @@ def digest(script: str) -> str:
 
 
 def data_block(content: list[JsonObject]) -> str:
-    r"""Return JSON for a script element of a page: nothing in it ends the element.
+    r"""Return JSON for a `<script>` element of a page, escaped so that no text in it can end the element.
 
     >>> data_block([{"name": "</script>"}])
     '[{"name":"\\u003c/script\\u003e"}]'

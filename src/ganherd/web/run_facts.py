@@ -1,4 +1,4 @@
-"""Collect what the page shows about a run: its state, members, layout, settings, figures and verdict, as plain JSON."""
+"""Collect what a page shows about a run, as plain JSON: its state, members, layout, settings, figures and verdict."""
 
 from __future__ import annotations
 
@@ -21,8 +21,9 @@ from ganherd.util.files import JsonObject
 from ganherd.util.text import without_controls
 from ganherd.web.shown_run import ShownRun, mtime_ms
 
-_CHANGING = ("running", "restarting", "unknown", "")  # states that can change although no file does
-_MOST_SCORES = 16 << 20  # bytes of scores.json
+_CHANGING = ("running", "restarting", "unknown", "")  # states that can change although no file changes
+_MOST_SCORES = 16 << 20  # largest scores.json that is read, in bytes
+# names and explanations of recorded figures
 _LOSSES = {
     "loss_g": ("generator loss", "what the generator minimises; only meaningful next to its own past"),
     "loss_d": ("discriminator loss", "what the discriminator minimises"),
@@ -36,12 +37,15 @@ _LOSSES = {
     "rate": ("rate", "member-steps per second"),
     "epoch": ("epoch", "passes through the data"),
 }
-_PERFECT = {"spread": 1.0, "tells": 0.5, "differs": 0.5, "copies": 0.0}  # the value of perfect samples
-_MOST_NESTED = 40  # levels of JSON; what is deeper was not written by ganherd
+_PERFECT = {"spread": 1.0, "tells": 0.5, "differs": 0.5, "copies": 0.0}  # values that perfect samples would have
+_MOST_NESTED = 40  # deeper levels of JSON are dropped: ganherd does not write them
 
 
 def summary(run: ShownRun) -> JsonObject:
-    """Return what the list of runs shows about a run. A run that cannot be read has a `problem`."""
+    """Return what the list of runs shows about a run; the reason is in `problem` if it cannot be read.
+
+    The result is cached in `run.summary` until files of the run change.
+    """
     version = run.version()
     if run.summary is not None and run.summary[0] == version and run.summary[1]["state"] not in _CHANGING:
         return {**run.summary[1], "age": time.time() - mtime_ms(run.folder.info_path) / 1000}
@@ -61,10 +65,10 @@ def summary(run: ShownRun) -> JsonObject:
 
 
 def _listed(run: ShownRun) -> RunSummary:
-    """Return what the list shows about a run. Sizes are left out: for them, every poll would search the whole folder."""
+    """Return the entry of a run in the list of runs; without sizes, because each poll would search the whole folder."""
     now = time.time()
     try:
-        if not run.path.is_symlink():  # for which `summarise` has a sentence
+        if not run.path.is_symlink():  # `summarise` reports a link as the problem
             run.check()
     except UserError as error:
         age = max(0.0, now - mtime_ms(run.folder.info_path) / 1000)
@@ -73,7 +77,7 @@ def _listed(run: ShownRun) -> RunSummary:
 
 
 def safe_summary(run: ShownRun) -> JsonObject:
-    """Return the summary of a run that may come from a stranger: whatever is wrong with it must not hide the others."""
+    """Return the summary of a run; on any error, one with a `problem`, so that the other runs are still shown."""
     try:
         return summary(run)
     except Exception as error:
@@ -88,7 +92,7 @@ def safe_summary(run: ShownRun) -> JsonObject:
 
 
 def progress(run: ShownRun) -> JsonObject:
-    """Return the state of a run, its step, its rate and the time left: what changes while it trains."""
+    """Return what changes while a run trains: its state, step, rate (member-steps per second) and seconds left."""
     info, last = run.folder.info, last_records(run, 10)
     state = current_state(run.folder, info.state or "unknown", last)
     step = max([last[-1].step if last else 0, info.step or 0, *saved_steps(run.folder.checkpoints)])
@@ -104,7 +108,7 @@ def progress(run: ShownRun) -> JsonObject:
 
 
 def last_records(run: ShownRun, count: int) -> list[MetricsRecord]:
-    """Return the last records of a run; those that ganherd did not write are left out."""
+    """Return the last `count` records of a run in their order; invalid lines are skipped."""
     records: list[MetricsRecord] = []
     for tried, line in enumerate(run.metrics_file.lines_before(run.metrics_file.size())):
         if len(records) == count or tried == 2 * count:
@@ -118,7 +122,7 @@ def last_records(run: ShownRun, count: int) -> list[MetricsRecord]:
 
 
 def details(run: ShownRun) -> JsonObject:
-    """Return everything about a run that does not grow with its length."""
+    """Return all facts about a run whose size does not grow with the number of its steps."""
     folder, info = run.folder, run.folder.info
     index = sprite_files.read_index(folder.sprites)
     try:
@@ -152,7 +156,7 @@ def details(run: ShownRun) -> JsonObject:
 
 
 def _origin(info: RunInfo) -> JsonObject:
-    """Return how and where a run was started."""
+    """Return how and where a run was started: its recipe, changes, seed, command, host, versions and engine."""
     names = ("recipe", "changes", "seed", "command", "host", "git", "versions", "started")
     facts = {name: getattr(info, name) for name in names}
     return {**facts, "engine": info.engine.as_json() if info.engine else None}
@@ -161,14 +165,14 @@ def _origin(info: RunInfo) -> JsonObject:
 def number_of_members(run: ShownRun) -> int:
     """Return the number of members in all replicas."""
     members = run.folder.info.members
-    if members is None:  # it was written before the first step, or by an older version
+    if members is None:  # run.json was written before the first step, or by an older version
         index = sprite_files.read_index(run.folder.sprites)
         members = index.members if index else 1
     return members
 
 
 def layout(recipe: Recipe | None) -> JsonObject:
-    """Return how members are arranged: in a row, on a torus, or in pairs that swap; and how many there are of each class."""
+    """Return how members are arranged: "flat" (a row), "torus" or "gap" (pairs that swap), and the number per class."""
     if recipe is None:
         return {"kind": "flat"}
     if recipe.torus is not None:
@@ -187,7 +191,7 @@ def layout(recipe: Recipe | None) -> JsonObject:
 
 
 def sprites(run: ShownRun) -> JsonObject | None:
-    """Return where each member is in the sprite sheets, and the saved steps; None if the run has none."""
+    """Return the layout of the sprite sheets (small samples of all members) and the saved steps; None if none."""
     index = sprite_files.read_index(run.folder.sprites)
     if index is None:
         return None
@@ -196,7 +200,7 @@ def sprites(run: ShownRun) -> JsonObject | None:
 
 
 def figures(run: ShownRun) -> list[JsonObject]:
-    """Return the figures that a run records, with a label, an explanation and the best value if there is one."""
+    """Return the figures (e.g. losses) that a run records, each with label, explanation and ideal value (or None)."""
     known = []
     for name in run.metrics.figures():
         look = LOOK_LABELS.get(name)
@@ -208,7 +212,7 @@ def figures(run: ShownRun) -> list[JsonObject]:
 
 
 def ranks(run: ShownRun) -> JsonObject:
-    """Return hosts, heartbeats, rates and bytes of a run's ranks, and where the time goes."""
+    """Return the hosts, heartbeats and rates of the processes (ranks) of a run, and how its time is spent."""
     status = describe(run.path)
     if isinstance(status, PartsStatus):
         return clean(status.as_json())
@@ -218,7 +222,7 @@ def ranks(run: ShownRun) -> JsonObject:
 
 
 def scores(run: ShownRun) -> JsonObject:
-    """Return the content of scores.json: the scores and the verdict; empty if there are none."""
+    """Return the content of scores.json: the scores and the verdict; empty if there is no such file."""
     try:
         content = json.loads(run.read(run.folder.scores_path, _MOST_SCORES))
     except FileNotFoundError:
@@ -229,7 +233,7 @@ def scores(run: ShownRun) -> JsonObject:
 
 
 def _flat(settings: Mapping[str, Any], prefix: str = "") -> JsonObject:
-    """Return nested settings by their dotted key.
+    """Return nested settings as a flat dictionary with dotted keys.
 
     >>> _flat({"train": {"batch": 8}, "code": []})
     {'train.batch': 8, 'code': []}
@@ -241,7 +245,7 @@ def _flat(settings: Mapping[str, Any], prefix: str = "") -> JsonObject:
 
 
 def clean(content: JsonObject) -> JsonObject:
-    """Return strict JSON: no control characters in texts, and numbers that are not finite as their names."""
+    """Return content for strict JSON: texts without control characters, and "nan" or "inf" instead of such numbers."""
     return {without_controls(key): _without_controls(plain(value)) for key, value in content.items()}
 
 

@@ -1,4 +1,7 @@
-"""A run that a page shows, with the readers of its files. Links are not followed: the folder may come from a stranger."""
+"""Hold a run that a page shows and read its files.
+
+Links are not followed, because the folder may come from a stranger.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +16,25 @@ from ganherd.runs.series.record_file import RecordFile
 from ganherd.util import files
 from ganherd.util.files import JsonObject
 
-_CHECKED = 10.0  # seconds after which a folder is searched for links and pipes again
+_CHECKED = 10.0  # a folder is searched for links and pipes at most once in this many seconds
 
 
 @dataclass
 class LiveLook:
-    """What the last look at a run that pages follow has seen, for the next look and for other pages. Times are monotonic."""
+    """The last state of a run that was sent to open pages, cached for the next poll and for other pages.
 
-    looked: float  # when the version of the files was last compared
+    Times are those of `time.monotonic`.
+    """
+
+    looked: float  # when the files were last checked for changes
     read: float  # when the state was read
-    version: str  # of the files that the state is from
+    version: str  # `ShownRun.version` of the files from which the state was read
     state: JsonObject
 
 
 @dataclass
 class ShownRun:
-    """A run that the page shows, with its readers."""
+    """A run that a page shows, with readers of its files and cached facts."""
 
     id: str
     path: Path
@@ -37,7 +43,7 @@ class ShownRun:
     metrics_file: RecordFile = field(init=False)
     events_file: RecordFile = field(init=False)
     checked: float = -1e9  # when the folder was last searched, on the monotonic clock
-    summary: tuple[str, JsonObject] | None = None  # what the list shows, and the version of the files that it is from
+    summary: tuple[str, JsonObject] | None = None  # `version()` of the files, and what the list showed for it
     live: LiveLook | None = None
 
     def __post_init__(self) -> None:
@@ -46,26 +52,26 @@ class ShownRun:
         self.metrics = MetricColumns(self.metrics_file)
 
     def version(self) -> str:
-        """Return a text that changes whenever the run writes anything that the page shows."""
+        """Return a text that changes whenever the run writes anything that a page shows: sizes and times of files."""
         folder = self.folder
         paths = (folder.info_path, folder.scores_path, folder.sprites, folder.mixture, folder.samples)
         return str([self.metrics_file.size(), self.events_file.size(), *map(mtime_ms, paths)])
 
     def check(self) -> None:
-        """Refuse a folder with links or pipes; it is searched at most every few seconds.
+        """Raise an error if the folder contains links or pipes; it is searched at most every few seconds.
 
         Raises:
-            UserError: The folder is not a run that ganherd could have written.
+            UserError: The folder contains something that ganherd does not write.
         """
         if time.monotonic() - self.checked > _CHECKED:
             files.refuse_odd_files(self.path, NOT_OURS)
             self.checked = time.monotonic()
 
     def read(self, path: Path, most: int) -> bytes:
-        """Return the content of one of the run's files; links are not followed.
+        """Return the content of one of the run's files.
 
         Raises:
-            OSError: It cannot be read, or has more than `most` bytes.
+            OSError: The file cannot be read, is behind a link, or has more than `most` bytes.
         """
         if any(folder.is_symlink() for folder in path.parents if folder.is_relative_to(self.path)):
             raise OSError(0, "it is in a folder that is a link", str(path))
@@ -76,7 +82,7 @@ class ShownRun:
 
 
 def mtime_ms(path: Path) -> int:
-    """Return when a file was changed, in milliseconds; 0 if it does not exist."""
+    """Return when a file was last changed, in milliseconds since 1970; 0 if it does not exist."""
     try:
         return os.stat(path, follow_symlinks=False).st_mtime_ns // 1_000_000
     except OSError:

@@ -1,1 +1,4 @@
-"""The commands, one file each: parse options, call, print. A command imports torch only when it needs it."""
+"""Define the commands, in one file each: parse options, call the code, print the result.
+
+Import torch only if needed.
+"""

@@ -42,7 +42,7 @@ def doctor(
 
 
 def _warm_up(recipe: str, overrides: list[str], trust_code: bool, as_json: bool, quiet: bool) -> None:
-    """Run --warm."""
+    """Carry out `ganherd doctor --warm`: compile and measure what a recipe needs here, and print the result."""
     from dataclasses import asdict
 
     from ganherd.recipe import recipe_file, trust

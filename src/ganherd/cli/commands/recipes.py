@@ -61,7 +61,7 @@ def recipes(
 
 
 def _table(rows: list[ListedRecipe], width: int) -> str:
-    """Return recipes by task: the device each was made for, its length, its data, and what it trains."""
+    """Return a text table of recipes, grouped by task: device, length, data and description of each."""
     measured = _measured_here()
     cells, titles, notes = [], [], []
     for task, group in groupby(rows, key=lambda row: row.task):
@@ -85,7 +85,10 @@ _FOOTER = (
 
 
 def _measured_here() -> dict[str, str]:
-    """Return the time and the memory that finished runs of unchanged recipes took, from the runs in the folder runs."""
+    """Return by recipe the time and the memory, in words, that runs of the unchanged recipe took on this machine.
+
+    The runs are those in the folder runs.
+    """
     from ganherd.runs.run_list import list_own_runs
 
     runs = list_own_runs(sizes=False)

@@ -26,7 +26,7 @@ from ganherd.cli.options import (
 from ganherd.cli.train_command import TrainCommand
 from ganherd.util.paths import RUNS
 
-# Groups of options in the help.
+# Titles of groups of options in the help.
 EXISTING, SEVERAL, LOOK = "From an existing run", "Several processes", "Without training"
 
 
@@ -169,7 +169,7 @@ def train(
 
 
 def _start(command: TrainCommand, members: str | None, engine: str, ranks: int | None, budget: str | None) -> None:
-    """Train in this process, as a part of a run, as a rank of a job, or on several ranks of this machine."""
+    """Train as the options say: some members only, as a rank of a job, in this process, or as several ranks."""
     if members is not None:
         command.train_part(members)
     elif engine != "local":
@@ -181,7 +181,14 @@ def _start(command: TrainCommand, members: str | None, engine: str, ranks: int |
 
 
 def _total_budget(budget: str, resume: Path | None, retrains: bool, in_job: bool) -> str:
-    """Return `--budget +200steps` as the whole length of the run that is resumed."""
+    """Return the whole length of a resumed run for an addition such as `--budget +200steps`.
+
+    Args:
+        budget: The addition, which begins with +.
+        resume: The run to resume; None is an error, like `retrains` and `in_job`.
+        retrains: Whether --retrain is given.
+        in_job: Whether this process is a rank of a job.
+    """
     refuse(
         (resume is None, f"--budget {budget} makes a run longer: name it with --resume, or leave the + out."),
         (retrains, "--retrain takes the length of the retraining: leave the + of --budget out."),

@@ -1,1 +1,1 @@
-"""Groups of commands, one file each: `ganherd data list`, `ganherd runs tag` and others."""
+"""Define groups of commands, in one file each: `ganherd data list`, `ganherd runs tag` and others."""

@@ -158,8 +158,8 @@ def bench_cellular(
 ) -> None:
     """Measure the CPU seconds of a cellular iteration by routine, and compare them with the reference implementation.
 
-    With --ranks, make Tables III and IV and Figure 4 of the cellular paper: grids on one core and on ranks. Needs a checkout of
-    ganherd's repository.
+    With --ranks, make Tables III and IV and Figure 4 of the cellular paper: grids on one core and on ranks. Needs a
+    checkout of ganherd's repository.
     """
     from ganherd.bench.checkout import benchmark_module
 
@@ -245,5 +245,5 @@ def bench_scaling(
 
 
 def _rows_and_picture(output: Path | None) -> str:
-    """Return the lines that name the two files of -o."""
+    """Return the lines that name the two files that -o writes, rows and picture; "" without -o."""
     return named_files({"rows": output.with_suffix(".json"), "picture": output.with_suffix(".png")} if output else {})

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ganherd.recommend import Choice
     from ganherd.util.files import JsonObject
 
-LARGE = 256  # pixels above which images are inspected at the size that training would give them
+LARGE = 256  # images of more pixels per side than this are inspected at the size that training would give them
 
 data_app = typer.Typer(help="List, get, inspect and prepare data sets.", no_args_is_help=True)
 
@@ -56,7 +56,7 @@ def data_inspect(
         Path | None, typer.Option("-o", "--output", help="File of the contact sheet. Default: NAME-sheet.png.")
     ] = None,
     size: Annotated[int | None, typer.Option(min=2, help="Resize the images of a folder to this many pixels.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", hidden=True)] = False,  # always so; for old scripts
+    skip_bad: Annotated[bool, typer.Option("--skip-bad", hidden=True)] = False,  # has no effect: always so
     recommend: Annotated[
         bool, typer.Option("--recommend", help="Recommend a recipe, with its memory, its time and the command.")
     ] = False,
@@ -78,11 +78,11 @@ def data_inspect(
     if surveys.holds_image_files(source):
         files = surveys.survey(source)
         choice = advising.choose_for_folder(source, files, given=given)
-    # images of one size are shown as they are, unless they are large; others as training would resize them
+    # small images of equal size are shown unchanged, others as training would resize them
     if choice and files and size is None and (files.is_varied or files.side > LARGE):
         size = choice.loaded.data.size or files.side
     settings = DataConfig(source=source, size=size, bad_images="skip")
-    if choice:  # the split is that of training
+    if choice:  # hold out as much as training would
         settings = settings.model_copy(update={"holdout": choice.loaded.data.holdout})
     try:
         dataset = load(settings)
@@ -110,7 +110,7 @@ def data_inspect(
 
 
 def _choice_of_file(source: str, facts: JsonObject, given: Sequence[str], prepared: bool) -> Choice | None:
-    """Return what `ganherd train SOURCE` would train; None if it refuses the source, or takes its name for a recipe."""
+    """Return the recipe and settings that `ganherd train SOURCE` would choose; None if it would not train SOURCE."""
     from ganherd import recommend as advising
     from ganherd.cli.own_data import is_own_data
 

@@ -1,4 +1,4 @@
-"""`ganherd launch`: scripts that start a run on a cluster."""
+"""`ganherd launch`: write scripts that start a run on a cluster."""
 
 from __future__ import annotations
 

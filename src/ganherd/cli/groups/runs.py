@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _ListByDefault(TyperGroup):
-    """A group whose command `list` need not be typed: `ganherd runs FOLDER`."""
+    """A group of commands that runs `list` if no command is named: `ganherd runs X` is `ganherd runs list X`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         first = args[0] if args else ""
@@ -117,14 +117,20 @@ def runs_clean(
 
 
 def _runs_in(folder: Path | None) -> list[RunSummary]:
-    """Return the runs in a folder; None: in the folder runs, which need not exist, and in the current folder itself."""
+    """Return the runs in a folder; for None, those in the folder runs, which need not exist, and the current folder."""
     from ganherd.runs.run_list import list_own_runs, list_runs
 
     return list_own_runs() if folder is None else list_runs(folder)
 
 
 def _table(folder: Path, runs: list[RunSummary], tags: list[str | None], width: int) -> str:
-    """Return the list as text."""
+    """Return a text table of runs, and a line with their number and size below it.
+
+    Args:
+        folder: The folder that is listed, for the message if it has no runs.
+        tags: The tag of each run, or None.
+        width: The width of the terminal in columns.
+    """
     if not runs:
         return f"There are no runs in {folder}; `ganherd train` makes one."
     header = ["run", "state", "step", "verdict", "FID", "age", "size"]
@@ -156,7 +162,7 @@ def _step(run: RunSummary) -> str:
 
 
 def _about(run: RunSummary) -> str:
-    """Return the recipe of a run and what was changed in it, or why the run cannot be read."""
+    """Return in one line the recipe of a run and the settings that were changed in it, or why it cannot be read."""
     if run.problem:
         return one_line(run.problem, 200)
     return one_line(", ".join([run.recipe or "–", *run.changes]), 200)

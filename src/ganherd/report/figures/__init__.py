@@ -1,4 +1,4 @@
-"""Draw several runs next to each other, like the figures of the GAP paper: as PNG and SVG, and on one page."""
+"""Draw figures that compare several runs, like those of the GAP paper, as PNG and SVG files and on one HTML page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ganherd.viz import pictures
 if TYPE_CHECKING:
     from ganherd.viz.pictures import Picture
 
-# The function that draws each figure, by the name of its files.
+# The functions that draw figures, by the names that users give. Each yields (file name, caption, picture).
 FIGURES: dict[str, Callable[[Sequence[FigureRun], int, Log], Iterator[tuple[str, str, Picture]]]] = {
     "points": sample_figures.points,
     "samples": sample_figures.grids,
@@ -30,9 +30,9 @@ FIGURES: dict[str, Callable[[Sequence[FigureRun], int, Log], Iterator[tuple[str,
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure that was written."""
+    """A figure that was written as PNG and SVG."""
 
-    name: str  # of its files, without suffix
+    name: str  # name of its files, without suffix
     caption: str
     png: Path
 
@@ -46,11 +46,19 @@ def draw(
     trust_code: bool = False,
     progress: Log | None = None,
 ) -> tuple[Path, list[Figure]]:
-    """Draw all figures that fit the runs into a folder, and a page of them; return the page and the figures.
+    """Draw all figures that are possible for these runs into a folder, and a page that shows them.
 
     Args:
-        only: Names of figures to draw; default: all.
+        runs: The run folders.
+        only: Names of the figures to draw, from FIGURES; default: all.
         names: Names of the runs in the figures; default: those of their folders.
+        seed: The seed of samples and maps.
+
+    Returns:
+        The path of the page, and the figures.
+
+    Raises:
+        UserError: A name is unknown, or no figure is possible.
     """
     if unknown := [name for name in only or () if name not in FIGURES]:
         raise UserError(f"there is no figure named {unknown[0]!r}: there are {', '.join(FIGURES)}.")
@@ -77,7 +85,7 @@ def draw(
 
 
 def _written(folder: Path, name: str, caption: str, picture: Picture) -> Figure:
-    """Write a figure as PNG and as SVG."""
+    """Write a picture as PNG and as SVG into a folder, and return it as a `Figure`."""
     for ending in (".png", ".svg"):
         with replacing(folder / f"{name}{ending}") as temporary:
             pictures.save(picture, temporary)

@@ -1,4 +1,4 @@
-"""Draw what a network sees in the samples of several runs: t-SNE with the data, and shares of the classes."""
+"""Draw samples of several runs as a network sees them: in a t-SNE map with the data, and as shares of the classes."""
 
 from __future__ import annotations
 
@@ -16,16 +16,19 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.viz.pictures import Picture
 
-MAPPED = 1000  # of the data, and of each run
-COUNTED = 10_000  # samples of each run for the classes
+MAPPED = 1000  # number of rows of the data, and of samples of each run, in the map
+COUNTED = 10_000  # number of samples of each run whose classes are counted
 
 
 def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw data and samples in one t-SNE map, together and in a panel for each run (Figures 10 and 11 of the GAP paper)."""
+    """Draw data and samples in one t-SNE map, together and in a panel for each run; yield name, caption and picture.
+
+    Like Figures 10 and 11 of the GAP paper.
+    """
     from ganherd.features.real_features import RealFeatures
 
     data = _images(runs)
-    reference = RealFeatures(data, progress=log)  # by the classifier or pixels: Inception takes minutes on a CPU
+    reference = RealFeatures(data, progress=log)  # of the classifier or pixels: Inception takes minutes on a CPU
     rows = np.sort(shuffle(len(data.x), "rows of a map", seed)[:MAPPED])
     real = reference.real.rows(rows)
     groups = {"data": real.x.cpu().numpy()}
@@ -46,7 +49,10 @@ def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, 
 
 
 def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw which classes a classifier sees in the samples, and how far they are from the data (Figure 14 of the GAP paper)."""
+    """Draw how often a classifier sees each class in the samples of each run; yield name, caption and picture.
+
+    The caption and the labels give the distance from the class frequencies of the data (Figure 14 of the GAP paper).
+    """
     data = _images(runs)
     if len(data.labels) < 2:
         raise FigureSkipped("the data has no classes")
@@ -70,7 +76,7 @@ def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[st
 
 
 def _images(runs: Sequence[FigureRun]) -> Dataset:
-    """Return the data set of the runs, which must be the same images for all."""
+    """Return the data set of the runs; raise `FigureSkipped` if their data sets differ or are not images."""
     data = runs[0].dataset
     others = [run for run in runs if (run.dataset.shape, run.dataset.labels) != (data.shape, data.labels)]
     if others:
@@ -81,7 +87,14 @@ def _images(runs: Sequence[FigureRun]) -> Dataset:
 
 
 def _overlap(groups: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return how often the nearest neighbour of a row of the first group belongs to each of the other groups."""
+    """Return for each group after the first the share of rows of the first group whose nearest neighbour is in it.
+
+    The first group (the data) is compared with one other group at a time, both cut to the same number of rows. The
+    share is 1/2 if both have the same distribution.
+
+    Args:
+        groups: Features [n, d] by name.
+    """
     from sklearn.neighbors import NearestNeighbors
 
     (_, real), *others = groups.items()

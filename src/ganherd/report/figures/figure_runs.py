@@ -1,4 +1,4 @@
-"""The runs of figures: name, records, data and mixture, each loaded when a figure needs it."""
+"""Open the runs that figures show; records, data and mixture of each are loaded when a figure needs them."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
     from ganherd.recipe.schema import Recipe
 
-_MOST_RECORDS = 4000  # minimum number of records read of a longer run; a curve shows fewer
+_MOST_RECORDS = 4000  # of a longer run at least this many records are read, evenly chosen
 Log = Callable[[str], None]
-# of different lightness, too; the data is grey
+# colours of the runs, which also differ in lightness; data is drawn in grey
 COLOURS = ("#3b82f6", "#e08a1e", "#7c3aed", "#0f9d76", "#d6336c", "#5b6470")
 
 
 class FigureSkipped(Exception):
-    """A figure cannot be drawn of these runs; the message is the reason."""
+    """Raised with the reason if a figure cannot be drawn for these runs."""
 
 
 @dataclass(frozen=True)
 class FigureRun:
-    """A run to draw."""
+    """A run that figures show."""
 
-    name: str
+    name: str  # in the figures
     folder: RunFolder
-    trust_code: bool
-    datasets: dict[str, Dataset]  # loaded once for all runs, by their settings
+    trust_code: bool  # whether a user's code that the run names may be imported
+    datasets: dict[str, Dataset]  # by their settings as JSON; shared by all runs, so that each is loaded once
 
     @cached_property
     def recipe(self) -> Recipe:
@@ -60,7 +60,7 @@ class FigureRun:
 
     @cached_property
     def kind(self) -> str:
-        """What the rows of the data are, in one word; "examples" if the data is missing."""
+        """What the data consists of: "images", "points" or "rows"; "examples" if the data is missing."""
         try:
             return self.dataset.kind
         except UserError:
@@ -68,9 +68,10 @@ class FigureRun:
 
     @cached_property
     def costs(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Epochs [T], and costs on training data and on held-out data, both [T, replicas, members]; T is 0 without records.
+        """The recorded losses of the discriminators: epochs [T], costs on training data and costs on held-out data.
 
-        A cost that is not finite is NaN, which leaves a gap in a curve.
+        Both costs are [T, replicas, members]; T is 0 if none were recorded. A cost that is not finite is NaN, which
+        leaves a gap in a curve.
         """
         records = self.folder.metrics(_MOST_RECORDS)
         lines = [line for line in records if all(_is_of_members(line, name) for name in COSTS)]
@@ -87,7 +88,7 @@ class FigureRun:
 
 
 def _is_of_members(line: Mapping[str, object], name: str) -> bool:
-    """Return whether a record has an epoch and a number for every member."""
+    """Return whether a record has an epoch and, under `name`, a list of numbers (one for each member)."""
     values = line.get(name)
     numbers = values if isinstance(values, list) else [None]
     return all(
@@ -96,7 +97,10 @@ def _is_of_members(line: Mapping[str, object], name: str) -> bool:
 
 
 def left_out(whys: Mapping[str, str], figure: str, log: Log) -> str:
-    """Log which runs are left out of a figure and why; return the sentences for its caption.
+    """Log which runs are left out of a figure and why, and return the same as sentences for its caption.
+
+    Args:
+        whys: The reasons, by the names of the runs.
 
     >>> left_out({"one": "it has one member"}, "spread", print)
     spread: one is left out: it has one member
@@ -109,7 +113,11 @@ def left_out(whys: Mapping[str, str], figure: str, log: Log) -> str:
 
 
 def opened(runs: Sequence[str | Path], names: Sequence[str] | None, trust_code: bool) -> list[FigureRun]:
-    """Open the runs, named by `names` or by their folders."""
+    """Open run folders, and name the runs by `names`, or by the folders if that is None.
+
+    Raises:
+        UserError: No run is given, a run is given twice, or there is not one name for each.
+    """
     if not runs:
         raise UserError("No run given. Name at least one.")
     if names is not None and len(names) != len(runs):

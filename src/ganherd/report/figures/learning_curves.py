@@ -19,7 +19,10 @@ _THICK, _THIN = 1.8, 0.8
 
 
 def generalisation(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw the costs of the discriminators on training and on held-out data (Figures 6, 12 and 13 of the GAP paper)."""
+    """Draw the discriminators' losses on training and on held-out data; yield name, caption and picture.
+
+    Like Figures 6, 12 and 13 of the GAP paper.
+    """
     known, missing = _known(runs)
     figure, (mean, one, gap) = new_figure(14.0, 4.2, columns=3)
     for colour, run in zip(_colours(len(known)), known, strict=True):
@@ -50,7 +53,10 @@ def generalisation(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[t
 
 
 def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw how much the held-out costs of the members of each run differ (Figure 7 of the GAP paper)."""
+    """Draw how much the discriminators' held-out losses differ between members; yield name, caption and picture.
+
+    Like Figure 7 of the GAP paper.
+    """
     recorded, missing = _known(runs)
     known = [run for run in recorded if run.costs[2].shape[2] > 1]
     if not known:
@@ -90,10 +96,10 @@ def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str
 
 
 def _known(runs: Sequence[FigureRun]) -> tuple[list[FigureRun], dict[str, str]]:
-    """Return the runs with at least two records of finite costs, and why each of the others is not drawn."""
+    """Return the runs with at least two records of finite costs, and by name why each other run is not drawn."""
     records = {run.name: int(np.isfinite(run.costs[1] + run.costs[2]).all((1, 2)).sum()) for run in runs}
     known = [run for run in runs if records[run.name] > 1]
-    amount = known[0].recipe.run.validation if known else 256  # the same for all, so that they compare
+    amount = known[0].recipe.run.validation if known else 256  # suggest the value of the other runs, for comparability
     absent = f"its records have no costs on held-out data; train it with --set run.validation={amount}"
     few = "it has fewer than two records in which the costs of all members are finite"
     whys = {run.name: few if len(run.costs[0]) else absent for run in runs if run not in known}
@@ -103,7 +109,10 @@ def _known(runs: Sequence[FigureRun]) -> tuple[list[FigureRun], dict[str, str]]:
 
 
 def _band(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mean minus and plus one standard deviation over the members, [T] each, of values [T, R, M]."""
+    """Return the mean minus and plus one standard deviation, both [T], of values [T, replicas, members].
+
+    The standard deviation is that over the members, averaged over replicas.
+    """
     middle, off = values.mean((1, 2)), values.std(2).mean(1)
     return middle - off, middle + off
 

@@ -1,4 +1,4 @@
-"""Draw samples of several runs: points over the data, a row for each data set; images of every member of each run."""
+"""Draw samples of several runs: points over the data, with a row for each data set, or images of every member."""
 
 from __future__ import annotations
 
@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.viz.pictures import Picture
 
-PER_MEMBER = 16  # images
+PER_MEMBER = 16  # number of images of each member
 
 
 def points(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw the data, and next to it samples of the runs that were trained on it (Figures 3 and 4 of the GAP paper)."""
+    """Draw the points of each data set next to samples of the runs trained on it; yield name, caption and picture.
+
+    Like Figures 3 and 4 of the GAP paper.
+    """
     flat = [run for run in runs if not run.mixture.is_image]
     if not flat:
         raise FigureSkipped("it is for points in the plane, and these are images")
@@ -54,7 +57,7 @@ def points(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str
 
 
 def _captured(x: np.ndarray, data: Dataset) -> str:
-    """Return how many modes the samples capture; empty if the modes are unknown."""
+    """Return in words how many modes of the data the samples [n, 2] capture; empty if the modes are unknown."""
     try:
         captured = coverage(x, modes_of(data))
     except UserError:
@@ -72,7 +75,11 @@ def _panel(axes: Axes, data: Dataset, x: np.ndarray, title: str) -> None:
 
 
 def grids(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, str, Picture]]:
-    """Draw images of the members of each run, the best by GAM-II marked (Figures 15 to 20 of the GAP paper)."""
+    """Draw images of the members of each run; yield name, caption and picture for each run.
+
+    Like Figures 15 to 20 of the GAP paper. The best member by GAM-II, a tournament of all generators and
+    discriminators, is marked.
+    """
     seen = [run for run in runs if run.mixture.is_image]
     if not seen:
         raise FigureSkipped("it is for images, and these are points")
@@ -92,7 +99,7 @@ def grids(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str,
 
 
 def _name(run: FigureRun, member: int) -> str:
-    """Return a short name of a member for the edge of a grid."""
+    """Return a short name of a member for a row of images: its label or number, and its net if nets differ."""
     mixture = run.mixture
     mixed = len(mixture.breeds) > 1
     best = mixture.winner is not None and (mixture.winner.member, mixture.winner.replica) == (member, 0)

@@ -1,7 +1,7 @@
 """Name objects that live in memory, such as classes of a notebook and arrays, by a fingerprint of their content.
 
-A recipe names such an object as `memory:NAME_FINGERPRINT`. The name finds the object in the process that has it, and an equal
-one that is given again in another process. Nothing of it is written to a file.
+A recipe names such an object as `memory:NAME_FINGERPRINT`. Looking up the name returns the object if it, or an object
+with the same fingerprint, was given to ganherd in this process. The object itself is never written to a file.
 """
 
 from __future__ import annotations
@@ -21,14 +21,19 @@ from ganherd.util.errors import UserError
 from ganherd.util.user_code import is_installed
 
 MEMORY = "memory"  # takes the place of the module in `module:name`
-_STRANGE = r"\W"  # cannot be part of a name
-_DIGITS = 12  # of the fingerprint, in a name
-# Attributes of a class that say nothing about what it does.
+_STRANGE = r"\W"  # characters that a name cannot have
+_DIGITS = 12  # number of digits of the fingerprint in a name
+# Attributes of a class that do not influence what it does.
 _SILENT = frozenset({"__dict__", "__weakref__", "__doc__", "__module__", "__firstlineno__", "__static_attributes__"})
 
 
 class MemoryObject:
-    """An object with its name. It can be found by the name as long as this exists."""
+    """A user's object `value` and its name in recipes. `find` returns it as long as this `MemoryObject` is alive.
+
+    Args:
+        label: What a person calls the object, e.g. the name of its class.
+        digest: The `fingerprint` of the value.
+    """
 
     def __init__(self, value: Any, label: str, digest: str) -> None:
         self.value, self.label, self.digest = value, label, digest
@@ -36,12 +41,12 @@ class MemoryObject:
         _KNOWN[id(self)] = self
 
 
-# By identity: two objects may have one name, and each finds it by itself. The newest comes last.
+# All living MemoryObjects by their id, because several may have the same name. The newest comes last.
 _KNOWN: WeakValueDictionary[int, MemoryObject] = WeakValueDictionary()
 
 
 def is_in_memory(name: str) -> bool:
-    """Return whether a name is that of an object in memory.
+    """Return whether a name of a recipe has the form `memory:…`, which names an object in memory.
 
     >>> is_in_memory("memory:MyGenerator_0123456789ab"), is_in_memory("my_nets:MyGenerator")
     (True, False)
@@ -50,7 +55,7 @@ def is_in_memory(name: str) -> bool:
 
 
 def label_of(name: str) -> str:
-    """Return what a person calls the object of a name; other names as they are.
+    """Return what a person calls the object that `memory:…` names; return any other name unchanged.
 
     >>> label_of("memory:MyGenerator_0123456789ab"), label_of("my_nets:MyGenerator")
     ('MyGenerator', 'my_nets:MyGenerator')
@@ -59,10 +64,10 @@ def label_of(name: str) -> str:
 
 
 def find(name: str) -> MemoryObject:
-    """Return the object of a name.
+    """Return the newest object of this process that has the name.
 
     Raises:
-        UserError: This process does not have it.
+        UserError: This process has no object of this name.
     """
     known = list(_KNOWN.values())
     for held in reversed(known):
@@ -81,11 +86,11 @@ def find(name: str) -> MemoryObject:
 
 
 def find_trusted(name: str, what: str, trust_code: bool) -> Any:
-    """Return the value of an object that the user has given.
+    """Return the user's object that `name` names, or raise a `UserError`.
 
     Args:
-        what: What messages call it.
-        trust_code: Whether the user has given the objects of the run.
+        what: What error messages call the object, e.g. "generator".
+        trust_code: Whether the user gave the objects of the run in this process; if not, none is returned.
     """
     if not trust_code:
         raise UserError(
@@ -99,9 +104,11 @@ def find_trusted(name: str, what: str, trust_code: bool) -> Any:
 
 
 def fingerprint(value: Any) -> str:
-    """Return the SHA-256 of what a value is: the code of a class or function and all that it refers to, or the content of data.
+    """Return the SHA-256 of a value in hexadecimal: of the content of data, or of the code of a class or function.
 
-    Code of installed packages counts by its name. Two processes get the same fingerprint with the same version of Python.
+    The code includes everything it refers to, such as constants, base classes and variables of its module. Classes and
+    functions of installed packages count by their names only. Two processes with the same version of Python get the
+    same result.
 
     >>> fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 1), fingerprint(lambda x: x + 1) == fingerprint(lambda x: x + 2)
     (True, False)
@@ -120,6 +127,7 @@ class _Walk:
         self._seen: dict[int, tuple[int, Any]] = {}
 
     def visit(self, value: Any) -> None:
+        """Feed a value into the hash; if the object was visited before, feed only its number."""
         if value is None or isinstance(value, bool | int | float | complex | str | bytes | type(...)):
             self._text(type(value).__name__, repr(value))
         elif id(value) in self._seen:
@@ -139,7 +147,7 @@ class _Walk:
         self._feed("\0".join((*words, "\n")).encode())
 
     def _parts(self, value: Any) -> Iterator[Any]:
-        """Yield what an object consists of."""
+        """Yield the values that determine what an object is or does, e.g. the items of a list or a function's code."""
         match value:
             case list() | tuple():
                 yield from value
@@ -192,7 +200,7 @@ def _names(code: types.CodeType) -> Iterator[str]:
 
 
 def _is_users(value: Any) -> bool:
-    """Return whether a class or function belongs to no installed package, or has no name there."""
+    """Return whether a class or function is the user's: defined outside of installed packages, or inside a function."""
     name = value.__module__
     if name == "__main__" or "<" in value.__qualname__ or (name and name not in sys.modules):
         return True
@@ -201,7 +209,10 @@ def _is_users(value: Any) -> bool:
 
 
 def content_bytes(array: Any) -> memoryview:
-    """Return the bytes of an array or of a tensor on any device, without a copy if they lie together on the host."""
+    """Return the bytes of an array or of a tensor on any device.
+
+    They are copied only if they are not contiguous on the CPU.
+    """
     import numpy as np
 
     if hasattr(array, "detach"):

@@ -1,4 +1,4 @@
-"""Show tables and sentences on a terminal: words stay whole at any width, and every colour has a meaning.
+"""Print tables and sentences on a terminal, wrapped between words, in colours that each have a meaning.
 
 Colours are left out if the output is no terminal, or if `NO_COLOR` is set. Lines for a file or a pipe are not wrapped.
 """
@@ -15,14 +15,14 @@ from ganherd.util.text import printable, printable_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-# What a colour means. "soft" and "strong" are about attention, the others about the matter.
+# The colour of each meaning. "soft" and "strong" lower or raise the emphasis; the others judge what the text reports.
 STYLES = {"good": "green", "warn": "yellow", "bad": "red", "soft": "dim", "strong": "bold"}
-UNWRAPPED = 10_000  # columns of a file or a pipe
+UNWRAPPED = 10_000  # width in columns that is used for a file or a pipe, so that lines are not wrapped
 
 
 @dataclass(frozen=True)
 class Styled:
-    """A text with one of `STYLES`."""
+    """A text with the name of one of `STYLES`; "" for plain text."""
 
     text: str
     style: str = ""
@@ -30,20 +30,20 @@ class Styled:
 
 @dataclass(frozen=True)
 class Columns:
-    """A table: its head, its rows, and the columns that are aligned to the right."""
+    """A table: the titles of its columns, its rows, and the numbers of the columns that are aligned to the right."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str | Styled]]
     right: Collection[int] = ()
-    whole: Collection[int] = ()  # columns whose cells stay on one line
+    whole: Collection[int] = ()  # numbers of the columns whose cells are never wrapped
 
 
-Line = tuple[str | Styled, ...]  # parts of one paragraph
+Line = tuple[str | Styled, ...]  # texts that are joined to one paragraph
 Block = str | Styled | Line | Columns
 
 
 def show_screen(*blocks: Block) -> None:
-    """Print blocks on stdout, as wide as the terminal is."""
+    """Print blocks (paragraphs and tables) on stdout, at most as wide as the terminal."""
     from rich.console import Console
 
     console = Console(file=sys.stdout)
@@ -53,7 +53,7 @@ def show_screen(*blocks: Block) -> None:
 
 
 def as_text(*blocks: Block, width: int = UNWRAPPED) -> str:
-    """Return blocks as text without colours.
+    """Return blocks (paragraphs and tables) as text without colours, at most `width` columns wide.
 
     >>> print(as_text("Two scores:", Columns(("score", "value"), [("FID", Styled("0.1", "good"))], right={1}), width=20))
     Two scores:
@@ -73,6 +73,7 @@ def _rendered(console: Console, blocks: Iterable[Block]) -> str:
 
 
 def _renderable(block: Block) -> Any:
+    """Return a block as an object that rich can print."""
     from rich.table import Table
     from rich.text import Text
 

@@ -1,4 +1,4 @@
-"""Keep a command alive when its output cannot be written: a closed terminal, a pipe without a reader, a log on a full disk."""
+"""Keep a command alive when its output cannot be written: a closed terminal, a pipe without a reader, a full disk."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ BROKEN_PIPE = 141  # 128 + SIGPIPE: the exit code of a program whose reader has 
 class SafeStream:
     """Wrap a text stream, and drop text that cannot be written. All other attributes are those of the wrapped stream.
 
-    Streams are not wrapped twice: a new `SafeStream` around another one wraps the stream inside it, so that only the new one
-    handles text that cannot be written.
+    If `stream` is a `SafeStream` itself, the new one wraps the stream inside it. So streams are not wrapped twice, and
+    only the new `SafeStream` decides what happens to text that cannot be written.
     """
 
     def __init__(self, stream: Any) -> None:
@@ -48,7 +48,10 @@ class SafeStream:
 
 
 class ResultStream(SafeStream):
-    """Wrap standard output: raise a UserError if a result cannot be written, and `BrokenPipeError` if nobody reads the pipe."""
+    """Wrap standard output, and report that a result cannot be written.
+
+    Writing raises `BrokenPipeError` if nobody reads the pipe, and a `UserError` for other reasons, such as a full disk.
+    """
 
     def _failed(self, error: Exception) -> None:
         if isinstance(error, OSError) and not isinstance(error, BrokenPipeError):
@@ -76,9 +79,10 @@ def safe_streams(*names: str, kind: type[SafeStream] = SafeStream) -> Iterator[N
 
 
 def reserve_descriptors() -> None:
-    """Open the null device in place of standard streams that are closed.
+    """Open the null device for each of the file descriptors 0, 1 and 2 that is closed.
 
-    Otherwise the next file that is opened would get their number, and a message of a C library would be written into it.
+    Otherwise the next file that is opened would get that number, and messages of C libraries to stderr would be written
+    into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
@@ -86,9 +90,9 @@ def reserve_descriptors() -> None:
 
 
 def flush_all() -> None:
-    """Write all text that the streams still buffer, and drop what cannot be written.
+    """Write the text that stdout and stderr still buffer, and drop what cannot be written.
 
-    Afterwards nothing can fail when Python exits, and nothing is lost if a process ends without Python's own clean-up.
+    After this, Python's own flush at exit cannot fail, and no text is lost if the process ends without it (`os._exit`).
     """
     for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
         if stream is None:
@@ -96,7 +100,7 @@ def flush_all() -> None:
         try:
             stream.flush()
         except (OSError, ValueError, UserError):
-            with suppress(OSError, ValueError):  # send what it holds, and all that follows, to the null device
+            with suppress(OSError, ValueError):  # redirect it to the null device, with the text that it buffers
                 null = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(null, stream.fileno())
                 os.close(null)
