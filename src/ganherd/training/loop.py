@@ -289,7 +289,10 @@ class Trainer:
         self.progress.end_at(self.step)
 
     def _stop_requested(self, stop: StopRequest, step_seconds: float) -> str:
-        """Return the name of a signal that asked any rank to stop; empty if there is none or ranks cannot exchange it."""
+        """Return the name of a signal that asked any rank to stop.
+
+        Empty if no rank received one, or if ranks are not synchronised at this step: then the run stops when they are.
+        """
         if stop.asked and not self.sync.at(self.step) and not self._will_stop:
             self._will_stop = True
             self.progress.say(

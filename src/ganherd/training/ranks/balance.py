@@ -16,10 +16,14 @@ _MOMENT = 0.5  # seconds
 
 
 def balanced(ranks: Ranks, prepared: PreparedHerd | None) -> list[float] | None:
-    """Measure the speed of each rank of the job. Return None if all have the same speed, or if there is only one rank.
+    """Measure the speed of each rank of the job, and return the speeds as weights by which members are divided.
 
-    Called by all ranks. Nothing is measured if all ranks have the same kind of device, or if some are spares: then each of the
-    others has as few members as possible. The members are not changed.
+    Called by all ranks. The members are not changed.
+
+    Returns:
+        None if members are to be divided equally: there is only one rank, all ranks have the same kind of device, their
+        speeds are about equal, or some ranks are spares (without members), so that the others have as few as possible
+        anyway.
     """
     if ranks.job is not ranks.comm or prepared is None or ranks.job.world_size == 1:
         return None
