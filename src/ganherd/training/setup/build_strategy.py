@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 
 def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[str, int]:
-    """Return the spans of the recipe's strategy, such as that between two swaps, and of its schedules, in steps by their name.
+    """Return the spans of the recipe's strategy and schedules, e.g. between two swaps, as numbers of steps by name.
 
     They are recorded in run.json, and stay the same when the run is extended.
+
+    Args:
+        steps: The expected length of the run, of which a span may be a share.
     """
     spans = {**recipe.strategy.spans, **schedule_spans(recipe)}
     return {name: in_steps(span, steps_per_epoch, steps) for name, span in spans.items()}

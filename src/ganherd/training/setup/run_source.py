@@ -42,13 +42,13 @@ class RunSource(ABC):
     """The steps of a session that differ between a new run and a resumed one."""
 
     path: str | Path | None = None  # the folder of the run; None: the next one below `runs`
-    folder: RunFolder | None = None  # of a run that exists
-    begins = True  # whether the run starts with its first step; False: a checkpoint has the state
-    part: range | None = None  # the only members that are trained in this run; None: all
+    folder: RunFolder | None = None  # the folder of a resumed run; None: a new run
+    begins = True  # whether the run starts with its first step; False: it continues from a checkpoint
+    part: range | None = None  # the members to train, if other jobs train the rest; None: all
     placed_before: RanksRecord | None = None  # what run.json records about the ranks
     plan: Plan | None = None  # the recorded engine and its settings; None: not chosen yet
-    looks: LookInterval | None = None  # the recorded interval of looks
-    wanted: Recipe  # with the budget of this command, which a resume may change
+    looks: LookInterval | None = None  # the recorded interval of health checks; None: not chosen yet
+    wanted: Recipe  # the recipe with the budget of this command, which may differ from that of a resumed run
 
     @abstractmethod
     def accept(self, session: Session) -> Recipe:
@@ -60,11 +60,14 @@ class RunSource(ABC):
 
     @abstractmethod
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
-        """Return the length of the run, and the steps between meetings by name."""
+        """Return the length of the run, and by name the spans of its strategy and schedules in steps."""
 
     @abstractmethod
     def write(self, session: Session) -> RunFolder:
-        """Create the folder or update the existing one, on the first rank."""
+        """Create the run's folder, or update the existing one, on the first rank, and return it.
+
+        Called by all ranks.
+        """
 
     @property
     def streams(self) -> int:
@@ -95,7 +98,8 @@ class NewRun(RunSource):
         Args:
             path: The new folder; None: the next one below `runs`, called `name`.
             counts_all: Whether a time budget is for the training alone, without the start and the making of the mixture.
-            part: The only members to train; None: all.
+            name: The name of the new folder if `path` is None.
+            part: The members to train, if other jobs train the rest; None: all.
             origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
         """
         self.recipe = self.wanted = recipe
@@ -103,7 +107,7 @@ class NewRun(RunSource):
         self.origin = {"recipe": name} if origin is None else origin
 
     def accept(self, session: Session) -> Recipe:
-        if any(plugins_of(self.recipe)):  # their settings may have been read before there was leave to import them
+        if any(plugins_of(self.recipe)):  # read again: importing plug-ins, to check their settings, is only allowed now
             self.recipe = self.wanted = recipe_file.load(self.recipe, is_own=False)
         preflight.check_request(self.recipe, self.path)
         identity.refuse_objects(self.recipe, session.options.callbacks, session.job.world_size)
@@ -156,7 +160,11 @@ class RecordedRun(RunSource):
     """A run folder whose run is continued from its last checkpoint, or from its first step if it has none."""
 
     def __init__(self, path: Path, overrides: Sequence[str] = ()) -> None:
-        """Describe a run to resume. `overrides`: settings of the recipe to change; only some may differ (`refuse_changes`)."""
+        """Describe a run to resume.
+
+        Args:
+            overrides: Settings `key=value` that replace those of the recipe; only some may differ (`refuse_changes`).
+        """
         self.path: Path = path
         self.overrides = overrides
         self.folder: RunFolder = RunFolder(path)
@@ -208,7 +216,7 @@ class RecordedRun(RunSource):
     def choose_plan(self, session: Session) -> Plan:
         assert self.plan is not None
         before, now = self.placed_before, identity.placed(session.herd.ranks) or {}
-        # the chunks that were measured may be for other members
+        # if members are placed on other ranks now, the recorded size of chunks may not suit them
         if (before.members if before else None) != now.get("members"):
             engine = session.herd.recipe.engine.model_copy(update={"name": self.plan.name})
             return choose_plan(session.herd, engine, session.log)
@@ -232,7 +240,7 @@ class RecordedRun(RunSource):
             session.log(f"{self.folder.path} has no checkpoint: it starts again from its first step.")
 
     def _check_origins(self, origins: list[JsonObject]) -> None:
-        """Refuse to restart a run if the runs that its members start from have changed."""
+        """Raise a `UserError` if the runs that members start from have changed since this run was started."""
         if [origin.as_json() for origin in self.info.origins or []] != origins:
             raise UserError(f"the runs that {self.folder.path} starts from have changed: it cannot be resumed exactly.")
 
@@ -277,5 +285,5 @@ class RecordedRun(RunSource):
         self.folder.write_info(
             state="running", reason="", budget=session.budget.record(), watch=vars(session.looks), **facts
         )
-        if self.wanted != self.folder.recipe:  # after run.json, so that a kill between the two leaves a valid budget
+        if self.wanted != self.folder.recipe:  # after run.json, so that its budget is valid if the process dies here
             atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))
