@@ -158,7 +158,7 @@ def _shortest(rows: int, columns: int, ranks: int, most: int) -> tuple[int, Cut]
 
     @cache
     def best(left: int, count: int) -> tuple[int, Cut] | None:
-        """Return (length of borders, cut) of the best cut of `left` rows into `count` rectangles; None if none exists."""
+        """Return (length of borders, cut) of the best cut of `left` rows into `count` rectangles; None: impossible."""
         if left == 0:
             return (0, ())
         candidates: list[tuple[int, Cut]] = []

@@ -261,7 +261,7 @@ def run_on_first_rank(comm: Communicator, work: Callable[[], T]) -> T:
 
 
 def cores_per_rank(comm: Communicator) -> int:
-    """Return the cores for this rank: the number that it is bound to, divided by the number of ranks bound to the same."""
+    """Return the number of cores for this rank: those it is bound to, divided by the ranks bound to the same cores."""
     cores = own_cores()
     cores_by_rank = [json.loads(each) for each in comm.all_gather_bytes(json.dumps(cores).encode())]
     host = comm.hosts[comm.rank]
