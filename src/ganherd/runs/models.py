@@ -34,6 +34,7 @@ def _named_floats(rows: object) -> object:
 
 
 def _pair(value: object) -> object:
+    """Return a list as a tuple, because JSON has no tuples; any other value as it is."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -73,6 +74,7 @@ class Record(BaseModel):
 
 
 def _engine(name: str) -> str:
+    """Return the name of an engine. Raise a ValueError if there is no such engine."""
     if name not in ENGINES:
         raise ValueError(f"must be one of {', '.join(ENGINES.names())}")
     return name
@@ -118,6 +120,7 @@ class RanksRecord(Record):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
+        """Raise a ValueError if the record is neither empty nor complete."""
         if self.model_fields_set and not {"communicator", "hosts", "members"} <= self.model_fields_set:
             raise ValueError("communicator, hosts and members belong together")
         return self

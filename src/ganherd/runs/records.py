@@ -65,6 +65,7 @@ class JsonLinesWriter:
         return self._handle.tell()
 
     def close(self) -> None:
+        """Close the file."""
         self._handle.close()
 
 

@@ -113,6 +113,7 @@ def summarise(path: Path, name: str, now: float, sizes: bool = True) -> RunSumma
 
 
 def _summarise(path: Path, name: str, age: float, sizes: bool) -> RunSummary:
+    """Return the summary of a run, or raise an error if its files cannot be read."""
     if path.is_symlink():
         raise UserError("a link, which is not followed")
     total, checkpoints = _size(path) if sizes else (0, 0)  # first, because it refuses links
@@ -148,6 +149,7 @@ def _summarise(path: Path, name: str, age: float, sizes: bool) -> RunSummary:
 
 
 def _is_run(folder: Path) -> bool:
+    """Return whether a folder has a run.json."""
     return os.path.lexists(folder / "run.json")
 
 

@@ -130,6 +130,7 @@ class Looks(Callback):
             self._look(trainer)
 
     def _look(self, trainer: Trainer) -> None:
+        """Compute the health scores of all members now, and show them."""
         monitor = trainer.state.monitor
         with trainer.budget.timing("look"):
             monitor.look(trainer.step)
@@ -181,6 +182,7 @@ class SamplePictures(Callback):
             self._draw(trainer)
 
     def _draw(self, trainer: Trainer) -> None:
+        """Save a picture of samples of the current step, and show its path."""
         path = trainer.folder.samples / f"step-{trainer.step:08d}.png"
         with trainer.budget.timing("picture"):
             trainer.preview.look(trainer.step)

@@ -43,6 +43,7 @@ class TrainedRun:
 
     @property
     def folder(self) -> RunFolder:
+        """The paths and readers of the run."""
         return RunFolder(self.path)
 
     @property

@@ -192,6 +192,7 @@ class Trainer:
 
     @property
     def ranks(self) -> Ranks:
+        """The placement of members on ranks, and the connections to the other ranks."""
         return self.prepared.ranks
 
     @property

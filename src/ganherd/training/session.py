@@ -225,6 +225,7 @@ class Session:
         return done
 
     def _notify_finished(self, done: TrainedRun) -> None:
+        """Call `on_finish` of all callbacks on the first rank."""
         if self.trainer is not None and self.ranks.is_first:
             self.trainer.notify("on_finish", done)
 
@@ -374,6 +375,7 @@ def _continued(path: Path, overrides: Sequence[str], options: SessionOptions, jo
 def _options(
     quiet: bool, trust_code: bool, finishers: Sequence[Finisher], callbacks: Sequence[Callback], began: float | None
 ) -> SessionOptions:
+    """Check the callbacks, and return the options of a session."""
     check_callbacks(callbacks)
     now = time.monotonic() if began is None else began
     return SessionOptions(quiet, trust_code, tuple(finishers), tuple(callbacks), now)
@@ -381,6 +383,7 @@ def _options(
 
 @refused_if_too_large(is_resumed=True)
 def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | None = None) -> TrainedRun:
+    """Run a session that continues a recorded run."""
     return Session(source, options, recovery).run()
 
 

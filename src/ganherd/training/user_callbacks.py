@@ -25,12 +25,14 @@ class UserCallback(Callback):
 
     @property
     def name(self) -> str:
+        """The name of the callback's class."""
         return type(self.callback).__name__
 
     def implements(self, hook: str) -> bool:
         return self.callback.implements(hook)
 
     def call(self, hook: str, trainer: Trainer, *values: Any) -> None:
+        """Call a hook of the callback, and raise a `UserError` if it fails or changes members without declaring it."""
         if not self.implements(hook):
             return
         before = _versions(trainer.herd.state)

@@ -74,6 +74,7 @@ class Mpi(Communicator):
         raise AssertionError("MPI does not return from an abort")
 
     def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
+        """End the job unless all ranks call this within `patience` seconds; see `Communicator.fail`."""
         if not self._all_fail(patience):
             print(last_words, file=sys.stderr, end="\n" if last_words else "")
             self.abort(code)
@@ -99,6 +100,7 @@ class Mpi(Communicator):
                     raise self._mpi.Exception(self._mpi.ERR_PROC_FAILED)
 
     def shrink(self) -> Survivors:
+        """Return the communicator of the remaining ranks; all of them call this after a rank was lost, under ULFM."""
         if not self.survives_loss:
             return super().shrink()
         self._revoke()
@@ -143,6 +145,7 @@ class Mpi(Communicator):
         self._comm.Free()
 
     def _rank_lost(self, error: Exception) -> RankLost:
+        """Return the exception to raise for MPI's error; under ULFM, also end the calls of all other ranks."""
         if not self.survives_loss:
             return super()._rank_lost(error)
         self._revoke()

@@ -72,6 +72,7 @@ def columns(records: Iterable[Mapping[str, Any]], members: int, first_seed: int)
 
 
 def _of_members(step: int, metric: str, values: Any) -> Iterator[Point]:
+    """Yield a point for each number in a list of values, one for each member."""
     for member, value in enumerate(values if isinstance(values, list) else ()):
         if (number := _number(value)) is not None:
             yield Point(step, metric, member, number)

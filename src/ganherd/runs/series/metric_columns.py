@@ -187,4 +187,5 @@ def _chosen(values: Any, members: Sequence[int] | None) -> Any:
 
 
 def _rounded(value: float) -> float | None:
+    """Return a number with six significant digits; None if it is not finite."""
     return plain_number(float(value))

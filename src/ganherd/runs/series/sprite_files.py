@@ -131,10 +131,12 @@ def parse_points(content: bytes, index: SpriteIndex) -> list[list[list[float] | 
 
 
 def _refuse_constant(name: str) -> NoReturn:
+    """Raise a ValueError for NaN and infinity, which `json.loads` would accept."""
     raise ValueError(f"{name} is no number")
 
 
 def _is_point(point: Any) -> bool:
+    """Return whether a value is a list of two finite numbers."""
     return (
         isinstance(point, list)
         and len(point) == 2

@@ -37,6 +37,7 @@ class LookInterval:
     first: int = 0
 
     def is_due(self, step: int) -> bool:
+        """Return whether the monitor looks at the members at this step."""
         return bool(self.every) and step >= self.first and step % self.every == 0
 
     def next_after(self, step: int) -> list[int]:

@@ -39,6 +39,7 @@ class FollowerSchedule(Schedule):
 
     @property
     def last(self) -> int:
+        """The step that the other members have reached."""
         return self._trainer.budget.steps
 
 
@@ -49,6 +50,7 @@ class Follower(Trainer):
     schedule_type = FollowerSchedule
 
     def own_callbacks(self) -> list[Callback]:
+        """Return only the callbacks that act on members: checks, repairs, and the notes that these need."""
         return [Looks(), self.health, RecordWindow(), RollbackPoint()]
 
     def follow(self, step: int) -> None:
@@ -63,6 +65,7 @@ class Follower(Trainer):
             arrived = True
 
     def close(self) -> None:
+        """Release the engine and the data of the lost members."""
         if isinstance(self.engine, SubsetEngine):
             self.engine.close()
         self.herd.feed.close()

@@ -350,6 +350,7 @@ class Recovery:
         return mark
 
     def _clear(self) -> None:
+        """Discard the held members, and the facts about lost ranks, which are reported by now."""
         self.solo.clear()
         self._losses = []
 

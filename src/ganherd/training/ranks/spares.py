@@ -22,6 +22,7 @@ _LOOK = 0.25  # seconds between two times that the first rank tries to read the 
 
 
 def _file(run: Path) -> Path:
+    """Return the file in a run's folder by which a spare passes on a request to stop."""
     return run / "ranks" / "stop"
 
 

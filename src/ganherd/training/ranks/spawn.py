@@ -162,6 +162,7 @@ def _explain(processes: Sequence[BaseProcess]) -> None:
 
 
 def _free_port() -> int:
+    """Return a TCP port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -61,6 +61,7 @@ class Preview:
         self._last = None
 
     def _look(self) -> float:
+        """Generate `images`, and return the score of the herd; see `look`."""
         self.images = self.generate(_IMAGES)
         mean, std = zip(*(_moments(x.double().flatten(1)) for x in self.images), strict=True)
         fake_mean, fake_std = torch.stack(mean), torch.stack(std)

@@ -146,6 +146,7 @@ class Progress:
         return speed if is_last else f"{speed}  {duration(self._seconds_left(step, rate))} left"
 
     def _speed(self, rate: float) -> str:
+        """Return the rate in member-steps per second as text. `rate`: steps of the run per second."""
         return f"{rate * self._members:,.0f} member-steps/s"
 
     def _seconds_left(self, step: int, rate: float) -> float:
@@ -166,6 +167,7 @@ class Progress:
         return "  ".join(f"{_label(key)} {_shown(key, _mean(values))}" for key, values in self._numbers.items())
 
     def _how_many(self) -> str:
+        """Return a text with the number of members that have alarms."""
         return f"{counted(len(self._alarms), 'members')} with alarms" if self._alarms else "no alarms"
 
     # -- display --------------------------------------------------------------------------------------------------
@@ -247,10 +249,12 @@ class Progress:
 
 
 def _label(key: str) -> str:
+    """Return the name of a score or loss in the display."""
     return LOOK_LABELS[key].label if key in LOOK_LABELS else _LOSSES[key]
 
 
 def _shown(key: str, value: float) -> str:
+    """Return a score or loss as text; a dash if it is not finite."""
     if key in LOOK_LABELS:
         return LOOK_LABELS[key].value(value)
     return f"{value:.3f}" if math.isfinite(value) else "–"

@@ -54,6 +54,7 @@ class SpriteRecorder(Callback):
             self._save(trainer)
 
     def _is_due(self, step: int) -> bool:
+        """Return whether a sheet is saved at this step."""
         return self._most > 0 and sprite_files.is_saved_at(step, self._every, self._most)
 
     def _thinned(self, steps: Iterable[int], step: int) -> list[int]:

@@ -36,6 +36,7 @@ class TileRecord(Callback):
         self._record(trainer)
 
     def _record(self, trainer: Trainer) -> None:
+        """Add tile shapes that any rank has used since the last call to run.json. Called by all ranks together."""
         shapes = dict(self._recorded)
         for used in trainer.ranks.all_gather_json(self._used()):
             shapes |= used

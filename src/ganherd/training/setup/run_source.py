@@ -107,6 +107,7 @@ class NewRun(RunSource):
         self.origin = {"recipe": name} if origin is None else origin
 
     def accept(self, session: Session) -> Recipe:
+        """Check the recipe and the folder of a new run, and return the recipe; called by all ranks."""
         if any(plugins_of(self.recipe)):  # read again: importing plug-ins, to check their settings, is only allowed now
             self.recipe = self.wanted = recipe_file.load(self.recipe, is_own=False)
         preflight.check_request(self.recipe, self.path)
@@ -114,10 +115,12 @@ class NewRun(RunSource):
         return self.recipe
 
     def choose_plan(self, session: Session) -> Plan:
+        """Measure which engine is fastest, and return its plan."""
         with session.compile_bar() as report:
             return choose_plan(session.herd, session.herd.recipe.engine, session.log, report)
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
+        """Return the budget in steps and the spans in steps by name, and log notes about length and disk space."""
         herd = session.herd
         began = None if self.counts_all else session.options.began
         budget = plan_budget(
@@ -134,15 +137,18 @@ class NewRun(RunSource):
         return budget, meetings
 
     def _measure(self, session: Session, began: float | None) -> Timing:
+        """Measure the rate and the overheads of the run for a time budget."""
         with session.compile_bar() as report:
             return measure(session.herd, session.own_plan, began, self.part is None, report)
 
     def write(self, session: Session) -> RunFolder:
+        """Create the run's folder on the first rank, and return it."""
         facts, ranks = identity.facts_of(session), session.ranks
         create = partial(self._create, session, facts) if ranks.is_first else lambda: RunFolder(self._new_path())
         return run_on_all_ranks(ranks.member_comm, create)
 
     def _create(self, session: Session, facts: dict[str, Any]) -> RunFolder:
+        """Create and lock the run's folder with recipe.yaml and run.json, and return it."""
         folder = RunFolder.create(self._new_path())
         session.lock(folder)
         try:
@@ -153,6 +159,7 @@ class NewRun(RunSource):
         return folder
 
     def _new_path(self) -> Path:
+        """Return the path of the new folder: the given one, or the next free number below `runs`."""
         return Path(self.path) if self.path is not None else next_path(RUNS, self.name)
 
 
@@ -170,6 +177,7 @@ class RecordedRun(RunSource):
         self.folder: RunFolder = RunFolder(path)
 
     def accept(self, session: Session) -> Recipe:
+        """Check that the run can be continued, lock its folder, read what run.json records, and return its recipe."""
         self.folder = RunFolder.open(self.path)
         if session.options.trust_code:
             trust.vouch(self.folder.recipe)
@@ -204,9 +212,11 @@ class RecordedRun(RunSource):
 
     @property
     def streams(self) -> int:
+        """The version of the random streams that run.json records."""
         return identity.recorded_streams(self.info, self.folder)
 
     def accept_data(self, data: MemberData) -> None:
+        """Raise a `UserError` if the data is not that with which the run was started."""
         if self.info.data != data.dataset.digest:
             raise UserError(
                 f"the data of {self.folder.path} has changed since it was started (its sha256 differs): it cannot be resumed "
@@ -214,6 +224,7 @@ class RecordedRun(RunSource):
             )
 
     def choose_plan(self, session: Session) -> Plan:
+        """Return the recorded plan, or a new one for the recorded engine if members are on other ranks now."""
         assert self.plan is not None
         before, now = self.placed_before, identity.placed(session.herd.ranks) or {}
         # if members are placed on other ranks now, the recorded size of chunks may not suit them
@@ -223,6 +234,7 @@ class RecordedRun(RunSource):
         return self.plan
 
     def restore(self, session: Session) -> None:
+        """Load the newest checkpoint, or copies from memory, into the herd; without any, the run starts at step 0."""
         herd, ranks = session.herd, session.herd.ranks
         if session.resumed is not None:  # from copies in memory, after the loss of a rank
             session.state_from = "memory"
@@ -245,6 +257,7 @@ class RecordedRun(RunSource):
             raise UserError(f"the runs that {self.folder.path} starts from have changed: it cannot be resumed exactly.")
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
+        """Return the recorded budget, or the new one that the user gave, and the recorded spans in steps by name."""
         herd, resumed, budget = session.herd, session.resumed, self.budget
         if self.wanted != self.recipe:
             budget = run_on_all_ranks(
@@ -261,6 +274,7 @@ class RecordedRun(RunSource):
         return budget, self.meetings
 
     def write(self, session: Session) -> RunFolder:
+        """Update the run's folder on the first rank, and return it."""
         ranks = session.herd.ranks
         try:
             ranks.run_io(lambda: self._update(session) if ranks.is_first else None)
@@ -270,6 +284,7 @@ class RecordedRun(RunSource):
         return self.folder
 
     def _update(self, session: Session) -> None:
+        """Remove leftovers of a killed process, and update run.json and recipe.yaml."""
         now = identity.placed(session.herd.ranks)
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)

@@ -31,10 +31,12 @@ def record_start(recipe: Recipe, seconds: float) -> None:
 
 
 def _path() -> Path:
+    """Return the cache file of start times."""
     return cache_home() / "start_times.json"
 
 
 def _read() -> dict[str, list[float]]:
+    """Return the cached seconds of the first and last start by recipe hash; empty if the file is missing or damaged."""
     try:
         known = dict(json.loads(_path().read_text()))
         return {str(name): [float(one) for one in each][:2] for name, each in known.items()}
