@@ -132,7 +132,7 @@ class Communicator(ABC):
     # -- small values -------------------------------------------------------------------------------------------------
 
     def all_gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
-        """Return small values of all members [N, …], in order, on every rank.
+        """Return small values of all members [N, …], in the order of their numbers, on every rank.
 
         Args:
             values: The values of this rank's members [n, …].
@@ -149,7 +149,7 @@ class Communicator(ABC):
         return out
 
     def all_gather_bytes(self, content: bytes) -> list[bytes]:
-        """Return the bytes that each rank passes, e.g. JSON, on every rank."""
+        """Return the bytes, e.g. JSON, that each rank passes, as a list by rank; every rank gets the same list."""
         # The first message has the length and the first bytes. Most contents are short and need no second message.
         first = len(content).to_bytes(8, "little") + content[:_SHORT].ljust(_SHORT, b"\0")
         firsts = self._all_gather(first, [8 + _SHORT] * self.world_size)
@@ -170,7 +170,7 @@ class Communicator(ABC):
         return self._all_gather(local, [int(np.frombuffer(length, np.int64)[0]), *others])
 
     def barrier(self) -> None:
-        """Return when all ranks have called this."""
+        """Wait until all ranks have called this."""
         self._all_gather(b"!", [1] * self.world_size)
 
     def _all_gather(self, content: bytes, counts: Sequence[int]) -> bytes:

@@ -34,9 +34,9 @@ _CODES = {UserError: 2, Interrupted: 75}  # exit codes of the command
 class Ranks:
     """The members of this rank and its connections to the other ranks. A spare is a rank without members."""
 
-    job: Communicator  # of all ranks, spares included
-    comm: Communicator | None  # of the ranks that have members; None on a spare
-    placement: Placement  # of the members over the ranks of `comm`
+    job: Communicator  # connects all ranks, spares included
+    comm: Communicator | None  # connects the ranks that have members; None on a spare
+    placement: Placement  # the members of each rank of `comm`
     members_by_rank: tuple[tuple[int, ...], ...]  # the members of each rank of `job`; empty for a spare
     weights: tuple[float, ...] | None = None  # the speed of each rank of `job`, if it was measured and differs
 
@@ -112,7 +112,7 @@ class Ranks:
     # -- collective operations of the ranks with members ----------------------------------------------------------------
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """Return small values of all members [N, …] from those of this rank's members [n, …], on the host."""
+        """Return small values of all members [N, …], on the host, given those of this rank's members [n, …]."""
         import torch
 
         local = values.detach().cpu()
@@ -121,7 +121,7 @@ class Ranks:
         return torch.from_numpy(self.member_comm.all_gather(local.numpy(), self.placement))
 
     def all_gather_json(self, value: Any) -> list[Any]:
-        """Return the values that each rank passes, on every rank; values must fit JSON."""
+        """Return the values that the ranks pass, as a list by rank; every rank gets it. Values must fit JSON."""
         if self.member_comm.world_size == 1:
             return [value]
         return [json.loads(each) for each in self.member_comm.all_gather_bytes(json.dumps(value).encode())]
@@ -141,7 +141,7 @@ class Ranks:
         return json.loads(self.member_comm.broadcast(content))  # type: ignore[no-any-return]
 
     def all_gather_list(self, values: Sequence[T]) -> list[T]:
-        """Return a value for every member from those of this rank's members; values must fit JSON."""
+        """Return the values of all members [N], given those of this rank's members [n]; values must fit JSON."""
         if not values:
             return []
         by_rank, locations = self.all_gather_json(list(values)), self.placement.locations()

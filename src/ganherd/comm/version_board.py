@@ -107,7 +107,8 @@ class VersionBoard:
     def take(self, tensors: State, version: int) -> State:
         """Return copies of the wanted members: this rank's current ones, and the newest received from other ranks.
 
-        Versions of received members are at most `bound` behind `version` and `ahead` of it; slower ranks are waited for.
+        Received members are at most `bound` versions behind `version`, and at most `ahead` versions ahead of it. This
+        waits for ranks that are slower.
         """
         with self._timed():
             self._newest_allowed = version + self._ahead

@@ -39,7 +39,10 @@ _FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
 
 
 class Damaged(Exception):
-    """A checkpoint whose content is not what was written; the message names it and the reason."""
+    """Raised if the content of a checkpoint is not what was written.
+
+    The message names the checkpoint and the reason.
+    """
 
 
 @dataclass(frozen=True)

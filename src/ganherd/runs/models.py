@@ -289,7 +289,7 @@ class MetricsRecord(JsonLine):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training up to here."""
+        """Seconds of training up to this record."""
         return self._number("seconds")
 
     @property

@@ -87,7 +87,7 @@ class Profile:
 
     @contextmanager
     def of(self, routine: str) -> Iterator[None]:
-        """Count the time of the block for a routine."""
+        """Count the time of the block as time of this routine."""
         began = self._clock()
         try:
             yield

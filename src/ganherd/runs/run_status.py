@@ -165,7 +165,7 @@ class _Health:
 
     @classmethod
     def read(cls, folder: RunFolder) -> _Health:
-        """Return what all events of a run report."""
+        """Return the alarms and ages from all events of a run."""
         health = cls()
         for event in read_all(folder.events_path, EventRecord):
             health.exchanges.add(event)
@@ -221,7 +221,7 @@ class Staleness:
 
 
 def staleness(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the facts of `Staleness` about these events.
+    """Return how old exchanged nets were, from the events of a run; see `Staleness.facts`.
 
     >>> staleness([{"event": "exchange", "most": [2, 0], "mean": [1.5, -1.0]}, {"event": "finish"}])
     {'iterations': 1, 'most': 2, 'mean': 1.5}

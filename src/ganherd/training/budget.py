@@ -49,7 +49,7 @@ class Budget:
 
     @property
     def limit(self) -> float | None:
-        """The second after which no further step is trained; None if only the steps count."""
+        """The seconds of training after which no further step is trained; None if only the steps count."""
         if self.deadline is None:
             return None
         return max(0.0, self.deadline - (self.closing.seconds if self.closing else 0.0))

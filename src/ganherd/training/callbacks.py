@@ -42,7 +42,7 @@ class Callback:
         """Act before the loop trains from the current step to the next stop."""
 
     def on_step_end(self, trainer: Trainer, step: int) -> None:
-        """Act after every step. This must be cheap: it is called thousands of times in a second."""
+        """Act after every step. This must be cheap, because it may be called thousands of times per second."""
 
     def on_arrival(self, trainer: Trainer) -> None:
         """Act on arrival at a stop, before anything has changed there."""

@@ -46,7 +46,7 @@ class ClosingTime:
 
     @property
     def seconds(self) -> float:
-        """The seconds from the last step to the saved mixture, as far as they are known now.
+        """The estimated seconds from the last step to the saved mixture, with all measurements so far.
 
         >>> closing = ClosingTime(mixture=2.0)
         >>> for seconds in (5.0, 1.0, 2.0):

@@ -48,7 +48,7 @@ class TrainedRun:
 
     @property
     def verdict(self) -> VerdictRecord | None:
-        """Read the verdict; None if the run was not scored."""
+        """The verdict on the mixture, read from scores.json; None if the run was not scored."""
         return read_verdict(self.folder.scores_path)
 
 

@@ -97,7 +97,7 @@ class Trainer:
         for callback in (*self.own_callbacks(), *callbacks):
             self.attach(callback)
         self.is_trained = False
-        self.deadline: float | None = None  # of the time budget that has ended the training
+        self.deadline: float | None = None  # the deadline that has ended the training; None: none has yet
         self._will_stop = False  # a stop was requested while ranks were not synchronised
         self._step_seconds = 0.0  # between the last two stops; 0: not known yet
         # The step of the last stop, and the last step that was sent to the device.

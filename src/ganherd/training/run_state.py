@@ -114,7 +114,7 @@ class RunState:
         self.last_good = meta.last_good if meta else None  # the last checkpoint that was due: repairs roll back to it
         self.best = meta.best if meta else None  # score and step of the best checkpoint
         self.repairs = list(meta.repairs) if meta else [0] * ranks.num_members  # [N]
-        self.seconds_before = meta.seconds if meta else 0.0  # of training, in earlier processes
+        self.seconds_before = meta.seconds if meta else 0.0  # seconds of training in earlier processes
         self.over = meta.over if meta else None  # the deadline that ended the run at this step
         self.saved = resumed.saved if resumed else None  # the step of the last checkpoint
         self.written = meta.bytes if meta else None  # the length of each record file at the checkpoint, in bytes

@@ -44,7 +44,7 @@ class Schedule:
         return is_due(step, self.settings.checkpoint_every)
 
     def looks_at(self, step: int) -> bool:
-        """Return whether a look at the members is due."""
+        """Return whether a look at the members (a check of their health) is due."""
         return self.looks.is_due(step)
 
     def next_stop(self, step: int, intervals: Iterable[int]) -> int:

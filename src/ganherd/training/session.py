@@ -62,7 +62,7 @@ class SessionOptions:
     quiet: bool = False
     trust_code: bool = False
     finishers: tuple[Finisher, ...] = ()
-    callbacks: tuple[Callback, ...] = ()  # of the user
+    callbacks: tuple[Callback, ...] = ()  # callbacks of the user
     began: float = field(default_factory=time.monotonic)  # when the command was started: a time budget counts from then
     before: float = 0.0  # in a second phase: seconds of the command's time budget that belong to the first one
     second_phase: SecondPhase | None = None  # in a first phase with a time budget: estimates for the second one

@@ -19,9 +19,9 @@ from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.terminal.standard_streams import flush_all
 
-_FETCH_TAG = 1  # of members' rows
+_FETCH_TAG = 1  # tag of messages with members' rows
 _UNUSED_TAG = 2  # a tag that no message has
-_UNSYNCED_TAG = 3  # of rows that ranks send without synchronising
+_UNSYNCED_TAG = 3  # tag of rows that ranks send without synchronising
 _NAP = 5e-5, 1e-2  # seconds, at least and at most, between two polls while waiting
 
 

@@ -20,7 +20,7 @@ from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.terminal.standard_streams import flush_all
 
-_UNSYNCED_TAG = 1  # of messages that ranks send without synchronising
+_UNSYNCED_TAG = 1  # tag of messages that ranks send without synchronising
 _FOREVER = timedelta(days=30)  # slow ranks are waited for; if a rank dies, its connections close, which others notice
 
 

@@ -97,7 +97,7 @@ class Convergence:
 
     @property
     def trained_members(self) -> list[int] | None:
-        """The members that are trained; None: all."""
+        """The members that are trained; None if all are."""
         return None if bool(self.is_trained.all()) else torch.nonzero(self.is_trained)[:, 0].tolist()
 
     def pause(self, members: Collection[int], step: int, until: int) -> None:

@@ -62,7 +62,7 @@ class Monitor:
             "watch.sketch": torch.full((n, SNAPSHOTS, _SKETCH), torch.inf, dtype=torch.float64),  # the newest first
         }
         recall(self.state, remembered)
-        self.seconds = 0.0  # that this process spent on looks
+        self.seconds = 0.0  # seconds that this process has spent on looks
         own = self._herd.state["g.params"].dtype
         # How each net can be called, as (type, whether by vmap), the best way first. Ways that fail are removed: some
         # nets can only be called for one member at a time, or only in their own precision.
@@ -151,7 +151,18 @@ class Monitor:
     def _call(
         self, net: Blueprint, kind: str, state: State, keys: Tensor, inputs: tuple[Tensor, ...], y: Tensor
     ) -> Tensor:
-        """Call the nets of all members in training mode, and return float64 [n, B, …]; changes of their buffers are discarded."""
+        """Call the nets of a block of members in training mode, and return their outputs as float64 [n, B, …].
+
+        Changes that the nets make to their buffers are discarded.
+
+        Args:
+            net: The parameter layout and the module of the nets.
+            kind: "g" or "d".
+            state: The tensors of the block's members.
+            keys: [n, …] keys of the random numbers that the nets draw.
+            inputs: The inputs [n, B, …] without labels.
+            y: The labels [n, B], for nets that take them.
+        """
         # Clones, because nets may change their arguments.
         arguments = tuple(value.clone() for value in ((*inputs, y) if net.takes_label else inputs))
         rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)

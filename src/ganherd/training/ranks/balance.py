@@ -34,7 +34,10 @@ def balanced(ranks: Ranks, prepared: PreparedHerd | None) -> list[float] | None:
 
 
 def measured(prepared: PreparedHerd) -> float:
-    """Return the member-steps per second of this rank. All ranks measure at the same time, because they also train so."""
+    """Return the member-steps per second of this rank.
+
+    All ranks measure at the same time, because they also train at the same time.
+    """
     set_precision(prepared.recipe)
     plan = plan_of_rank(prepared, choose_plan(prepared, prepared.recipe.engine, lambda text: None))
     return measure_rate(prepared.herd, plan, _MOMENT)
@@ -48,7 +51,13 @@ def kind(prepared: PreparedHerd) -> str:
 
 
 def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:
-    """Return whether run.json records how members were divided among these hosts, and the speeds of the ranks.
+    """Return (whether run.json records how members were divided among these hosts, the recorded speeds of the ranks).
+
+    The speeds are None if nothing is recorded, or if all ranks are equally fast.
+
+    Args:
+        before: What run.json records about the ranks.
+        hosts: The host of each rank now.
 
     >>> ranks = {"communicator": "mpi", "hosts": ["a", "b"], "members": [[0, 1], [2]]}
     >>> known(RanksRecord.parse(ranks | {"weights": [2.0, 1.0]}), ("a", "b"))

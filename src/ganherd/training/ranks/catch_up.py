@@ -44,7 +44,7 @@ class FollowerSchedule(Schedule):
 
 
 class Follower(Trainer):
-    """A trainer that writes no records, events, pictures or checkpoints, because they were written before the loss."""
+    """A trainer that writes no records, events, pictures or checkpoints: they were written before the rank was lost."""
 
     writes = False
     schedule_type = FollowerSchedule

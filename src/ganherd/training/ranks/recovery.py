@@ -187,7 +187,7 @@ class Recovery:
         return run_on_all_ranks(ranks.member_comm, seen)
 
     def stand_by(self, ranks: Ranks) -> TrainedRun:
-        """Wait, as a spare, until the other ranks have ended."""
+        """Wait, as a spare, until the other ranks have ended, and return the run without scores."""
         path = self._announced_path(ranks.job.broadcast(None))
         with StopRequest(), spares.passing_on(path), heartbeat_of(ranks, path):
             ranks.wait()

@@ -51,7 +51,7 @@ def passing_on(run: Path) -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.close(begin)  # which ends the thread
+        os.close(begin)  # this ends the thread
         thread.join(1.0)
         os.close(end)
 

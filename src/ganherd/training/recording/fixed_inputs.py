@@ -27,7 +27,12 @@ def at_once(herd: StackedHerd) -> int:
 def fixed_noise(herd: StackedHerd, members: slice, images: int) -> tuple[np.ndarray, Tensor]:
     """Return the random keys [n] of some members, and the noise [n, images, Z] for their generators.
 
-    The keys leave out a member's life, so that a repaired member gets the same noise.
+    The keys depend on the members' seeds and slots, but not on how often a member was repaired, so that its noise stays
+    the same.
+
+    Args:
+        members: The rows of the members on this rank.
+        images: The number of noise vectors for each member.
     """
     seed, slot = (herd.state[f"set.{name}"].cpu().numpy()[members] for name in ("seed", "slot"))
     keys = rng.keys(np.zeros(len(seed), np.int64), seed, slot)

@@ -21,7 +21,7 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.viz import pictures
 from ganherd.viz.sheets import Heading, draw_samples, draw_sheet
 
-_IMAGES = 64  # of each member
+_IMAGES = 64  # the number of images of each member
 
 
 class Preview:
@@ -76,7 +76,7 @@ class Preview:
             return torch.cat([self._images_of(block, breed, images) for block, breed in blocks])
 
     def _images_of(self, block: slice, breed: Breed, images: int) -> Tensor:
-        """Return the images [n, images, …] of some members of one breed."""
+        """Return images [n, images, …] of consecutive members of one breed, given by their rows on this rank."""
         herd = self._prepared.herd
         state = breed.view(members_of(herd.state, block))
         rows = state.get("g.ema", state["g.params"]).to(herd.device)

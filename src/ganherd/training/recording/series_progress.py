@@ -37,8 +37,8 @@ class SeriesTask:
 
     kind: Literal["training", "scoring"]
     name: str
-    path: Path | None = None  # of the run; None: not known yet
-    work: float = 1.0  # its amount of work, in a unit that all tasks of this kind share
+    path: Path | None = None  # the run folder; None: not known yet
+    work: float = 1.0  # the amount of work, in a unit that all tasks of this kind share
     seconds: float | None = None  # duration; None: estimated from `work`
     is_limit: bool = False  # whether it takes at most these seconds
     group: str = ""  # tasks of one group take the same time per unit of work; empty: the group is `name`

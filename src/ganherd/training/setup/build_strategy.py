@@ -59,7 +59,7 @@ def make_strategy(prepared: PreparedHerd, spans: dict[str, int]) -> Strategy:
     """Return the strategy of a run.
 
     Args:
-        spans: The spans in steps, from `plan_meetings` or as the run recorded them.
+        spans: The steps between meetings by name, from `plan_meetings` or as run.json records them.
     """
     config = prepared.recipe.strategy
     own = strategy_class(prepared.recipe)

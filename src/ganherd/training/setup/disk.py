@@ -55,7 +55,7 @@ class DiskNeed:
 
 
 def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
-    """Estimate what a run of this many steps writes."""
+    """Return an estimate of the bytes that a run of this many steps writes."""
     state, settings, members = prepared.herd.state, prepared.recipe.run, prepared.ranks.num_members
     checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(prepared).state))
     every = settings.checkpoint_every or steps
@@ -63,7 +63,7 @@ def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
     generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}
     picture = min(prepared.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(prepared.dataset.shape)
     drawn = 1 + (steps // settings.sample_every if settings.sample_every else 0)
-    sheets = min(settings.sprites, 2 + steps // settings.record_every)  # with the first step and the last one
+    sheets = min(settings.sprites, 2 + steps // settings.record_every)  # including the first and the last step
     sprites = sheets * SpriteFormat(prepared).sheet_bytes
     return DiskNeed(
         checkpoint,

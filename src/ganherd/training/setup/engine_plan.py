@@ -42,7 +42,7 @@ def choose_plan(
 
 
 def plan_of_rank(prepared: PreparedHerd, plan: Plan) -> Plan:
-    """Adapt the plan of the first rank to the device and the members of this rank."""
+    """Return the plan of the first rank, adapted to the device, the cores and the number of members of this rank."""
     ranks, herd = prepared.ranks, prepared.herd
     if ranks.member_comm.world_size == 1:
         return plan

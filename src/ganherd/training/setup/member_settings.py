@@ -169,7 +169,7 @@ def schedule_spans(recipe: Recipe) -> dict[str, str]:
 
 
 def shrinking(recipe: Recipe) -> list[str]:
-    """Return which of `weight_decay` and `l2_weight` act on the weights of any member."""
+    """Return which of `weight_decay` and `l2_weight` are above 0 for any member."""
 
     def acts(name: str) -> bool:
         each = [getattr(trial.optim, name) for trial in recipe.each_trial]
@@ -179,7 +179,7 @@ def shrinking(recipe: Recipe) -> list[str]:
 
 
 def averages(recipe: Recipe) -> bool:
-    """Return whether the weights of any member's generator are averaged."""
+    """Return whether a running average (EMA) of the generator's weights is used for any member."""
     return any(value is not None for value in _values(recipe, "ema_decay"))
 
 

@@ -112,9 +112,12 @@ def refuse(prepared: PreparedHerd, engine: str) -> None:
 def checked(
     prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None, plan: Plan | None = None
 ) -> Iterator[tuple[ComparisonTask, GuardReport]]:
-    """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison.
+    """Yield each net of a recipe, generators first, with a report that compares it with plain PyTorch.
+
+    The report comes from the cache or from a new comparison.
 
     Args:
+        say: Called with messages for the user.
         plan: The recorded engine of a run that is resumed; None for a new run.
     """
     operations = (plan or new_plan("fused", 1, 1, prepared.herd.device)).operations

@@ -59,9 +59,12 @@ def check_herd(prepared: PreparedHerd) -> None:
 
 
 def check_nets(prepared: PreparedHerd, log: Callable[[str], None], plan: Plan | None = None) -> list[str]:
-    """Compare the nets with plain PyTorch, and return notes for the user.
+    """Check that the nets are trained as plain PyTorch trains them, and that plug-ins keep members separate.
+
+    Notes for the user are logged and returned.
 
     Args:
+        log: Called with messages for the user.
         plan: The recorded engine of a run that is resumed; None for a new run.
     """
     notes = [] if plan else [*prepared.notes, *missing_gpu(prepared.recipe)]

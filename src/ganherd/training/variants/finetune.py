@@ -80,7 +80,7 @@ class OriginRun:
         return [net for net, count in self.recipe.nets.each(self.members) for _ in range(count)][member]
 
     def check(self, member: int, replica: int) -> None:
-        """Refuse a member or a replica that this run does not have."""
+        """Raise a `UserError` if this run does not have this member or replica."""
         for what, number, there in (("member", member, self.members), ("replica", replica, self.replicas)):
             if number >= there:
                 raise UserError(

@@ -134,7 +134,7 @@ def _remembered(prepared: PreparedHerd, last: checkpoint.Checkpoint, members: Se
     """
     watch, alarms = Monitor(prepared, last.state), Alarms(prepared.size, last.state)
     rest = Convergence(prepared.recipe.train.stop, prepared.size, last.state, ())
-    rest.end_pauses(last.step)  # of an earlier retraining
+    rest.end_pauses(last.step)  # pauses of an earlier retraining
     for member in members:
         watch.forget(member, last.step)
         alarms.forget(member)
