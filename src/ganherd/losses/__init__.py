@@ -1,6 +1,7 @@
-"""The losses that a recipe can name. This module does not import PyTorch; the loss functions in `adversarial.py` do.
+"""The losses that a recipe can name, in a registry.
 
-The loop at the end of this file registers ganherd's own losses.
+The loss functions are in `adversarial.py`. This module does not import PyTorch, so that the names of losses are known
+without it. The table at the end of this file registers ganherd's own losses.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ class Damaged(Exception):
 class Checkpoint:
     """The herd at one step: a checkpoint that was read and verified, or a copy from memory."""
 
-    path: Path  # the folder of the checkpoint, which does not exist for a copy from memory
+    path: Path  # the folder of the checkpoint; it need not exist if this is a copy from memory
     step: int
     state: State  # tensors [n, …] of the members that were read
     meta: TrainerState  # everything else that a trainer resumes from

@@ -84,10 +84,9 @@ class Callback:
         """Act after the last step, before `on_train_end` is called on any callback."""
 
     def on_train_end(self, trainer: Trainer) -> None:
-        """Act after the last step, when its checkpoint has been saved.
+        """Act after the last step is saved.
 
-        If the run is later resumed with a longer budget, it continues from that checkpoint, without the changes made
-        here.
+        A longer run continues from that step, without changes that are made here.
         """
 
     def on_finish(self, trainer: Trainer, run: TrainedRun) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ganherd.strategies.strategy import Strategy
 from ganherd.training.setup.assemble import PreparedHerd
 
-_STRETCH = 0.5  # seconds of training between two exchanges of requests to stop, at most
+_STRETCH = 0.5  # seconds of training, about, between two exchanges of requests to stop
 
 
 class RankSync:

@@ -1,4 +1,4 @@
-"""Pass on signals that a spare receives: a rank without members, which waits until the other ranks have ended.
+"""Pass on the signals of spares: ranks without members, which only wait until the other ranks have ended.
 
 Ranks that train exchange requests to stop every half second, but a spare only waits for one message that comes at the
 end. So if a spare receives a signal to stop, it writes a file in the run's folder, which the first rank reads. Python
