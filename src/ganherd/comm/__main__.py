@@ -14,7 +14,7 @@ from ganherd.comm.communicator import Communicator
 from ganherd.comm.placement import place
 from ganherd.util.errors import UserError
 
-_BYTES = 4 * 2**20  # of the member that each rank sends to the next one
+_BYTES = 4 * 2**20  # size of the member that each rank fetches from the next one
 
 
 def main() -> None:
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def time_exchange(comm: Communicator) -> float:
-    """Return the seconds in which every rank fetches a member of the next rank: the median of five tries, after a warm-up."""
+    """Return the seconds in which every rank fetches a member of the next rank: the median of five measurements."""
     placement = place(comm.world_size, comm.world_size)
     wanted = [[(rank + 1) % comm.world_size] for rank in range(comm.world_size)]
     state, seconds = {"member": torch.zeros(1, _BYTES, dtype=torch.uint8)}, []

@@ -1,4 +1,7 @@
-"""Copy members to the memory of another rank, so that the members of a rank that dies continue without a checkpoint."""
+"""Copy members to the memory of another rank (a buddy), from which they continue if their rank dies.
+
+This is faster than a checkpoint. A spare is a rank without members. In shapes, n is the number of members on one rank.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,20 @@ class BuddyCopy:
 
     step: int
     members: tuple[int, ...]
-    rows: State
-    facts: tuple[Any, ...]  # what each rank passed to `Buddies.refresh`
+    rows: State  # tensors [len(members), …] in the order of `members`
+    facts: tuple[Any, ...]  # what each rank passed to `Buddies.refresh` as `facts`
 
 
 class Buddies:
-    """Hold copies of this rank's members and of those of the previous rank, as they were at the last refresh.
+    """Hold copies of this rank's members and of those of the previous rank, as they were at the last `refresh`.
 
-    If a loss interrupts a refresh, the copies of the one before are still complete: there is always a step of which all
-    remaining ranks have copies. The copies take twice the state of a rank in host memory, and four times during a refresh.
+    If a rank dies during a refresh, the copies of the refresh before are still complete: there is always a step of
+    which all remaining ranks have copies. The copies take twice the state of a rank in host memory, and four times
+    during a refresh.
     """
 
     def __init__(self) -> None:
-        self._copies: list[BuddyCopy] = []  # the last complete one, then one that some ranks may not have
+        self._copies: list[BuddyCopy] = []  # the last copy that all ranks have, then perhaps one that some may lack
 
     @property
     def step(self) -> int | None:
@@ -48,7 +52,7 @@ class Buddies:
             placement: The members of each rank.
             state: Tensors [n, …] of this rank's members.
             step: The step of the run.
-            facts: Small values of this rank, as JSON holds them; they are copied along.
+            facts: Small values of this rank, which must fit JSON; every rank gets a copy.
         """
         all_facts = tuple(json.loads(each) for each in comm.all_gather_bytes(json.dumps(facts).encode()))
         host = {name: value.detach().to("cpu", copy=True) for name, value in state.items()}
@@ -58,14 +62,14 @@ class Buddies:
             wanted = [placement.ranks[0]]
         rows = comm.fetch(host, placement, wanted)
         self._copies.append(BuddyCopy(step, wanted[comm.rank], rows, all_facts))
-        comm.barrier()  # After it all ranks are known to have this copy, and the one before can be dropped.
+        comm.barrier()  # now all ranks have this copy, so the one before can be dropped
         self._copies = self._copies[-1:]
 
     def find(self, comm: Communicator, members: Sequence[int]) -> BuddyCopies:
-        """Return the copies of these members that the remaining ranks have. All of them call this.
+        """Return the copies of these members that the remaining ranks have together. All remaining ranks call this.
 
-        All copies are of one step: the newest step of which all these members have copies, or otherwise the newest step of
-        which every rank that has copies has some. A rank without copies, such as a spare, gets the same answer.
+        All copies are of one step: the newest step of which all these members have copies. If there is none, it is the
+        newest step of which every rank that has any copies has some; then some members are `missing` in the result.
 
         Args:
             comm: The remaining ranks.
@@ -90,7 +94,7 @@ class Buddies:
         return BuddyCopies(step, placement, missing, tuple(facts), rows)
 
     def _facts_and_layout(self, comm: Communicator, step: int, first: int) -> Any:
-        """Return the facts and the layout of the copies of a step, from the first rank that has some."""
+        """Return the facts and the layout of the copies of a step, from the rank `first`, which has some."""
         content = b""
         if comm.rank == first:
             last = next(copy for copy in reversed(self._copies) if copy.step == step)
@@ -99,7 +103,12 @@ class Buddies:
 
 
 def _newest_step(held: Sequence[dict[int, list[int]]], members: Sequence[int]) -> int | None:
-    """Return the step of the copies to use; `held` lists for each rank the members that it has of each step."""
+    """Return the step of the copies to use, as `Buddies.find` describes; None if there are no copies.
+
+    Args:
+        held: For each rank, the members of which it has copies, by the step of the copies.
+        members: The members that are needed.
+    """
     for step in sorted({step for each in held for step in each}, reverse=True):
         if set(members) <= {member for each in held for member in each.get(step, ())}:
             return step
@@ -117,12 +126,15 @@ def _holders(held: Sequence[dict[int, list[int]]], step: int) -> dict[int, int]:
 
 
 def row_layout(rows: State) -> list[tuple[str, str, list[int]]]:
-    """Return the name, type and row shape of each tensor as plain values; a rank without rows creates its tensors from them."""
+    """Return the name, type and row shape of each tensor, as JSON values.
+
+    A rank without rows creates empty tensors from it (`empty_rows`).
+    """
     return [(name, str(value.dtype).removeprefix("torch."), list(value.shape[1:])) for name, value in rows.items()]
 
 
 def empty_rows(layout: Sequence[tuple[str, str, list[int]]]) -> State:
-    """Return tensors without rows, whose layout `row_layout` returned.
+    """Return tensors without rows [0, …], by name. `layout`: what `row_layout` returned.
 
     >>> empty_rows(row_layout({"g.params": torch.zeros(3, 2)}))
     {'g.params': tensor([], size=(0, 2))}
@@ -132,13 +144,13 @@ def empty_rows(layout: Sequence[tuple[str, str, list[int]]]) -> State:
 
 @dataclass(frozen=True)
 class BuddyCopies:
-    """The copies that the remaining ranks hold together."""
+    """The copies that the remaining ranks have together, as `Buddies.find` returns them."""
 
-    step: int | None  # of all copies; None: there are none
-    holders: Placement  # the members that each rank returns
+    step: int | None  # the step of all copies; None: there are no copies
+    holders: Placement  # for each rank, the members that it supplies
     missing: tuple[int, ...]  # requested members without a copy; they must come from a checkpoint
-    facts: tuple[Any, ...]  # of each rank at that step, by the rank numbers of then
-    rows: State  # the copies that this rank returns, as `holders` lists them
+    facts: tuple[Any, ...]  # what each rank passed to `refresh` at that step; indexed by the rank numbers of that time
+    rows: State  # the copies that this rank supplies, in the order of `holders`
 
     def fetch(self, comm: Communicator, wanted: Sequence[Sequence[int]]) -> State:
         """Return the members wanted[rank] as they were at that step, on the host. All ranks call this.

@@ -1,4 +1,7 @@
-"""The interface that carries members between the ranks of a job, which strategies use."""
+"""The communicator: the interface by which the ranks of a job exchange members and small values.
+
+In shapes, N is the number of members of the whole herd, and n the number of those on one rank.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from ganherd.comm.row_messages import Fetch, Messages, PendingWork
 if TYPE_CHECKING:
     from ganherd.herd.state import State
 
-_SHORT = 248  # bytes of a content that are sent together with its length
+_SHORT = 248  # the first bytes of a content, which are sent together with its length
 
 
 @dataclass(frozen=True)
@@ -43,11 +46,11 @@ class RankLost(Exception):
 
 @dataclass(frozen=True)
 class Survivors:
-    """The ranks that remain after a communicator lost some."""
+    """The ranks that remain after some ranks of a communicator died."""
 
-    comm: Communicator  # of the remaining ranks, in their old order; hosts and counters are carried over
+    comm: Communicator  # of the remaining ranks, in their old order, with the old hosts and counters
     before: tuple[int, ...]  # for each rank of `comm`, its rank in the old communicator
-    lost: tuple[int, ...]  # the old ranks that died
+    lost: tuple[int, ...]  # the ranks of the old communicator that died
 
     def left(self, placement: Placement) -> Placement:
         """Return the placement over the new ranks. Members of lost ranks are missing from it and need new ranks."""
@@ -63,18 +66,18 @@ class Communicator(ABC):
 
     If a rank dies, every rank that waits for another one, or calls `raise_if_rank_lost`, raises `RankLost`. From then on
     every call on every rank raises it, also on ranks that wait for one that is alive. If `survives_loss`, the remaining ranks
-    call `shrink` on the communicator of the whole job, spares included, and continue with the communicator that it returns.
-    A group made by `new_group` cannot be used any more. If not `survives_loss`, the rank reports `describe_loss` and ends
-    with an error: torchrun restarts all ranks, other launchers end the job.
+    call `shrink` on the communicator of the whole job, spares (ranks without members) included, and continue with the
+    communicator that it returns. A group made by `new_group` cannot be used any more. If not `survives_loss`, the rank
+    reports `describe_loss` and ends with an error: torchrun restarts all ranks, other launchers end the job.
     """
 
     name: str  # local, mpi, torch
     rank: int
     world_size: int
     hosts: tuple[str, ...] = ()  # the host of each rank; set by `handshake.introduce`
-    bytes_sent = 0  # by `fetch`, from this rank to others; counts only the rows of members
-    bytes_received = 0
-    exchange_seconds = 0.0  # spent in `fetch`, waiting included
+    bytes_sent = 0  # bytes of members' rows that `fetch` sent from this rank to others
+    bytes_received = 0  # … and that it received
+    exchange_seconds = 0.0  # seconds spent in `fetch`, including waiting
     waiting_since: float | None = None  # time.monotonic() when this rank began to wait for others; for its heartbeat
     successor: Communicator | None = None  # the communicator of the remaining ranks, if this one lost ranks
     survives_loss = False  # whether the remaining ranks can continue after a loss; see `shrink`
@@ -85,13 +88,16 @@ class Communicator(ABC):
     # -- members ------------------------------------------------------------------------------------------------------
 
     def fetch(self, state: State, placement: Placement, wanted: Sequence[Sequence[int]]) -> State:
-        """Return copies of members, wherever they live. Only rows that change rank are sent.
+        """Return copies of members, whichever rank they are on. Only rows that change rank are sent.
 
         Args:
             state: Tensors [n, …] of this rank's members.
             placement: The members of each rank.
             wanted: For each rank the members that it receives, in this order. All ranks pass the same lists, so no
                 requests have to be exchanged.
+
+        Returns:
+            Tensors of the members wanted[this rank], in this order.
         """
         return self.begin_fetch(state, placement, wanted).wait()
 
@@ -118,7 +124,7 @@ class Communicator(ABC):
         return Fetch(self, work, lambda: layout.assemble(local, routes, incoming))
 
     def _message_device(self, state: State) -> torch.device:
-        """Return the device of the state if messages can lie there, otherwise the CPU."""
+        """Return the device of the state if the backend can send from there, otherwise the CPU."""
         devices = {value.device for value in state.values()}
         device = devices.pop() if len(devices) == 1 else torch.device("cpu")
         return device if self._supports_device(device) else torch.device("cpu")
@@ -126,7 +132,7 @@ class Communicator(ABC):
     # -- small values -------------------------------------------------------------------------------------------------
 
     def all_gather(self, values: np.ndarray, placement: Placement) -> np.ndarray:
-        """Return small values of all members [N, …], in order, on every rank.
+        """Return small values of all members [N, …], in the order of their numbers, on every rank.
 
         Args:
             values: The values of this rank's members [n, …].
@@ -143,8 +149,8 @@ class Communicator(ABC):
         return out
 
     def all_gather_bytes(self, content: bytes) -> list[bytes]:
-        """Return the bytes that each rank passes, e.g. JSON, on every rank."""
-        # The first message has the length and the beginning: short contents, which are the rule, need no second one.
+        """Return the bytes, e.g. JSON, that each rank passes, as a list by rank; every rank gets the same list."""
+        # The first message has the length and the first bytes. Most contents are short and need no second message.
         first = len(content).to_bytes(8, "little") + content[:_SHORT].ljust(_SHORT, b"\0")
         firsts = self._all_gather(first, [8 + _SHORT] * self.world_size)
         starts = range(0, len(firsts), 8 + _SHORT)
@@ -164,7 +170,7 @@ class Communicator(ABC):
         return self._all_gather(local, [int(np.frombuffer(length, np.int64)[0]), *others])
 
     def barrier(self) -> None:
-        """Return when all ranks have called this."""
+        """Wait until all ranks have called this."""
         self._all_gather(b"!", [1] * self.world_size)
 
     def _all_gather(self, content: bytes, counts: Sequence[int]) -> bytes:
@@ -195,7 +201,10 @@ class Communicator(ABC):
     # -- when a rank is lost ------------------------------------------------------------------------------------------
 
     def raise_if_rank_lost(self) -> None:
-        """Raise `RankLost` if a rank is known to have died. Does not wait; for long phases without an exchange."""
+        """Raise `RankLost` if a rank is known to have died.
+
+        Does not wait; called in long phases without an exchange.
+        """
         return
 
     def shrink(self) -> Survivors:
@@ -207,15 +216,15 @@ class Communicator(ABC):
         raise RankLost(f"{self.name} cannot continue without a rank that is lost")
 
     def agree(self) -> None:
-        """Wait for all ranks, as `barrier` does, and succeed or fail on all remaining ranks alike.
+        """Wait for all ranks, as `barrier` does; if a rank dies, raise `RankLost` on all remaining ranks or on none.
 
-        So no rank continues while others have to call `shrink`.
+        This prevents that some ranks continue while others have to call `shrink`.
         """
         self.barrier()
 
     @property
     def latest(self) -> Communicator:
-        """Return the communicator of the ranks that remain by now; this one if no rank was lost."""
+        """Return the communicator of the ranks that remain after all losses so far; this one if no rank was lost."""
         return self if self.successor is None else self.successor.latest
 
     def describe_loss(self, resume: str) -> str:
@@ -223,7 +232,10 @@ class Communicator(ABC):
         return f"Resume with: {resume}"
 
     def is_loss_reporter(self) -> bool:
-        """Return whether this rank reports a loss: the first remaining rank that asks, if that can be determined."""
+        """Return whether this rank is to report that a rank was lost.
+
+        Only the first rank that calls this gets True, if the backend can determine it; otherwise every rank does.
+        """
         return True
 
     @property
@@ -239,11 +251,11 @@ class Communicator(ABC):
 
     @abstractmethod
     def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
-        """End the job if only this rank has an error.
+        """End the job if only this rank has an error, because the other ranks would wait for it forever.
 
-        Returns if all ranks call this within `patience` seconds, as after a mistake in the input of all ranks. Otherwise
-        the others wait for this rank: `last_words` are written to stderr, because nothing can be written later, and all
-        ranks end with this exit code.
+        If all ranks call this within `patience` seconds, e.g. because of a mistake in the input of all of them, it
+        returns, and each ends by itself. Otherwise `last_words` are written to stderr, and all ranks are ended with the
+        exit code.
         """
 
     def close(self) -> None:
@@ -263,12 +275,13 @@ class Communicator(ABC):
         rank calls this if any row crosses between any two ranks.
 
         Args:
-            unsynced: This rank alone calls this, with messages on the host. They are never matched with other messages.
+            unsynced: Whether ranks call this at different times, with messages on the host. These are then never
+                matched with messages of synchronised calls.
         """
 
     @abstractmethod
     def _all_gather_bytes(self, content: bytes, counts: Sequence[int]) -> bytes:
-        """Return the bytes of all ranks, concatenated; rank r passes counts[r] bytes, which may be 0."""
+        """Return the bytes that all ranks pass, concatenated; rank r passes counts[r] bytes, which may be 0."""
 
     @abstractmethod
     def _new_group(self, ranks: Sequence[int]) -> Communicator | None:
@@ -279,16 +292,19 @@ class Communicator(ABC):
         """Release the backend's resources."""
 
     def _supports_device(self, device: torch.device) -> bool:
-        """Return whether messages may lie on that device; otherwise they are copied through host memory."""
+        """Return whether messages can be sent from that device; otherwise they are copied through host memory."""
         return device.type == "cpu"
 
     def _rank_lost(self, error: Exception) -> RankLost:
-        """Return the exception to raise for a backend's error, and wake ranks that wait for others."""
+        """Return the exception to raise for a backend's error.
+
+        Backends may also make the calls of all other ranks fail.
+        """
         return RankLost(f"rank {self.rank} waited for another rank, which is gone ({str(error).partition(chr(10))[0]})")
 
     @contextmanager
     def _translating_errors(self) -> Iterator[None]:
-        """Raise `RankLost` in place of the backend's errors."""
+        """Raise `RankLost` in place of the backend's errors in the block."""
         try:
             yield
         except self._peer_errors as error:
@@ -296,7 +312,7 @@ class Communicator(ABC):
 
     @contextmanager
     def _waiting(self) -> Iterator[None]:
-        """Translate errors, and show in the heartbeat that this rank waits."""
+        """Raise `RankLost` in place of the backend's errors, and show in the heartbeat that this rank waits."""
         self.waiting_since = time.monotonic()
         try:
             with self._translating_errors():

@@ -16,7 +16,7 @@ _NAMED = 3  # ranks that a message lists
 
 
 def introduce(comm: Communicator) -> None:
-    """Set `comm.hosts` on every rank.
+    """Set `comm.hosts` on every rank, and check that all ranks run the same software.
 
     Raises:
         UserError: Software versions differ between ranks; raised on all of them.
@@ -73,7 +73,9 @@ def versions() -> dict[str, str]:
 
 
 def machine() -> dict[str, int | str]:
-    """Return the cores that this process may use, bytes of memory, names of GPUs and versions; 0 or empty if unknown.
+    """Return facts about this machine: cores that this process may use, bytes of memory, names of GPUs, and versions.
+
+    A fact that is not known is 0 or empty.
 
     >>> sorted(machine())
     ['cores', 'ganherd', 'gpus', 'memory', 'torch']
@@ -101,7 +103,7 @@ def count_names(names: list[str]) -> str:
 
 
 def _difference(expected: str, actual: str) -> str:
-    """Describe the first line that differs.
+    """Return a phrase about the first line in which two texts differ.
 
     >>> _difference("train:\\n  batch: 64", "train:\\n  batch: 32")
     "'batch: 32' in place of 'batch: 64'"
@@ -114,5 +116,5 @@ def _difference(expected: str, actual: str) -> str:
 
 
 def _named(comm: Communicator, ranks: Iterable[int]) -> str:
-    """Return the first few of these ranks with their hosts."""
+    """Return a phrase that names the first few of these ranks with their hosts."""
     return few([f"rank {rank}" + (f" on {comm.hosts[rank]}" if comm.hosts else "") for rank in ranks], _NAMED)

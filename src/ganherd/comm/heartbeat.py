@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 PERIOD = 5.0  # seconds between two beats
 LATE = 3.0  # periods without a beat after which a rank counts as late
-LOST = 12.0  # the same for a lost rank
+LOST = 12.0  # periods without a beat after which a rank counts as lost
 State = Literal["inactive", "processing", "finished"]  # written by a rank itself; readers derive `late` and `lost`
 _AT_ONCE = 64  # files read with each beat; with more ranks each file is read less often
 _FILE = re.compile(r"rank-(\d{3,})\.json")
@@ -44,24 +44,24 @@ class Beat:
     state: State
     host: str
     pid: int
-    cores: int = 0  # of its host that it may use
-    memory: int = 0  # bytes
+    cores: int = 0  # cores of its host that it may use
+    memory: int = 0  # bytes of memory of its host
     gpus: str = ""
     ganherd: str = ""  # version
     torch: str = ""
     members: tuple[int, ...] = ()
     step: int = 0
     rate: float = 0.0  # member-steps per second of this rank
-    step_seconds: float = 0.0  # per step of all its members, without waiting for other ranks
+    step_seconds: float = 0.0  # mean seconds of one step of all its members, without waiting for other ranks
     waits: float = 0.0  # seconds since it began to wait for other ranks; 0: it does not wait
     bytes_sent: int = 0
     bytes_received: int = 0
     exchange_seconds: float = 0.0
     exchanges: int = 0  # meetings at which members were sent between ranks
     received: int = 0  # bytes of members that this rank received at these meetings
-    gathered: int = 0  # bytes that an all-gather of all members would have brought
+    gathered: int = 0  # bytes that this rank would have received if all members were sent to all ranks instead
     time: float = 0.0  # when it was written, in seconds since 1970
-    period: Annotated[float, Field(gt=0)] = PERIOD
+    period: Annotated[float, Field(gt=0)] = PERIOD  # seconds between two beats
 
     def age(self, now: float) -> float:
         """Return the seconds since the beat was written; clocks of hosts may differ a little."""
@@ -80,7 +80,9 @@ class Beat:
 
 
 class Heartbeat:
-    """Write the heartbeat file of this rank from a thread, inside a `with` block. Errors never reach the caller.
+    """Write the heartbeat file of this rank regularly, from a thread, inside a `with` block.
+
+    Errors never reach the caller.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -119,7 +121,7 @@ class Heartbeat:
 
     @property
     def now(self) -> Beat:
-        """Return the content of the next beat, without the values that are read when it is written."""
+        """Return the content of the next beat; time and traffic are only filled in when it is written."""
         return self._beat
 
     @property
@@ -180,9 +182,9 @@ class Heartbeat:
 
 
 def read(folder: Path) -> list[Beat]:
-    """Return the last beat of every rank, in order; empty if no rank has written one.
+    """Return the last beat of every rank, by rank; empty if no rank has written one.
 
-    Files of an earlier job on the same run with more ranks are left out.
+    Files of ranks that only an earlier job on the same run had are left out.
     """
     parsed = [_parse(path) for path in sorted(folder.glob("rank-*.json")) if _FILE.fullmatch(path.name)]
     beats = sorted((beat for beat in parsed if beat is not None), key=lambda beat: beat.rank)
@@ -192,12 +194,12 @@ def read(folder: Path) -> list[Beat]:
 
 @cache
 def _beats() -> TypeAdapter[Beat]:
-    """Return what checks a beat; building it takes milliseconds, and a job reads the beats of all its ranks."""
+    """Return the validator of heartbeat files. It is built only once, because that takes milliseconds."""
     return TypeAdapter(Beat)
 
 
 def _parse(path: Path) -> Beat | None:
-    """Return the beat in a file; None if the file is being replaced right now."""
+    """Return the beat in a file; None if the file cannot be read, e.g. because it is being replaced right now."""
     try:
         return _beats().validate_json(files.read(path, files.MOST_JSON))
     except OSError:
@@ -223,7 +225,7 @@ class MissingRanks:
         """
         self._folder, self._rank, self._report = folder, rank, report
         self._every, self._turn = -(-world_size // _AT_ONCE), 0  # beats between two checks
-        self._since = self._last_check = time.time()  # Silence before this time does not count.
+        self._since = self._last_check = time.time()  # missing beats before `_since` are not counted
         self._missing: dict[int, float] = {}  # rank -> time of its last heartbeat
 
     def look(self, period: float) -> None:
@@ -233,7 +235,7 @@ class MissingRanks:
             return
         now = time.time()
         if now - self._last_check > (LATE + self._every) * period:
-            self._since = now  # This rank was suspended itself.
+            self._since = now  # this rank itself was suspended, so it cannot tell whether others were silent
         self._last_check = now
         for beat in read(self._folder):
             if beat.rank == self._rank or (beat.state == "finished" and beat.time < self._since):

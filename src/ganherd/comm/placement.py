@@ -1,4 +1,8 @@
-"""Place members on ranks: blocks of equal work, or rectangles with short borders on a torus."""
+"""Place members on ranks: in blocks of equal work, or on a torus of cells in rectangles with short borders.
+
+A cell is a group of members that stay on one rank. Only members at the border of a rectangle are sent to other ranks,
+so short borders mean little traffic.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,8 @@ def place(
     Args:
         members: The number of members in one replica.
         ranks: The number of ranks.
-        replicas: The number of replicas; or of all classes of all replicas, if members only meet within their class.
+        replicas: The number of replicas. If members only meet within their class, the number of classes of all
+            replicas.
         grid: Rows and columns of the torus of cells, if neighbours on it meet. The cells of a rank are then a rectangle,
             unless blocks of consecutive cells balance the work better, or there are at least as many replicas as ranks.
         together: This many consecutive members stay on one rank, e.g. the individuals of a cell.
@@ -43,7 +48,7 @@ def place(
     cells = members // together
     if grid is not None and grid[0] * grid[1] != cells:
         raise ValueError(f"{cells} cells do not lie on a grid of {grid[0]} × {grid[1]}")
-    if grid is None or weights is not None or replicas >= ranks:  # Blocks in order cut few replicas.
+    if grid is None or weights is not None or replicas >= ranks:  # consecutive blocks divide few replicas among ranks
         counts = shares(cells * replicas, [1.0] * ranks if weights is None else weights)
         cells_by_rank: Sequence[Iterable[int]] = _in_order(counts)
     else:
@@ -80,7 +85,9 @@ def weights(rates: Sequence[float | None], kinds: Sequence[str]) -> list[float] 
 
 
 def shares(items: int, weights: Sequence[float]) -> list[int]:
-    """Return the number of items for each rank so that the slowest rank finishes as early as possible. Items cost the same.
+    """Return the number of items for each rank, such that the last rank finishes as early as possible.
+
+    All items cost the same. `weights`: the speed of each rank.
 
     >>> shares(10, [1, 1, 1]), shares(10, [3.0, 1.0]), shares(2, [1, 1, 1])
     ([4, 3, 3], [8, 2], [1, 1, 0])
@@ -90,15 +97,16 @@ def shares(items: int, weights: Sequence[float]) -> list[int]:
     total = math.fsum(weights)
     counts = [int(max(0.0, items * weight / total - 1e-9)) for weight in weights]  # lower bounds
     usable = [rank for rank, weight in enumerate(weights) if weight > 0]
-    while sum(counts) < items:  # The rank that would finish one more item first gets it.
+    while sum(counts) < items:  # give one more item to the rank that would finish it first
         counts[min(usable, key=lambda rank: (counts[rank] + 1) / weights[rank])] += 1
     return counts
 
 
 def torus_blocks(rows: int, columns: int, ranks: int) -> list[Rectangle]:
-    """Cut a torus into one rectangle for each rank: the largest as small as possible, then the borders as short as possible.
+    """Return one rectangle of a torus of cells for each rank; together they cover the torus.
 
-    The torus is cut into bands, and each band into rectangles of nearly equal width. Bands run along the rows or along the
+    The largest rectangle is as small as possible, and among such cuts the borders are as short as possible. The torus
+    is cut into bands, and each band into rectangles of nearly equal width. Bands run along the rows or along the
     columns, whichever is better. With more ranks than cells there is one rectangle for each cell.
 
     >>> torus_blocks(6, 6, 4)
@@ -124,7 +132,7 @@ def border(rows: int, columns: int, height: int, width: int) -> int:
 
 
 def _bands(rows: int, columns: int, ranks: int) -> tuple[int, int, Cut]:
-    """Return the best bands along the rows: cells of the largest rectangle, total length of borders, and the cut."""
+    """Return the best cut into bands along the rows: (cells of the largest rectangle, total length of borders, cut)."""
     most = -(-rows * columns // ranks)
     while (cut := _shortest(rows, columns, ranks, most)) is None:
         most += 1
@@ -132,8 +140,11 @@ def _bands(rows: int, columns: int, ranks: int) -> tuple[int, int, Cut]:
 
 
 def _shortest(rows: int, columns: int, ranks: int, most: int) -> tuple[int, Cut] | None:
-    """Return the bands with the shortest borders whose rectangles have at most `most` cells; None if there are none."""
-    fewest = [0]  # fewest[r]: rectangles that r rows need
+    """Return (length of borders, cut) of the cut with the shortest borders whose rectangles have at most `most` cells.
+
+    None if there is no such cut into `ranks` rectangles.
+    """
+    fewest = [0]  # fewest[r]: the number of rectangles that r rows need at least
     least = {
         h: -(-columns // (most // h)) for h in range(1, min(rows, most) + 1)
     }  # rectangles in a band, by its height
@@ -142,16 +153,17 @@ def _shortest(rows: int, columns: int, ranks: int, most: int) -> tuple[int, Cut]
 
     @cache
     def length(height: int, count: int) -> int:
-        """Return the length of the borders in a band with this many rectangles."""
+        """Return the total length of the borders in a band of this height, cut into `count` rectangles."""
         return sum(border(rows, columns, height, width) for width in shares(columns, [1.0] * count))
 
     @cache
     def best(left: int, count: int) -> tuple[int, Cut] | None:
-        """Return the best cut of the remaining rows into this many rectangles."""
+        """Return (length of borders, cut) of the best cut of `left` rows into `count` rectangles; None: impossible."""
         if left == 0:
             return (0, ())
         candidates: list[tuple[int, Cut]] = []
-        # Among equally short borders low bands come first: a whole row has only two peers.
+        # Of equally short borders the first is taken: that with the lowest bands, because a whole row has only two
+        # peers.
         for height in range(1, min(left, most) + 1):
             rest = left - height
             low, high = max(least[height], count - rest * columns), min(columns, count - fewest[rest])
@@ -176,7 +188,10 @@ def _cut(rows: int, columns: int, cut: Cut) -> list[Rectangle]:
 
 
 def _on_grids(rows: int, columns: int, ranks: int, replicas: int) -> list[Iterable[int]]:
-    """Return the cells of each rank. Replicas form as many groups as possible, and no rank has cells of two groups.
+    """Return the cells of each rank, for several replicas of a grid with these rows and columns.
+
+    Ranks and replicas are divided into the same number of groups, as many as possible. The ranks of a group share the
+    replicas of their group; each has the same rectangle of all of them.
 
     >>> [list(own) for own in _on_grids(1, 2, 4, 2)], [list(own) for own in _on_grids(1, 2, 2, 4)]
     ([[0], [1], [2], [3]], [[0, 1, 2, 3], [4, 5, 6, 7]])
@@ -184,7 +199,7 @@ def _on_grids(rows: int, columns: int, ranks: int, replicas: int) -> list[Iterab
     groups, cells = math.gcd(ranks, replicas), rows * columns
     blocks = [_cells(rectangle, columns) for rectangle in torus_blocks(rows, columns, ranks // groups)]
     in_order = _in_order(shares(cells, [1.0] * len(blocks)))
-    if max(map(len, blocks)) > len(in_order[0]):  # Short borders are not worth a slower step.
+    if max(map(len, blocks)) > len(in_order[0]):  # short borders are not worth a slower rank
         blocks = in_order
     used: list[Iterable[int]] = []
     for group in range(groups):
@@ -194,7 +209,7 @@ def _on_grids(rows: int, columns: int, ranks: int, replicas: int) -> list[Iterab
 
 
 def _in_order(counts: Sequence[int]) -> list[list[int]]:
-    """Return consecutive blocks of these lengths."""
+    """Return blocks of consecutive numbers, from 0, with these lengths."""
     ends = list(accumulate(counts))
     return [list(range(end - count, end)) for count, end in zip(counts, ends, strict=True)]
 

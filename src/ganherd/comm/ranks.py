@@ -1,7 +1,9 @@
 """Spread a herd over the ranks of a job: the members of each rank, collective operations, and the end of a job.
 
-Each member lives on one rank. Small values of all members are known to all ranks, so that these make the same decisions at
-the same step. Only rank 0 writes records, run.json and the mixture. In a single process every operation here is local.
+Each member is on one rank. Small values of all members are gathered on all ranks, so that all make the same decisions
+at the same step. Only rank 0 (the first rank) writes records, run.json and the mixture. In a single process every
+operation here is local. In shapes, N is the number of members of the whole herd, and n the number of those on this
+rank.
 """
 
 from __future__ import annotations
@@ -25,16 +27,16 @@ if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
 
 T = TypeVar("T")
-_CODES = {UserError: 2, Interrupted: 75}
+_CODES = {UserError: 2, Interrupted: 75}  # exit codes of the command
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The members of this rank and its connections to the other ranks. A spare has no members yet."""
+    """The members of this rank and its connections to the other ranks. A spare is a rank without members."""
 
-    job: Communicator  # of all ranks, spares included
-    comm: Communicator | None  # of the ranks that have members; None on a spare
-    placement: Placement  # of the members over the ranks of `comm`
+    job: Communicator  # connects all ranks, spares included
+    comm: Communicator | None  # connects the ranks that have members; None on a spare
+    placement: Placement  # the members of each rank of `comm`
     members_by_rank: tuple[tuple[int, ...], ...]  # the members of each rank of `job`; empty for a spare
     weights: tuple[float, ...] | None = None  # the speed of each rank of `job`, if it was measured and differs
 
@@ -110,7 +112,7 @@ class Ranks:
     # -- collective operations of the ranks with members ----------------------------------------------------------------
 
     def all_gather(self, values: Tensor) -> Tensor:
-        """Return small values of all members [N, …] from those of this rank's members [n, …], on the host."""
+        """Return small values of all members [N, …], on the host, given those of this rank's members [n, …]."""
         import torch
 
         local = values.detach().cpu()
@@ -119,13 +121,16 @@ class Ranks:
         return torch.from_numpy(self.member_comm.all_gather(local.numpy(), self.placement))
 
     def all_gather_json(self, value: Any) -> list[Any]:
-        """Return the values that each rank passes, on every rank; values must fit JSON."""
+        """Return the values that the ranks pass, as a list by rank; every rank gets it. Values must fit JSON."""
         if self.member_comm.world_size == 1:
             return [value]
         return [json.loads(each) for each in self.member_comm.all_gather_bytes(json.dumps(value).encode())]
 
     def from_owner(self, member: int, value: Any) -> Any:
-        """Return the value that the rank of that member passes; all ranks pass one."""
+        """Return, on every rank, the value that the rank of that member passes.
+
+        All ranks call this; values must fit JSON.
+        """
         return self.all_gather_json(value)[self.placement.locations()[member][0]]
 
     def broadcast(self, value: T) -> T:
@@ -136,14 +141,14 @@ class Ranks:
         return json.loads(self.member_comm.broadcast(content))  # type: ignore[no-any-return]
 
     def all_gather_list(self, values: Sequence[T]) -> list[T]:
-        """Return a value for every member from those of this rank's members; values must fit JSON."""
+        """Return the values of all members [N], given those of this rank's members [n]; values must fit JSON."""
         if not values:
             return []
         by_rank, locations = self.all_gather_json(list(values)), self.placement.locations()
         return [by_rank[rank][row] for rank, row in (locations[member] for member in range(self.num_members))]
 
     def run_io(self, work: Callable[[], T]) -> list[T]:
-        """Do file work on each rank and return all results; they must fit JSON.
+        """Call `work`, which reads or writes files, on each rank. Return the results of all ranks, which must fit JSON.
 
         Raises:
             OSError: The work failed on some rank; raised on all of them.
@@ -162,7 +167,10 @@ class Ranks:
         return [result for result, _ in answers]
 
     def fetch_to_first(self, state: State, members: Sequence[int]) -> State:
-        """Return copies of these members on the first rank, and no rows on the others."""
+        """Return copies of these members on the first rank, and tensors without rows on the others.
+
+        All ranks call this.
+        """
         others: list[Sequence[int]] = [[] for _ in self.placement.ranks[1:]]
         return self.member_comm.fetch(state, self.placement, [members, *others])
 
@@ -172,7 +180,7 @@ class Ranks:
         """End the run on all ranks with members, and release the spares.
 
         Args:
-            error: Why the run ends; None: it succeeded. The first rank raises it, the others exit with its code.
+            error: Why the run ends; None: it succeeded. The first rank raises the error, the others exit with its code.
         """
         code = _code(error) if error is not None else 0
         if self.job is not self.comm:
@@ -194,13 +202,16 @@ class Ranks:
 
 @contextmanager
 def open_job(connect: Callable[[], Communicator]) -> Iterator[Communicator]:
-    """Connect the ranks of a job for a block. A rank that ends with an error ends the others if they wait for it."""
+    """Connect the ranks of a job, and yield the communicator.
+
+    If this rank fails in the block, end ranks that wait for it.
+    """
     from ganherd.comm.communicator import RankLost
 
     comm = connect()
     try:
         yield comm
-    except RankLost as error:  # A run handles or explains it. Here every rank gets it and ends by itself.
+    except RankLost as error:  # a run handles this itself, so there is none yet; each rank gets the error and ends
         if not comm.latest.is_loss_reporter():
             raise SystemExit(75) from None
         raise Interrupted(f"{error}, before the run had begun: start the job again.") from error
@@ -208,17 +219,17 @@ def open_job(connect: Callable[[], Communicator]) -> Iterator[Communicator]:
         comm.latest.fail(_code(error), last_words=_last_words(error))
         raise
     if comm.survives_loss:
-        with suppress(RankLost):  # All are done, so a rank that is lost now does not matter.
+        with suppress(RankLost):  # all ranks are done, so it does not matter if one is lost now
             comm.latest.close()
         return
     comm.close()
 
 
 def run_on_all_ranks(comm: Communicator | None, work: Callable[[], T]) -> T:
-    """Do some work on every rank, and end all of them if it fails with a user's mistake on any.
+    """Call `work` on every rank and return this rank's result. If it raises a `UserError` on any rank, end all ranks.
 
     Raises:
-        UserError: The mistake, on the lowest rank that has one.
+        UserError: On the lowest rank on which it was raised, with the name of the rank.
         SystemExit: On the other ranks.
     """
     if comm is None or comm.world_size == 1:
@@ -239,7 +250,10 @@ def run_on_all_ranks(comm: Communicator | None, work: Callable[[], T]) -> T:
 
 
 def run_on_first_rank(comm: Communicator, work: Callable[[], T]) -> T:
-    """Do some work on the first rank, and return its result, which must fit JSON, on all. A mistake ends all of them."""
+    """Call `work` on the first rank, and return its result, which must fit JSON, on all.
+
+    A `UserError` ends all ranks.
+    """
     result = run_on_all_ranks(comm, lambda: work() if comm.rank == 0 else None)
     if comm.world_size == 1:
         return result  # type: ignore[return-value]
@@ -247,7 +261,7 @@ def run_on_first_rank(comm: Communicator, work: Callable[[], T]) -> T:
 
 
 def cores_per_rank(comm: Communicator) -> int:
-    """Return the share of this host's cores for this rank: its cores, divided by the number of ranks bound to the same."""
+    """Return the number of cores for this rank: those it is bound to, divided by the ranks bound to the same cores."""
     cores = own_cores()
     cores_by_rank = [json.loads(each) for each in comm.all_gather_bytes(json.dumps(cores).encode())]
     host = comm.hosts[comm.rank]

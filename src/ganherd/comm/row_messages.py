@@ -1,4 +1,8 @@
-"""Plan which rows of members go from rank to rank, pack them into one message for each peer, and wait for messages."""
+"""Plan which members' rows are sent from rank to rank, pack them into one message for each peer, and wait for messages.
+
+A row is the part of a rank's stacked tensors that belongs to one member. A peer is another rank that this one exchanges
+with.
+"""
 
 from __future__ import annotations
 
@@ -18,18 +22,18 @@ if TYPE_CHECKING:
     from ganherd.herd.state import State
 
 Messages = Mapping[int, Tensor]  # for each peer one message, uint8 [bytes]
-_MOST_RUNS = 8  # of consecutive rows that are copied one by one; more are copied through an index
-_HUGE = 2**22  # bytes from which on huge pages are used
+_MOST_RUNS = 8  # this many runs of consecutive rows are copied one after another; more are copied through an index
+_HUGE = 2**22  # tensors of at least this many bytes use huge pages
 
 
 @dataclass(frozen=True)
 class Routes:
-    """The rows that one rank sends, receives and already has."""
+    """The rows that one rank sends, receives and already has, for one fetch."""
 
-    rank: int
+    rank: int  # the rank whose routes these are
     crosses: bool  # whether any row crosses between any two ranks; the same on every rank
-    send: dict[int, list[int]]  # peer -> the rows of this rank that it wants, each once
-    receive: dict[int, list[int]]  # peer -> the members that it sends, each once
+    send: dict[int, list[int]]  # peer -> the rows of this rank that the peer wants, each once
+    receive: dict[int, list[int]]  # peer -> the members that the peer sends to this rank, each once
     places: dict[int, tuple[list[int], list[int]]]  # source rank -> (positions in the result, rows of that source)
     count: int  # the number of members in the result
 
@@ -121,7 +125,10 @@ class Layout:
         return {peer: packed[tuple(rows)] for peer, rows in send.items()}
 
     def copy_local(self, state: State, routes: Routes) -> State:
-        """Return tensors for all wanted members, names in the order of `state`, with those of this rank copied into them."""
+        """Return tensors with a row for each wanted member. Only the rows of members on this rank are filled in.
+
+        The tensors are in the order of `state`; `assemble` fills in the rows of other ranks.
+        """
         positions, rows = routes.places.get(routes.rank, ([], []))
         out = {
             name: _empty((routes.count, *value.shape[1:]), value.dtype, value.device) for name, value in state.items()
@@ -145,7 +152,7 @@ class Layout:
 
 
 def _copy_rows(out: Tensor, positions: Sequence[int], source: Tensor, rows: Sequence[int]) -> None:
-    """Copy rows of `source` to positions of `out`. A run of consecutive rows is one copy, without a temporary tensor."""
+    """Copy rows of `source` to positions of `out`. Consecutive rows are copied at once, without a temporary tensor."""
     runs = _runs(positions, rows)
     if len(runs) > _MOST_RUNS or source.device != out.device:
         selected = source.index_select(0, index(rows, source.device))
@@ -159,7 +166,7 @@ def _copy_rows(out: Tensor, positions: Sequence[int], source: Tensor, rows: Sequ
 
 
 def _runs(positions: Sequence[int], rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """Return (first position, first row, length) of the runs that are consecutive in both.
+    """Return (first position, first row, length) of each run that is consecutive in both positions and rows.
 
     >>> _runs([0, 1, 4], [2, 3, 4])
     [(0, 2, 2), (4, 4, 1)]
@@ -183,9 +190,9 @@ def _empty(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     if device.type != "cpu" or num_bytes < _HUGE or not hasattr(mmap, "MADV_HUGEPAGE"):
         return torch.empty(shape, dtype=dtype, device=device)
     block = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # This kernel has no huge pages.
+    with suppress(OSError):  # the system's kernel has no huge pages
         block.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(block, dtype=dtype).view(shape)  # The tensor holds the block.
+    return torch.frombuffer(block, dtype=dtype).view(shape)  # the tensor keeps the block alive
 
 
 def index(rows: Sequence[int], device: torch.device) -> Tensor:
@@ -205,12 +212,12 @@ class PendingWork(Protocol):
         ...
 
     def wait(self) -> None:
-        """Return when all messages are done."""
+        """Wait until all messages are done."""
         ...
 
 
 class Fetch:
-    """Members in transit, as they were when the fetch began."""
+    """A fetch that was started: `wait` returns the members as they were when it began."""
 
     def __init__(self, comm: Communicator, work: PendingWork | None, assemble: Callable[[], State]) -> None:
         """Track one fetch.

@@ -1,4 +1,7 @@
-"""Exchange members without synchronising: each rank publishes versions of its members and takes the newest of others."""
+"""Exchange members without synchronising: each rank publishes versions of its members and takes the newest of others.
+
+Used if a strategy lets ranks train at their own pace for some time (asynchronous exchange).
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,10 @@ class VersionBoard:
     """Publish this rank's members and take those of other ranks, without waiting for ranks that are slower.
 
     A version is a number that a rank counts up with each `publish`. `take` waits only for ranks that are too many versions
-    behind. `begin_unsynced` fixes the last version that each rank publishes before all synchronise again. So no rank waits
-    for a message that never comes, and no message is in transit after `drain`. Messages are copied through host memory.
-    Those between two ranks arrive in the order in which they were sent; the newest of each peer is stored.
+    behind. `begin_unsynced` fixes the last version that each rank publishes before all synchronise again, so that no
+    rank waits for a message that never comes, and no message is in transit after `drain`. Messages are copied through
+    host memory. Messages between two ranks arrive in the order in which they were sent; only the newest one of each
+    peer is stored.
     """
 
     def __init__(
@@ -47,9 +51,9 @@ class VersionBoard:
             comm: The communicator of all ranks that have members.
             placement: The members of each rank.
             wanted: The members that each rank takes.
-            tensors: The tensors that are published of a member; only names, types and shapes matter.
-            bound: The most versions that what is taken may be behind the version that this rank publishes.
-            ahead: The most versions that it may be ahead; None: the same number.
+            tensors: The tensors of members that are published [n, …]; only names, types and shapes matter.
+            bound: Members that are taken may be at most this many versions behind this rank's own version.
+            ahead: … and at most this many versions ahead of it; None: the same number.
         """
         self._ahead = bound if ahead is None else ahead
         self._comm, self._bound, self._layout = comm, bound, row_messages.Layout.of(tensors)
@@ -58,7 +62,7 @@ class VersionBoard:
         for peer, members in self._routes.receive.items():
             self._channels[peer] = _Channel(comm, peer, len(members) * self._layout.width)
         self._sent: list[PendingWork] = []  # messages that may not have been received yet
-        self._newest_allowed = -1  # later versions are not read yet
+        self._newest_allowed = -1  # messages of later versions are not read yet
         self.last = -1  # the version with which all ranks synchronise again
         self.published = -1  # the newest version that this rank published; -1: none yet
 
@@ -103,13 +107,14 @@ class VersionBoard:
     def take(self, tensors: State, version: int) -> State:
         """Return copies of the wanted members: this rank's current ones, and the newest received from other ranks.
 
-        Versions of received members are at most `bound` behind `version` and `ahead` of it; slower ranks are waited for.
+        Received members are at most `bound` versions behind `version`, and at most `ahead` versions ahead of it. This
+        waits for ranks that are slower.
         """
         with self._timed():
             self._newest_allowed = version + self._ahead
             oldest = max(0, version - self._bound)
             self._wait(lambda: all(each.version >= oldest for each in self._channels.values()))
-            self._newest_allowed += 1  # While this rank trains, messages that the next `take` may use can arrive.
+            self._newest_allowed += 1  # the next `take` may use it, so it may arrive while this rank trains
             messages = {peer: channel.rows for peer, channel in self._channels.items()}
             return self._layout.assemble(self._layout.copy_local(tensors, self._routes), self._routes, messages)
 
@@ -151,7 +156,7 @@ class VersionBoard:
 
 
 class _Channel:
-    """Receive the messages of one peer: store the newest, and fill a second buffer with the next."""
+    """Receive the messages of one peer: one buffer has the newest message, a second one receives the next."""
 
     def __init__(self, comm: Communicator, peer: int, num_bytes: int) -> None:
         """Prepare two buffers for the messages of a peer; `num_bytes` is the length of a message without its version."""

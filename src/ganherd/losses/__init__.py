@@ -1,4 +1,8 @@
-"""Losses by name. The functions need PyTorch; their names are known without it."""
+"""The losses that a recipe can name, in a registry.
+
+The loss functions are in `adversarial.py`. This module does not import PyTorch, so that the names of losses are known
+without it. The table at the end of this file registers ganherd's own losses.
+"""
 
 from __future__ import annotations
 
@@ -30,15 +34,16 @@ ALSO_CALLED = {  # names in papers and other trainers; they are only suggested
 
 @dataclass(frozen=True)
 class LossSpec:
-    """A loss that a recipe can name."""
+    """The registry entry of a loss that a recipe can name."""
 
-    target: Any  # a `Loss`, or a class with its methods, or `module:name` of one of these, imported when it is built
-    about: str = ""
-    settings: type[BaseModel] | None = None  # of `loss.settings`; the class gets them as its only argument
+    # a `Loss`, or an object or class with the methods `d` and `g`, or its name as `module:name`, which `build` imports
+    target: Any
+    about: str = ""  # one line for lists of losses
+    settings: type[BaseModel] | None = None  # model of the key `loss.settings`; the class gets it as its only argument
 
     @classmethod
     def adopt(cls, name: str, target: Any, *, about: str = "", settings: type[BaseModel] | None = None) -> LossSpec:
-        """Check a loss that a user registers, and return its entry."""
+        """Check the methods of a loss that a user registers under `name`, and return its registry entry."""
         what, is_class = f"the loss {name}", inspect.isclass(target)
         if is_class:
             must_take(what, target, *(["settings"] if settings else []))
@@ -54,7 +59,7 @@ class LossSpec:
         return cls(target, about or (inspect.getdoc(target) or "").partition("\n")[0], settings)
 
     def build(self, settings: Mapping[str, Any] | None = None) -> Loss:
-        """Return the loss, with these settings if it has any."""
+        """Return the loss as a `Loss`. `settings`: values of `loss.settings`, for losses that have settings."""
         from ganherd.losses.adversarial import Loss
 
         target: Any = load_target(self.target)
@@ -67,7 +72,7 @@ class LossSpec:
 
 
 def _num_arguments(function: Any) -> int:
-    """Return the number of arguments of a function; 1 if it cannot be known, as for one that is written in C."""
+    """Return the number of arguments of a function; 1 if it has no signature, e.g. because it is written in C."""
     try:
         return len(inspect.signature(function).parameters)
     except (TypeError, ValueError):

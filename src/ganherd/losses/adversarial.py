@@ -1,6 +1,8 @@
 """The losses of generator and discriminator, computed from the discriminator's logits (or critic values).
 
-Each function takes logits [..., B] and returns one number per member [...], which the named net minimises.
+`real` and `fake` are the discriminator's logits of real and generated images [..., B]; a loss is their mean over the
+batch, one number per member [...]. Each constant below is one `Loss`. The table at the end of `losses/__init__.py`
+registers it under the name that recipes use.
 """
 
 from __future__ import annotations
@@ -15,58 +17,63 @@ from torch.nn.functional import relu, softplus
 
 from ganherd.util.registry import LOSSES
 
-# Of the critic, real and fake images [N, B, …] and uniform numbers [N, B]; returns one number per member [N]
+# Takes the critic, real and fake images [N, B, …] and uniform random numbers [N, B]; returns one number per member [N]
 Penalty = Callable[[Callable[[Tensor], Tensor], Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True)
 class Loss:
-    """The losses of the discriminator on (real, fake) and of the generator on fake, or on (real, fake) if `g_sees_real`."""
+    """A loss function for the discriminator and one for the generator, and what else a step has to do for them."""
 
-    d: Callable[[Tensor, Tensor], Tensor]
-    g: Callable[..., Tensor]
-    # Function of (critic, real, fake, at) that is added to the discriminator's loss with the weight `loss.gp_weight`
+    d: Callable[[Tensor, Tensor], Tensor]  # takes the logits (real, fake)
+    g: Callable[..., Tensor]  # takes the logits (fake), or (real, fake) if `g_sees_real`
+    # Function of (critic, real, fake, at); its value times `loss.gp_weight` is added to the discriminator's loss
     penalty: Penalty | None = None
     clip: bool = False  # clip the discriminator's parameters after each of its updates
     g_sees_real: bool = False  # the generator's loss needs the discriminator's logits of real images, too
 
 
 def _cross_entropy(real: Tensor, fake: Tensor) -> Tensor:
-    """Return -log D(x) - log(1 - D(G(z))), with D = sigmoid(logit)."""
+    """Return the discriminator's loss -log D(x) - log(1 - D(G(z))), with D = sigmoid(logit)."""
     return softplus(-real).mean(-1) + softplus(fake).mean(-1)
 
 
 def _squares(real: Tensor, fake: Tensor) -> Tensor:
+    """Return the discriminator's loss ((logit(x) - 1)² + logit(G(z))²) / 2."""
     return 0.5 * ((real - 1.0).square().mean(-1) + fake.square().mean(-1))
 
 
 def _squares_of_probabilities(real: Tensor, fake: Tensor) -> Tensor:
+    """Return the discriminator's loss (D(x) - 1)² + D(G(z))², with D = sigmoid(logit)."""
     return (sigmoid(real) - 1.0).square().mean(-1) + sigmoid(fake).square().mean(-1)
 
 
 def _distance(real: Tensor, fake: Tensor) -> Tensor:
-    """Return minus the critic's estimate of the Wasserstein distance."""
+    """Return the critic's loss: minus its estimate of the Wasserstein distance between real and generated images."""
     return fake.mean(-1) - real.mean(-1)
 
 
 def _hinge(real: Tensor, fake: Tensor) -> Tensor:
+    """Return the discriminator's loss max(0, 1 - logit(x)) + max(0, 1 + logit(G(z)))."""
     return relu(1.0 - real).mean(-1) + relu(1.0 + fake).mean(-1)
 
 
 def _paired(real: Tensor, fake: Tensor) -> Tensor:
+    """Return -log sigmoid(real - fake) for pairs of a real and a generated image with the same batch index."""
     return softplus(fake - real).mean(-1)
 
 
 def _raise_critic(fake: Tensor) -> Tensor:
+    """Return the generator's loss: minus the critic's value of generated images."""
     return -fake.mean(-1)
 
 
-# log(1 - D(G(z))), the loss of the 2014 paper: its gradient vanishes when the discriminator wins.
+# The generator minimises log(1 - D(G(z))), as in the 2014 paper; its gradient vanishes when the discriminator wins.
 MINIMAX = Loss(_cross_entropy, lambda fake: -softplus(fake).mean(-1))
-# -log D(G(z)), the heuristic of the same paper.
+# The generator minimises -log D(G(z)), the heuristic of the same paper.
 NON_SATURATING = Loss(_cross_entropy, lambda fake: softplus(-fake).mean(-1))
 LEAST_SQUARES = Loss(_squares, lambda fake: 0.5 * (fake - 1.0).square().mean(-1))
-# Mustangs' least squares, of D(G(z)) as a probability, as in its code.
+# The least-squares loss of Mustangs: like its code, it takes D(G(z)) as a probability, not as a logit.
 LEAST_SQUARES_SIGMOID = Loss(_squares_of_probabilities, lambda fake: (sigmoid(fake) - 1.0).square().mean(-1))
 WASSERSTEIN = Loss(_distance, _raise_critic, clip=True)
 HINGE = Loss(_hinge, _raise_critic)
@@ -75,15 +82,17 @@ RELATIVISTIC_PAIRING = Loss(_paired, lambda real, fake: _paired(fake, real), g_s
 
 
 def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Tensor, at: Tensor) -> Tensor:
-    """Return (|gradient| - 1)² [N] of the critic between real and fake [N, B, …].
+    """Return the gradient penalty of WGAN-GP [N]: the batch mean of (|gradient of the critic| - 1)².
+
+    The gradient is taken at points on the straight lines between `real` and `fake` [N, B, …].
 
     Args:
-        at: [N, B] position between the two: 0 is real, 1 is fake.
+        at: [N, B] position of each point on its line, from 0 (real) to 1 (fake).
     """
     at = at.reshape(*at.shape, *(1,) * (real.dim() - 2)).to(real.dtype)
     between = (real + at * (fake - real)).detach().requires_grad_()
     (slope,) = torch.autograd.grad(critic(between).sum(), between, create_graph=True)
-    # [N, B]; the constant keeps the slope of the root finite at 0
+    # [N, B]; the constant is added because the derivative of the square root is infinite at 0
     norm = slope.flatten(2).square().sum(-1).add(1e-12).sqrt()
     return (norm - 1.0).square().mean(-1)
 
@@ -92,19 +101,30 @@ WASSERSTEIN_GP = Loss(_distance, _raise_critic, penalty=gradient_penalty)
 
 
 def r1_penalty(critic: Callable[[Tensor], Tensor], real: Tensor) -> Tensor:
-    """Return |gradient|² [N] of the critic at real [N, B, …], averaged over the batch. R1 adds gamma/2 of it to the loss."""
+    """Return the batch mean of |gradient of the critic|² [N] at real images [N, B, …].
+
+    R1 adds gamma/2 times it to the loss.
+    """
     real = real.detach().requires_grad_()
     (slope,) = torch.autograd.grad(critic(real).sum(), real, create_graph=True)
     return slope.flatten(2).square().sum(-1).mean(-1)
 
 
 def class_loss(answers: Tensor, y: Tensor) -> Tensor:
-    """Return -log P(y) [N] of a discriminator that also classifies: logits [N, B, K], labels [N, B]."""
+    """Return the cross-entropy [N] of a discriminator that also classifies images.
+
+    Args:
+        answers: Logits of the K classes [N, B, K].
+        y: Labels [N, B].
+    """
     return -answers.log_softmax(-1).gather(-1, y[..., None]).mean((-2, -1))
 
 
 class Game:
-    """The losses of a herd: one for all members, or one of several for each member."""
+    """The losses of a herd: one loss for all members, or several of which each member has one.
+
+    Methods take `choice`, int [N]: the index in `names` of each member's loss.
+    """
 
     def __init__(
         self, names: tuple[str, ...], d: str | None = None, settings: Mapping[str, Mapping[str, Any]] | None = None
@@ -113,8 +133,9 @@ class Game:
 
         Args:
             names: The losses that members choose from.
-            d: The loss of all discriminators. None: each member has the discriminator loss of its chosen loss, too.
-            settings: The settings of losses by their names; others have their defaults.
+            d: The name of the loss that all discriminators have. None: each discriminator has the same loss as its
+                generator.
+            settings: The settings of losses by loss name; losses that are not listed have their defaults.
         """
         self.names, self.d_name, self.settings = names, d, dict(settings or {})
         self._losses = [self.loss(name) for name in names]
@@ -124,30 +145,34 @@ class Game:
         self.g_sees_real = any(loss.g_sees_real for loss in self._losses)
 
     def loss(self, name: str) -> Loss:
-        """Return a loss by its name, with the settings of this game."""
+        """Return a loss by its name, built with the settings given to this object."""
         return LOSSES[name].build(self.settings.get(name))
 
     def d(self, choice: Tensor, real: Tensor, fake: Tensor) -> Tensor:
+        """Return the losses of the discriminators [N], from the logits of real and generated images [N, B]."""
         return self._choose(choice, [loss.d(real, fake) for loss in self._d_losses])
 
     def g(self, choice: Tensor, fake: Tensor, real: Tensor | None = None) -> Tensor:
-        """Return the losses of the generators [N]. `real`: logits of real images, if `g_sees_real`."""
+        """Return the losses of the generators [N], from logits [N, B]. `real`: only needed if `g_sees_real`."""
         return self._choose(choice, [loss.g(real, fake) if loss.g_sees_real else loss.g(fake) for loss in self._losses])
 
     def is_common(self, penalty: Penalty) -> bool:
-        """Return whether the losses of all discriminators have this penalty."""
+        """Return whether every discriminator loss of the herd has this penalty."""
         return all(loss.penalty == penalty for loss in self._d_losses)
 
     def has_penalty(self, penalty: Penalty, choice: Tensor) -> Tensor:
-        """Return which members have a loss with this penalty, bool [N]. `choice`: the index of each member's loss."""
+        """Return which members have a discriminator loss with this penalty, bool [N]."""
         return self._where(choice, lambda loss: loss.penalty == penalty)
 
     def has_clip(self, choice: Tensor) -> Tensor:
-        """Return which members have a loss with weight clipping, bool [N]. `choice`: the index of each member's loss."""
+        """Return which members have a discriminator loss with weight clipping, bool [N]."""
         return self._where(choice, lambda loss: loss.clip)
 
     def _where(self, choice: Tensor, holds: Callable[[Loss], bool]) -> Tensor:
-        """Return for which members something holds. Only comparisons of tensors are used: a CUDA graph captures them."""
+        """Return for which members `holds` is True of the discriminator loss, bool [N].
+
+        Only tensors are compared and `choice` is never read on the host, so that a CUDA graph can capture this.
+        """
         if self.d_name is not None:
             return torch.full_like(choice, holds(self._d_losses[0]), dtype=torch.bool)
         members = torch.zeros_like(choice, dtype=torch.bool)
@@ -157,6 +182,7 @@ class Game:
         return members
 
     def _choose(self, choice: Tensor, values: list[Tensor]) -> Tensor:
+        """Return for each member the value of its own loss [N]. `values`: of each loss, for all members [N]."""
         if len(values) == 1:
             return values[0]
         return torch.stack(values).gather(0, choice[None])[0]

@@ -1,4 +1,7 @@
-"""Write and read checkpoints: safetensors and JSON, divided by member, checked by sha256, and replaced as a whole."""
+"""Write and read checkpoints: folders of safetensors and JSON, divided into files by member and checked by sha256.
+
+A checkpoint appears under its name only when it is complete. In shapes, n is the number of members on one rank.
+"""
 
 from __future__ import annotations
 
@@ -27,25 +30,29 @@ from ganherd.util import tensor_file
 from ganherd.util.errors import UserError
 from ganherd.util.files import force_to_disk, read_json
 
-_BLOCK = 64  # members in a file …
-_BYTES = 1 << 28  # … if they take no more than this: a file is made in memory
-# Buffers and what is remembered of members take at most this many times the bytes of their weights and moments.
+_BLOCK = 64  # members in a file, at most …
+_BYTES = 1 << 28  # … and bytes of a file, because its content is built in memory
+# A file is damaged if all but the nets' weights and optimiser moments takes more than this many times the bytes of
+# these.
 _OTHERS = 8
 _FILE = re.compile(r"herd-(\d{3,})-(\d{3,})\.safetensors")
 
 
 class Damaged(Exception):
-    """A checkpoint whose content is not what was written; the message names it and the reason."""
+    """Raised if the content of a checkpoint is not what was written.
+
+    The message names the checkpoint and the reason.
+    """
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """The herd at one step: a checkpoint that was read and verified, or a copy from memory."""
 
-    path: Path
+    path: Path  # the folder of the checkpoint; it need not exist if this is a copy from memory
     step: int
-    state: State
-    meta: TrainerState
+    state: State  # tensors [n, …] of the members that were read
+    meta: TrainerState  # everything else that a trainer resumes from
 
     @property
     def saved(self) -> int:
@@ -69,9 +76,13 @@ def save(
     Args:
         folder: The folder of all checkpoints of the run.
         state: Tensors [n, …] of this rank's members.
-        nets: Names and shapes of the tensors of the nets.
+        step: The step of the run.
+        nets: Names and shapes of the parameters of the generators ("g") and of the discriminators ("d").
         meta: What the trainer resumes from in addition to tensors, for the whole herd.
-        ranks: Default: all members are in this process.
+        ranks: The ranks, which all call this. Default: all members are in this process.
+
+    Raises:
+        OSError: Some file could not be written; raised on all ranks.
     """
     ranks = ranks or Ranks.single_process(len(state["set.seed"]))
     target = path_of(folder, step)
@@ -83,13 +94,13 @@ def save(
         aside.mkdir()
 
     def complete() -> None:
-        # plain() now, so that the check is over exactly what will be read back
+        # converted to plain JSON before the sha256 is computed, because readers compute it from that
         names = {"names": sorted(state), "files": dict(sorted(files.items()))}
         known = meta.model_dump(exclude={"saved", "arrived"}, exclude_unset=True)
         whole = plain({**known, "step": step, "members": ranks.num_members, **names})
         _write(aside / "state.json", json.dumps({**whole, "check": _check(whole)}, indent=1).encode())
         force_to_disk(aside)
-        if target.exists():  # the same step once more: the existing one is damaged
+        if target.exists():  # a step is only saved again if its checkpoint is damaged or replaced on purpose
             remove(target)
         aside.rename(target)
         force_to_disk(folder)
@@ -110,7 +121,7 @@ def _write_members(aside: Path, state: State, nets: Mapping[str, NamedRows], mem
     files = {}
     most = max(1, min(_BLOCK, _BYTES // bytes_per_member(state)))
     edges = [row for row in range(1, len(members)) if members[row] != members[row - 1] + 1]
-    for start, stop in pairwise([0, *edges, len(members)]):  # members in a row
+    for start, stop in pairwise([0, *edges, len(members)]):  # a file has members with consecutive numbers
         for first in range(start, stop, most):
             rows = slice(first, min(first + most, stop))
             name = f"herd-{members[rows.start]:03d}-{members[rows.stop - 1]:03d}.safetensors"
@@ -125,7 +136,9 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
     """Read and verify a checkpoint.
 
     Args:
-        nets: Names and shapes of the tensors of the nets. Generators or discriminators that are missing here are not read.
+        path: The folder of the checkpoint.
+        nets: Names and shapes of the parameters of the generators ("g") and of the discriminators ("d"). If one of the
+            two is missing, its tensors are not read.
         members: The members to read; default: all.
 
     Raises:
@@ -158,15 +171,15 @@ def load(path: Path, nets: Mapping[str, NamedRows], members: Sequence[int] | Non
         parts.append(part if rows is None else {k: v[rows] for k, v in part.items()})
     state = {name: torch.cat([part[name] for part in parts]) for name in names}
     if "g.ema" in state:
-        state.setdefault("g.ema.t", state["g.adam.t"].clone())  # one that was written before averages counted
+        state.setdefault("g.ema.t", state["g.adam.t"].clone())  # missing in checkpoints of older versions
     return Checkpoint(path, meta.step, state, meta)
 
 
 def _check_shapes(nets: Mapping[str, NamedRows], rows: int, tensors: Mapping[str, Tensor]) -> None:
-    """Raise `TensorMismatch` unless the declared shapes and types of tensors fit this many members of these nets."""
-    known, others = 0, 0  # bytes of rows whose shape the nets tell, and of all else
+    """Raise `TensorMismatch` unless shapes and types of a file's tensors fit `rows` members of these nets."""
+    known, others = 0, 0  # bytes of tensors whose shape follows from the nets, and of all others
     for name, value in tensors.items():
-        of_breed = name.count("/") == 2  # rows of some of the members
+        of_breed = name.count("/") == 2  # a tensor of one breed has rows for some of the members only
         if not value.ndim or (len(value) > rows if of_breed else len(value) != rows):
             raise tensor_file.TensorMismatch(f"does not hold {rows} members: see {name[:80]}")
         whole, _, own = name.partition("/")
@@ -219,7 +232,11 @@ def newest(
     Args:
         members: The members to read; default: all.
         not_after: Ignore checkpoints of later steps.
-        records: The files of metrics and events. A checkpoint that needs more lines than they have counts as damaged.
+        records: The files of metrics and events. A checkpoint also counts as damaged if a file is shorter than it was
+            when the checkpoint was saved.
+
+    Raises:
+        UserError: There is no checkpoint that is not damaged.
     """
     damaged: list[str] = []
     for step in reversed([step for step in saved_steps(folder) if not_after is None or step <= not_after]):
@@ -255,6 +272,7 @@ def newest_of_all(
 
 
 def _check_records(checkpoint: Checkpoint, records: Mapping[str, Path]) -> None:
+    """Raise `Damaged` if a file of records is shorter than it was when the checkpoint was saved."""
     for name, path in records.items():
         if (wanted := checkpoint.meta.bytes.get(name)) is None:
             raise Damaged(f"{checkpoint.path.name} does not say how many bytes of {path.name} belong to it")
@@ -270,7 +288,9 @@ def prune(folder: Path, keep: int, also: Sequence[int | None]) -> None:
 
 
 def outdated(folder: Path, keep: int, also: Sequence[int | None] = ()) -> list[Path]:
-    """Return old checkpoints, except those that a retained checkpoint needs for repairs.
+    """Return the folders of old checkpoints that can be removed.
+
+    A checkpoint that repairs roll back to, according to a retained one, is retained, too.
 
     Args:
         keep: The number of newest checkpoints to retain.
@@ -285,13 +305,16 @@ def outdated(folder: Path, keep: int, also: Sequence[int | None] = ()) -> list[P
 
 
 def sweep(folder: Path) -> None:
-    """Remove what is left of checkpoints that a killed process was writing or removing."""
+    """Remove the hidden folders of checkpoints that a killed process was writing or removing."""
     for left in folder.glob(".step-*"):
         shutil.rmtree(left, ignore_errors=True)
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that a killed process leaves no half-removed checkpoint under its name."""
+    """Remove a checkpoint.
+
+    It is renamed first: if the process is killed meanwhile, no incomplete checkpoint is left under its name.
+    """
     hidden = path.with_name(f".{path.name}.old")
     shutil.rmtree(hidden, ignore_errors=True)
     path.rename(hidden)
@@ -299,7 +322,7 @@ def remove(path: Path) -> None:
 
 
 def _check(content: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of the content of state.json."""
+    """Return the SHA-256 of the content of state.json, which state.json itself holds as `check`."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

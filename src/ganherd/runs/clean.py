@@ -1,4 +1,7 @@
-"""Remove checkpoints of finished runs, which are most of their size. Mixtures, pictures, scores and records stay."""
+"""Remove the checkpoints of finished runs, which take most of their space.
+
+Mixtures, pictures, scores and records stay.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +24,14 @@ class Removable:
 
 
 def removable(run: Path, keep_last: bool = False) -> Removable:
-    """Return the checkpoints of a finished run.
+    """Return the checkpoints of a finished run that can be removed.
 
     Args:
-        keep_last: Leave out those with which the run can be trained further: the newest, and one that it needs for repairs.
+        keep_last: Leave out the newest one, and the one that repairs roll back to, so that the run can be trained
+            further.
 
     Raises:
-        UserError: The run is not finished, or it has no mixture: its checkpoints are all that it has.
+        UserError: The run is not finished, or it has no mixture, so that its checkpoints are its only result.
     """
     folder = RunFolder.open(run)
     if folder.info.state != "finished" or not (folder.mixture / "mixture.json").is_file():
@@ -37,7 +41,7 @@ def removable(run: Path, keep_last: bool = False) -> Removable:
 
 
 def remove(what: Removable) -> None:
-    """Remove these checkpoints. The run is locked meanwhile, so that no process trains it further.
+    """Remove checkpoints. The run is locked meanwhile, so that no process trains it further.
 
     Raises:
         UserError: The run was resumed after its checkpoints were listed.

@@ -1,4 +1,4 @@
-"""The folder of a run: its paths, and readers that execute nothing."""
+"""The folder of a run: its paths, and readers that execute no code from it."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from ganherd.util.files import JsonObject
 from ganherd.util.paths import RUNS, given_path
 from ganherd.util.text import did_you_mean, printable
 
-_BEFORE_INFO = {".lock", "recipe.yaml"}  # what is there before run.json is
+_BEFORE_INFO = {".lock", "recipe.yaml"}  # files that are created before run.json
 _CHECKPOINT, _PART = re.compile(r"step-(\d{8,18})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
-_FIRST = "-first"  # how the name of the folder of a first phase ends
-NOT_OURS = ("tensorboard", "wandb", "mlruns")  # folders in which other programs write; W&B links to its last run
+_FIRST = "-first"  # end of the name of a first phase's folder
+NOT_OURS = ("tensorboard", "wandb", "mlruns")  # folders of other programs, which may hold links: they are not checked
 
 
 class RunFolder:
@@ -49,7 +49,7 @@ class RunFolder:
 
     @property
     def title(self) -> str:
-        """What pictures call the run: the recipe's name if it is recorded, otherwise the folder's without its number.
+        """The run's name in pictures: the recipe's name if it is recorded, otherwise the folder's without its number.
 
         >>> RunFolder("runs/00012-digits-wcgan").title
         'digits-wcgan'
@@ -63,7 +63,7 @@ class RunFolder:
 
     @property
     def newest_picture(self) -> Path | None:
-        """The newest picture of samples: the one of the end, or that of the last step; None if none is drawn yet."""
+        """The newest picture of samples: that of the mixture, otherwise of the last step; None if there is none yet."""
         final = self.samples / "final.png"
         return final if final.is_file() else max(self.samples.glob("step-*.png"), default=None)
 
@@ -85,7 +85,10 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: str | Path) -> RunFolder:
-        """Return an existing run, or raise a `UserError`."""
+        """Return the folder of an existing run.
+
+        Raise a `UserError` if there is no run, or if it holds links or devices.
+        """
         folder = cls(path)
         if not folder.path.is_dir():
             if folder.first.info_path.is_file():
@@ -103,7 +106,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: str | Path) -> RunFolder:
-        """Make the folder of a new run; an empty folder may exist already."""
+        """Create and return the folder of a new run; an empty folder may exist already."""
         folder = cls(path)
         folder.refuse_existing()
         try:
@@ -121,7 +124,7 @@ class RunFolder:
         return f"ganherd train --resume {shlex.quote(str(self.path))}{trust}"
 
     def refuse_existing(self) -> None:
-        """Raise a `UserError` if the folder holds a run already, or anything else."""
+        """Raise a `UserError` unless a new run can be created in this folder: it does not exist yet, or is empty."""
         try:
             taken = self.path.exists() and (not self.path.is_dir() or not self._is_free())
         except OSError as error:
@@ -130,7 +133,10 @@ class RunFolder:
             raise UserError(f"{self.path} exists already; choose another --run, or resume it with `{self.again}`.")
 
     def _is_free(self) -> bool:
-        """Return whether the folder is empty, or holds only the leftovers of a process that was killed before run.json."""
+        """Return whether the folder is empty, or only has files of a process that was killed before it wrote run.json.
+
+        Such a folder can be used for a new run.
+        """
         names = {path.name for path in self.path.iterdir()}
         return not names or (
             ".lock" in names and all(name in _BEFORE_INFO or name.startswith(files.NEW) for name in names)
@@ -143,7 +149,7 @@ class RunFolder:
 
     @property
     def info(self) -> RunInfo:
-        """Read run.json."""
+        """The content of run.json. It is read at each access."""
         return self._read_info()[1]
 
     def _read_info(self) -> tuple[JsonObject, RunInfo]:
@@ -168,7 +174,7 @@ class RunFolder:
         files.atomic_write(self.info_path, json.dumps(before | changes, indent=1) + "\n")
 
     def metrics(self, most: int | None = None) -> list[MetricsRecord]:
-        """Return all records; with `most`, at most twice that many, spread evenly (see `read_some`)."""
+        """Return all records; if `most` is given, at most twice that many of them, evenly spaced (see `read_some`)."""
         if most is not None:
             return json_lines.read_some(self.metrics_path, MetricsRecord, most)
         return list(json_lines.read_all(self.metrics_path, MetricsRecord))
@@ -178,14 +184,20 @@ class RunFolder:
         return list(json_lines.read_all(self.events_path, EventRecord))
 
     def has_written(self, ends: Mapping[str, int]) -> bool:
-        """Return whether metrics and events have at least these numbers of bytes."""
+        """Return whether the files of metrics and events have at least these lengths in bytes."""
         paths = {"metrics": self.metrics_path, "events": self.events_path}
         return all(path.is_file() and path.stat().st_size >= ends[name] for name, path in paths.items())
 
     def lock(self) -> TextIO:
-        """Lock the run for this process; the system releases the lock when the process ends, however it ends."""
+        """Lock the run for this process, and return the lock file; closing it releases the lock.
+
+        The system also releases the lock when the process ends, even if it is killed.
+
+        Raises:
+            UserError: Another process has the lock, or nothing can be written to the folder.
+        """
         try:
-            return files.lock(self.path / ".lock", waits=(0.05, 0.2, 0.5))  # `ganherd status` holds it for a moment
+            return files.lock(self.path / ".lock", waits=(0.05, 0.2, 0.5))  # `ganherd status` locks it for a moment
         except BlockingIOError as error:
             raise UserError(
                 f"another process is training in {self.path}; wait for it, or choose another --run."
@@ -195,7 +207,11 @@ class RunFolder:
 
 
 def mixture_of(path: str | Path) -> Path:
-    """Return the folder of a run's mixture; `path` may be that folder itself."""
+    """Return the folder of a run's mixture. `path`: the run, or that folder itself.
+
+    Raises:
+        UserError: There is no mixture yet.
+    """
     folder = Path(path)
     folder = folder / "mixture" if (folder / "mixture").is_dir() else folder
     if (folder / "mixture.json").exists():
@@ -207,20 +223,20 @@ def mixture_of(path: str | Path) -> Path:
 
 
 def step_without_mixture(path: str | Path) -> int | None:
-    """Return the step of the newest checkpoint of a run that has no mixture yet; None if it has a mixture, or nothing at all."""
+    """Return the step of the newest checkpoint of a run without a mixture; None if it has one, or no checkpoint."""
     run = RunFolder(path)
     has_mixture = any((folder / "mixture.json").exists() for folder in (run.mixture, run.path))
     return None if has_mixture else max(saved_steps(run.checkpoints), default=None)
 
 
 def code_of(path: Path) -> list[str]:
-    """Return the folders of the user's own modules that a run's recipe lists; empty for a mixture outside of a run."""
+    """Return the folders of the user's modules that a run's recipe lists as `code`; empty if `path` is not a run."""
     folder = RunFolder(path)
     return folder.recipe.code if folder.recipe_path.is_file() and folder.info_path.is_file() else []
 
 
 def next_path(parent: Path, name: str) -> Path:
-    """Return a new numbered folder, such as runs/00001-digits-wcgan, so that nothing is ever overwritten."""
+    """Return the path of a new numbered folder, such as runs/00001-digits-wcgan, without creating it."""
     matches = (re.match(r"(\d{5,})-", p.name, re.ASCII) for p in (parent.iterdir() if parent.is_dir() else ()))
     numbers = [int(match[1]) for match in matches if match]
     return parent / f"{max(numbers, default=0) + 1:05d}-{name}"
@@ -234,29 +250,29 @@ def saved_steps(checkpoints: Path) -> list[int]:
 
 
 def part_name(part: range) -> str:
-    """Return the name of the folder of a range of members, for a run that several jobs train: 000-009."""
+    """Return the name of the folder of a part (a range of members that a separate job trains), such as 000-009."""
     return f"{part.start:03d}-{part.stop - 1:03d}"
 
 
 def part_path(whole: RunFolder, part: range) -> Path:
-    """Return the folder of a range of members: RUN/parts/000-009."""
+    """Return the folder of a part of a run, such as RUN/parts/000-009."""
     return whole.path / "parts" / part_name(part)
 
 
 def parts(whole: RunFolder) -> list[range]:
-    """Return the ranges of members that jobs have begun to train, in order."""
+    """Return the parts of a run (ranges of members) that jobs have begun to train, in order."""
     names = (_PART.fullmatch(path.name) for path in (whole.path / "parts").glob("*"))
     return sorted((range(int(match[1]), int(match[2]) + 1) for match in names if match), key=lambda part: part.start)
 
 
 def unfinished(whole: RunFolder) -> list[str]:
-    """Return the ranges of members that are not trained yet, in words."""
+    """Return a phrase for each range of members that is not trained yet, such as `0-9 not begun`."""
     left, at = [], 0
     for part in parts(whole):
         if part.start > at:
             left.append(f"{at}-{part.start - 1} not begun")
         own = RunFolder(part_path(whole, part))
-        if not own.info_path.exists() or own.info.state != "finished":  # without it: killed as it began
+        if not own.info_path.exists() or own.info.state != "finished":  # no run.json: killed while it was created
             left.append(f"{part.start}-{part.stop - 1} not finished")
         at = part.stop
     members = whole.info.members

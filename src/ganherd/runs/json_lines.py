@@ -1,4 +1,4 @@
-"""Read files of JSON lines with bounded memory: all lines one by one, a few of many, or the last ones."""
+"""Read files of JSON lines with limited memory: all lines one by one, a few evenly spaced ones, or the last ones."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from ganherd.runs.models import JsonLine
 from ganherd.util import files
 from ganherd.util.errors import UserError
 
-MOST_LINE = 64 << 20  # bytes of a line; that of a hundred thousand members is shorter
-_COUNTABLE = 256 << 20  # bytes of a file whose lines are counted to name one of them
+MOST_LINE = 64 << 20  # bytes of a line, at most; even a record of a hundred thousand members is shorter
+_COUNTABLE = 256 << 20  # in files up to this many bytes, lines are counted to give a line's number in a message
 _BLOCK = 1 << 16  # bytes read at once from the end of a file
-_ANY = 1 << 62  # bytes of a file that is never in memory as a whole
+_ANY = 1 << 62  # bytes: no limit, because a file is never in memory as a whole
 
 Line = TypeVar("Line", bound=JsonLine)
 
 
 def read_all(path: Path, kind: type[Line]) -> Iterator[Line]:
-    """Yield every line; a last line that is still being written is left out."""
+    """Yield every line as a record of this kind. A last line that is still being written is left out.
+
+    Nothing is yielded if the file does not exist.
+    """
     for number, line in enumerate(_raw(path), 1):
         yield _parsed(path, line, number, kind)
 
 
 def read_some(path: Path, kind: type[Line], most: int) -> list[Line]:
-    """Return at most 2 × `most` lines, spread evenly, the first and the last among them; all if the file has fewer."""
+    """Return at most 2 × `most` evenly spaced lines, including the first and the last; all lines if there are fewer."""
     chosen: list[tuple[int, bytes]] = []
     every, last = 1, (-1, b"")
     for number, line in enumerate(_raw(path)):
@@ -57,7 +60,7 @@ def read_last(path: Path, kind: type[Line], count: int) -> list[Line]:
             end -= size
             handle.seek(end)
             text = handle.read(size) + text
-    whole = text.split(b"\n")[:-1]  # what follows the last line end is still being written
+    whole = text.split(b"\n")[:-1]  # a line without its end is still being written
     lines = (whole if end == 0 else whole[1:])[-count:]
     return [_parsed(path, line, number, kind) for number, line in enumerate(lines, -len(lines))]
 
@@ -76,7 +79,7 @@ def _raw(path: Path) -> Iterator[bytes]:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[BufferedReader]:
-    """Open a file for the block, and report a file that cannot be opened or read in one sentence."""
+    """Open a file for the block. Raise a `UserError` if it cannot be opened or read."""
     try:
         with files.open_binary(path, _ANY) as handle:
             yield handle
@@ -85,7 +88,14 @@ def _opened(path: Path) -> Iterator[BufferedReader]:
 
 
 def _parsed(path: Path, line: bytes, number: int, kind: type[Line]) -> Line:
-    """Return what a line holds; `number` is its number in the file, negative if it counts from the end."""
+    """Return a line as a record of this kind.
+
+    Args:
+        number: The number of the line for a message: from 1, or if negative, counted from the end of the file.
+
+    Raises:
+        UserError: ganherd did not write the line.
+    """
     try:
         return kind.parse(json.loads(line.decode("utf-8", "replace")))
     except (ValueError, RecursionError):
@@ -97,4 +107,5 @@ def _parsed(path: Path, line: bytes, number: int, kind: type[Line]) -> Line:
 
 
 def _too_long(path: Path) -> UserError:
+    """Return the error for a file with a line that is too long."""
     return UserError(f"{path} holds a line of more than {MOST_LINE >> 20} MiB, which ganherd did not write.")

@@ -1,4 +1,4 @@
-"""Turn a relative budget, such as `+200steps`, into the whole length of a run that is resumed."""
+"""Convert a relative budget of a resumed run, such as `+200steps`, to the length of the whole run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from ganherd.util.files import read_json
 
 
 def longer_budget(run: Path, budget: str) -> str:
-    """Return the length of the run as `train.budget`, from its newest checkpoint.
+    """Return the value of `train.budget` by which a run is longer than its newest checkpoint.
 
     Args:
-        budget: What is added: `+200steps`, `+5epochs` or `+10m`.
+        run: The run folder.
+        budget: How much to train from the newest checkpoint on: `+200steps`, `+5epochs` or `+10m`.
     """
     folder = RunFolder.open(run)
     try:

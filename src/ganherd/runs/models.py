@@ -1,6 +1,7 @@
 """The records of a run folder as typed models: run.json, state.json, and the lines of metrics.jsonl and events.jsonl.
 
-A run folder may come from a stranger, so every model checks what it is given. Keys that other versions write are accepted.
+A run folder may come from a stranger, so every model validates its content. Keys that other versions write are
+accepted.
 """
 
 from __future__ import annotations
@@ -16,21 +17,24 @@ from ganherd.util.errors import first_invalid
 from ganherd.util.files import JsonObject
 from ganherd.util.registry import ENGINES
 
-LARGEST = 1 << 53  # the largest count or step: beyond it floats skip whole numbers
-NOT_FINITE = ("nan", "inf", "-inf")  # strict JSON has no such numbers: files hold their names
+LARGEST = 1 << 53  # the largest count or step: beyond it a float64 cannot represent every whole number
+NOT_FINITE = ("nan", "inf", "-inf")  # strict JSON has no such numbers, so files hold their names as text
 
 
 def _named_float(value: object) -> object:
+    """Return the number if the value is the name of one that is not finite; any other value as it is."""
     return float(value) if isinstance(value, str) and value in NOT_FINITE else value
 
 
 def _named_floats(rows: object) -> object:
+    """Return a list of lists with the names of numbers that are not finite replaced by the numbers."""
     if not isinstance(rows, list):
         return rows
     return [[_named_float(value) for value in row] if isinstance(row, list) else row for row in rows]
 
 
 def _pair(value: object) -> object:
+    """Return a list as a tuple, because JSON has no tuples; any other value as it is."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -45,7 +49,7 @@ Text = Annotated[str, Field(max_length=1 << 16)]
 
 
 class Record(BaseModel):
-    """Base class of records. Keys that are not fields, which other versions may write, are kept as they are."""
+    """Base class of records. Keys that are not fields are kept as they are, because other versions may write them."""
 
     model_config = ConfigDict(extra="allow", strict=True, allow_inf_nan=False, populate_by_name=True)
 
@@ -62,7 +66,7 @@ class Record(BaseModel):
             raise ValueError(first_invalid(error)) from None
 
     def as_json(self) -> JsonObject:
-        """Return the keys that were given, in the order of the model."""
+        """Return the record as JSON values, without the fields that were not given."""
         return self.model_dump(by_alias=True, exclude_unset=True)
 
 
@@ -70,6 +74,7 @@ class Record(BaseModel):
 
 
 def _engine(name: str) -> str:
+    """Return the name of an engine. Raise a ValueError if there is no such engine."""
     if name not in ENGINES:
         raise ValueError(f"must be one of {', '.join(ENGINES.names())}")
     return name
@@ -86,7 +91,7 @@ class EngineRecord(Record):
 
 
 class BudgetRecord(Record):
-    """The length of the run: its steps, and for a time budget the second of training by which its mixture has to be saved."""
+    """The length of the run in steps and, for a time budget, the seconds of training until its mixture is due."""
 
     steps: Count
     deadline: Deadline | None = None
@@ -94,7 +99,10 @@ class BudgetRecord(Record):
 
 
 def _sound_weights(value: Any) -> list[float] | None:
-    """Return the recorded speeds of the ranks (0 for a spare), or an empty list if they are damaged: they are measured again."""
+    """Return the recorded speeds of the ranks (0 for a spare, which has no members).
+
+    An empty list if they are damaged: then the speeds are measured again. None if all ranks are equally fast.
+    """
     if value is None:
         return None
     numbers = value if isinstance(value, list) else []
@@ -112,6 +120,7 @@ class RanksRecord(Record):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
+        """Raise a ValueError if the record is neither empty nor complete."""
         if self.model_fields_set and not {"communicator", "hosts", "members"} <= self.model_fields_set:
             raise ValueError("communicator, hosts and members belong together")
         return self
@@ -125,9 +134,12 @@ class OriginRecord(Record):
 
 
 class LookRecord(Record):
-    """Steps between two checks of the members' samples. Older runs wrote None until they had measured it."""
+    """The steps at which the monitor looks at the members (checks their health): multiples of `every` from `first` on.
 
-    every: Count | None
+    Runs of older versions recorded None until they had measured how often to look.
+    """
+
+    every: Count | None  # 0: never
     first: Count | None = None
 
 
@@ -139,11 +151,14 @@ class PluginRecord(Record):
     package: Text = ""  # the package that it comes from; empty: a module that is not installed
     version: Text = ""
     module: Text = ""
-    sha256: Text = ""  # of the package's Python files; empty: they are in no file
+    sha256: Text = ""  # of the package's Python files; empty: its code is in no file
 
 
 def _stream_version(value: Any) -> int:
-    """Refuse a version of the random streams that is no whole number, null included. Runs of older versions lack this key."""
+    """Return the version of the random streams. Raise a ValueError if it is not a whole number (null is not allowed).
+
+    Runs of older versions lack this key.
+    """
     if type(value) is not int:
         raise ValueError("an unknown version of the random streams")
     return value
@@ -154,14 +169,14 @@ class CallbackRecord(Record):
 
     name: Text
     sha256: Text  # of its code and settings
-    changes_result: bool = False  # a resumed run needs the same one
+    changes_result: bool = False  # whether it changes the members; then a resumed run needs the same callback
 
 
 Tile = Annotated[list[Annotated[int, Field(ge=1, le=1 << 16)]], Field(min_length=5, max_length=5)]
 
 
 class RunInfo(Record):
-    """The content of run.json. A key that is missing is None; readers that need it report that."""
+    """The content of run.json. A missing key is None; readers that need it raise an error."""
 
     versions: dict[Text, Text] | None = None
     seed: Count | None = None
@@ -170,7 +185,7 @@ class RunInfo(Record):
     host: Text | None = None
     launcher: Text | None = None
     command: Text | None = None
-    recipe: Text | None = None  # its name
+    recipe: Text | None = None  # name of the recipe
     changes: list[Text] | None = None  # settings that replaced those of the recipe, as key=value
     started: Text | None = None
     engine: EngineRecord | None = None
@@ -185,13 +200,13 @@ class RunInfo(Record):
     ranks: RanksRecord | None = None
     meetings: dict[Text, Count] | None = None
     watch: LookRecord | None = None
-    tiles: dict[Text, Tile] | None = None  # shapes of kernels on a GPU: rows, columns, depth, warps, stages
+    tiles: dict[Text, Tile] | None = None  # tile shapes of GPU kernels: rows, columns, depth, warps, stages
     state: Text | None = None
-    reason: Text | None = None  # why it ended before its last planned step; empty or None: it did not
+    reason: Text | None = None  # why the run ended before its last planned step; empty or None: it did not
     part: Annotated[list[Count], Field(min_length=2, max_length=2)] | None = None
     parts: bool | None = None
     seconds: Seconds | None = None
-    memory: Count | None = None  # bytes that the training took at most: of its GPU, otherwise of its process
+    memory: Count | None = None  # the most bytes that the training used: of GPU memory, or of its process on a CPU
     step: Count | None = None
 
 
@@ -199,28 +214,29 @@ class RunInfo(Record):
 
 
 class TrainerState(Record):
-    """What a trainer resumes from in addition to tensors, in a checkpoint on disk or a copy in memory."""
+    """What a trainer resumes from in addition to tensors; part of a checkpoint on disk and of a copy in memory."""
 
-    sums: Annotated[list[list[AnyFloat]], BeforeValidator(_named_floats)]  # [4][N] since the last record
+    # [4][N] sums of losses and mean logits over the steps since the last record
+    sums: Annotated[list[list[AnyFloat]], BeforeValidator(_named_floats)]
     recorded: Count  # the step of the last record
     last_good: Count | None  # the step of the checkpoint that members are rolled back to
     best: Annotated[tuple[Number, Count], BeforeValidator(_pair)] | None  # score and step of the best checkpoint
-    repairs: list[Count]  # [N]
-    seconds: Seconds
-    over: Deadline | None = None  # the deadline that ended the run here
-    score: Number | None = None
-    bytes: dict[Text, Count]  # of metrics.jsonl and events.jsonl that belong to it
-    saved: Count | None = None  # in memory only: the step of the newest checkpoint
-    arrived: bool = False  # in memory only: what is due at this step is still to be done
+    repairs: list[Count]  # [N] how often each member was repaired
+    seconds: Seconds  # of training so far
+    over: Deadline | None = None  # the deadline that ended the run at this step; None: no deadline did
+    score: Number | None = None  # score of the samples at this step; lower is better
+    bytes: dict[Text, Count]  # the lengths of metrics.jsonl and events.jsonl ("metrics", "events") at this step
+    saved: Count | None = None  # only in memory: the step of the newest checkpoint
+    arrived: bool = False  # only in memory: whether the work that is due at this step is still to be done
 
 
 class CheckpointMeta(TrainerState):
     """The content of a checkpoint's state.json."""
 
     step: Count
-    members: Members | None = None
-    names: list[Text]
-    files: Annotated[dict[Text, Text], Field(min_length=1)]
+    members: Members | None = None  # the number of members
+    names: list[Text]  # of the tensors
+    files: Annotated[dict[Text, Text], Field(min_length=1)]  # the sha256 of each safetensors file
 
 
 # -- lines of metrics.jsonl and events.jsonl ----------------------------------------------------------------------------
@@ -228,7 +244,10 @@ class CheckpointMeta(TrainerState):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JsonLine(Mapping[str, Any]):
-    """A line of a file of records: a mapping with its step. It is no pydantic model, because long runs have millions."""
+    """A line of metrics.jsonl or events.jsonl: a mapping that has a step.
+
+    It is not a pydantic model, because long runs have millions of lines.
+    """
 
     step: int
     content: Mapping[str, Any]
@@ -271,7 +290,7 @@ class MetricsRecord(JsonLine):
 
     @property
     def seconds(self) -> float:
-        """Seconds of training up to here."""
+        """Seconds of training up to this record."""
         return self._number("seconds")
 
     @property
@@ -298,6 +317,7 @@ class EventRecord(JsonLine):
 
     @property
     def kind(self) -> str:
+        """The name of the event, e.g. `repair`."""
         return str(self.content.get("event", ""))
 
     @property
@@ -308,10 +328,10 @@ class EventRecord(JsonLine):
 
     @property
     def name(self) -> str:
-        """The name of that member."""
+        """The name of the member that the event is about; empty if it is about no member."""
         return str(self.content.get("name", ""))
 
     @property
     def alarm(self) -> str:
-        """The name of the alarm that it reports."""
+        """The name of the alarm that the event reports, e.g. `collapse`; for other events, their kind."""
         return str(self.content.get("what", self.kind))

@@ -1,7 +1,8 @@
 """Measure the seconds that each routine of an iteration takes, and add them up over the records of a run.
 
-They are seconds of the host's clock. On a GPU the host runs ahead of the device, so queued work counts for the routine in
-which the host next waits for it. Every routine but `mutate` ends with such a wait.
+An iteration is a meeting of members with the training up to the next one. Seconds are those of the host's clock. On a
+GPU the host runs ahead of the device, so queued work counts for the routine in which the host next waits for it. Every
+routine but `mutate` ends with such a wait.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from ganherd.runs.models import MetricsRecord
 ROUTINES = ("gather", "evaluate", "update", "train", "mutate", "replace", "mixture")
 
 
-# Key of a record's profile: the sums up to it. A reader of a long run needs the last record only.
+# The key in a record's profile for the sums over all records so far, so that readers of a long run need only the last
+# record.
 TOTAL = "total"
 
 
@@ -33,7 +35,10 @@ def of_run(path: Path) -> dict[str, float]:
 
 
 def with_total(line: Mapping[str, Any], before: Mapping[str, float]) -> Mapping[str, Any]:
-    """Return a record with the running sums of its profile; `before` are the sums up to the previous record.
+    """Return a record with running sums added to its profile, if it has one.
+
+    Args:
+        before: The sums up to the previous record.
 
     >>> with_total({"step": 2, "profile": {"update": 1.0}}, {"update": 2.0})["profile"]["total"]["update"]
     3.0
@@ -45,7 +50,7 @@ def with_total(line: Mapping[str, Any], before: Mapping[str, float]) -> Mapping[
 def total(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return the seconds of each routine over all records, in the order of an iteration; empty if none were measured.
 
-    Running sums in a record cover all records up to it.
+    If a record has running sums, they replace the sum of the records before it.
 
     >>> total([{"step": 1, "profile": {"update": 2.0, "gather": 0.5}}, {"step": 2, "profile": {"update": 1.0}}])["update"]
     3.0
@@ -59,28 +64,30 @@ def total(metrics: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def _sum(*each: Mapping[str, Any]) -> dict[str, float]:
+    """Return the sum of several profiles: seconds by routine."""
     return {name: round(sum(_seconds(one.get(name)) for one in each), 6) for name in ROUTINES}
 
 
 def _seconds(value: Any) -> float:
+    """Return a value of a record as seconds; 0 if it is not a valid number."""
     return float(value) if type(value) in (int, float) and 0 <= value < 1e18 else 0.0
 
 
 class Profile:
-    """Measure the seconds of each routine since the last record; together they are the whole time.
+    """Measure the seconds of each routine since the last record. Their sum is the whole time.
 
-    `update` is the time of the steps themselves, `train` that of everything between them: records, checks, pictures and
-    checkpoints. The strategy measures the others.
+    `update` is the time of the steps themselves. `train` is the rest of the time in the training loop: records, checks,
+    pictures and checkpoints. The strategy measures the other routines, during meetings, by `of`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._spent = dict.fromkeys(ROUTINES, 0.0)
-        self._left: float | None = None  # when the strategy last handed over to the loop, or the last record
+        self._left: float | None = None  # when the training loop's time began to count; None: a meeting is in progress
 
     @contextmanager
     def of(self, routine: str) -> Iterator[None]:
-        """Count the time of the block for a routine."""
+        """Count the time of the block as time of this routine."""
         began = self._clock()
         try:
             yield
@@ -98,12 +105,12 @@ class Profile:
         self._left = None
 
     def updated(self, seconds: float) -> None:
-        """Count this many seconds of the training loop for the steps, as `update`."""
+        """Count this many seconds of the training loop as `update`, the time of steps, instead of `train`."""
         self._spent["update"] += seconds
         self._spent["train"] -= seconds
 
     def take(self) -> dict[str, float]:
-        """Return the seconds of each routine since the last call."""
+        """Return the seconds of each routine since the last call, and start again from 0."""
         away = self._left is not None
         self.enter()
         seconds_of = {routine: round(max(seconds, 0.0), 6) for routine, seconds in self._spent.items()}

@@ -1,4 +1,4 @@
-"""Write metrics and events as JSON lines. After a resume no line is there twice and none is missing."""
+"""Write metrics and events as JSON lines. In the files of a resumed run no line is repeated and none is missing."""
 
 from __future__ import annotations
 
@@ -16,28 +16,29 @@ from ganherd.util import files
 # Events about processes, not about members: two equal runs may differ in them.
 PROCESS_EVENTS = frozenset({"resume", "restart", "lost", "late", "back"})
 
-# Digits of a number in an event. Those beyond depend on the number of ranks: products of several members at once are rounded
-# in another way than products of fewer.
+# Significant digits of a number in an event. Further digits depend on the number of ranks, because matrix products of
+# several members at once are rounded differently.
 DIGITS = 9
-# Scores of a look at the members; a record has those of the last look, and its step as `looked`.
+# Scores of a look (health check) at the members. A record has those of the last look, and the look's step as `looked`.
 LOOK_SCORES = ("spread", "returns", "tells", "differs", "copies")
 COSTS = ("cost_train", "cost_held_out")  # of the discriminators, if a recipe sets run.validation
 
 
 class JsonLinesWriter:
-    """Append JSON lines to a file, which a resumed run first truncates to its length at the checkpoint."""
+    """Append JSON lines to a file. A resumed run first truncates the file to its length at the checkpoint."""
 
     def __init__(self, path: Path, length: int | None = None, sums: bool = False) -> None:
         """Open the file.
 
         Args:
-            length: Truncate the file to this many bytes; None: append to what is there.
-            sums: Add running sums to the profile of every line, so that the last line has those of the whole run.
+            length: Truncate the file to this many bytes; None: append to the existing lines.
+            sums: Add running sums to the profile of every line, so that the last line has the sums over the whole run.
         """
         files.unshare(path)
-        # without a buffer: what a full disk refused must not be written later, when a resume has cut the file
+        # Without a buffer: lines that a full disk refused must not be written later, when a resumed run has truncated
+        # the file.
         self._handle = path.open("ab", buffering=0)
-        self._one = threading.Lock()  # the thread that reports silent ranks writes at any time
+        self._one = threading.Lock()  # one line at a time: the thread that reports silent ranks also writes
         if length is not None:
             self._handle.truncate(length)
             self._handle.seek(0, os.SEEK_END)
@@ -50,7 +51,7 @@ class JsonLinesWriter:
             self._sums = line.get("profile", {}).get(profile.TOTAL, self._sums)
         rest = memoryview(json.dumps(plain(dict(line)), allow_nan=False).encode() + b"\n")
         with self._one:
-            while rest:  # a disk that is nearly full takes a part
+            while rest:  # a disk that is nearly full may write only a part of the line
                 rest = rest[self._handle.write(rest) :]
 
     def flush(self) -> int:
@@ -64,6 +65,7 @@ class JsonLinesWriter:
         return self._handle.tell()
 
     def close(self) -> None:
+        """Close the file."""
         self._handle.close()
 
 

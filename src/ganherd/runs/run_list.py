@@ -22,8 +22,8 @@ from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
 from ganherd.util.paths import RUNS
 
-_MOST_BYTES = 4 << 20  # of run.json and scores.json
-_MOST_FILES = 20_000  # files of a run that are counted
+_MOST_BYTES = 4 << 20  # larger files run.json and scores.json are not read
+_MOST_FILES = 20_000  # a run with more files than this is not listed
 
 
 @dataclass(frozen=True)
@@ -40,12 +40,12 @@ class RunSummary:
     step: int | None = None
     steps: int | None = None
     seconds: float | None = None  # of training, if it is finished
-    memory: int | None = None  # bytes that the training took at most, if it is finished
+    memory: int | None = None  # the most bytes of memory that the training used, if it is finished
     verdict: str | None = None
     fid: float | None = None
-    samples: int | None = None  # with which the FID was measured
-    bytes: int = 0
-    checkpoint_bytes: int = 0
+    samples: int | None = None  # the number of samples with which the FID was measured
+    bytes: int = 0  # the size of all files of the run; 0 if sizes are not added up
+    checkpoint_bytes: int = 0  # … of which checkpoints take this many
 
     def as_json(self) -> JsonObject:
         """Return what `ganherd runs --json` prints about the run."""
@@ -53,9 +53,10 @@ class RunSummary:
 
 
 def list_runs(folder: Path, sizes: bool = True) -> list[RunSummary]:
-    """Return the runs in a folder and in its folders, the one that was active last at the end; `folder` may be a run itself.
+    """Return summaries of the runs in a folder and in its subfolders, with the most recently active one last.
 
     Args:
+        folder: The folder, which may also be a run itself.
         sizes: Whether to add up the sizes of the files of each run, which takes time on a slow disk.
     """
     if not folder.is_dir():
@@ -68,26 +69,36 @@ def list_runs(folder: Path, sizes: bool = True) -> list[RunSummary]:
 
 
 def run_paths(folder: Path) -> list[Path]:
-    """Return the runs in a folder and in its folders, and links, which may be runs; only `folder` if it is a run itself."""
+    """Return the paths of the runs in a folder and its subfolders, and of links; only `folder` if it is a run itself.
+
+    Links are included without following them, so that they can be listed with a note.
+    """
     return [folder] if _is_run(folder) else list(_run_folders(folder))
 
 
 def list_own_runs(sizes: bool = True) -> list[RunSummary]:
-    """Return the runs in the folder runs and those that are in the current folder itself, e.g. by `--run first`."""
+    """Return summaries of the runs in the folder `runs` and of those in the current folder, e.g. from `--run first`."""
     now, runs = time.time(), list_runs(RUNS, sizes) if RUNS.is_dir() else []
     runs += [summarise(path, str(path), now, sizes) for path in _runs_here()]
     return sorted(runs, key=lambda run: (-run.age, run.name))
 
 
 def newest_run(folder: Path = RUNS) -> Path | None:
-    """Return the run in a folder, or in the current one, whose run.json was written last; None if there is no run."""
+    """Return the run, in this folder or in the current one, whose run.json was written last; None without any run."""
     inside = _run_folders(folder) if folder.is_dir() else ()
     runs = [path for path in (*inside, *_runs_here()) if not path.is_symlink()]
     return max(runs, key=lambda path: (os.lstat(path / "run.json").st_mtime, path.name), default=None)
 
 
 def summarise(path: Path, name: str, now: float, sizes: bool = True) -> RunSummary:
-    """Return the summary of one run."""
+    """Return the summary of one run; if the run cannot be read, a summary that names the problem.
+
+    Args:
+        path: The run folder.
+        name: The name of the run in the list.
+        now: The current time, in seconds since 1970.
+        sizes: Whether to add up the sizes of its files.
+    """
     age = 0.0
     try:
         age = max(0.0, now - os.lstat(path if path.is_symlink() else path / "run.json").st_mtime)
@@ -102,6 +113,7 @@ def summarise(path: Path, name: str, now: float, sizes: bool = True) -> RunSumma
 
 
 def _summarise(path: Path, name: str, age: float, sizes: bool) -> RunSummary:
+    """Return the summary of a run, or raise an error if its files cannot be read."""
     if path.is_symlink():
         raise UserError("a link, which is not followed")
     total, checkpoints = _size(path) if sizes else (0, 0)  # first, because it refuses links
@@ -113,7 +125,7 @@ def _summarise(path: Path, name: str, age: float, sizes: bool) -> RunSummary:
     if state not in ("finished", "parts"):
         last = read_last(folder.metrics_path, MetricsRecord, 1)
         state, step = current_state(folder, state, last), max([0, *(one.step for one in last)])
-        step = max([step, *saved_steps(folder.checkpoints)])  # a stop between two records is saved, but not recorded
+        step = max([step, *saved_steps(folder.checkpoints)])  # a run stopped between two records has a newer checkpoint
     verdict = current_verdict(folder, step) if state == "finished" else None
     fid = (scores.get("scores") or {}).get("fid") or {}
     value, samples = fid.get("value"), fid.get("samples")
@@ -137,16 +149,17 @@ def _summarise(path: Path, name: str, age: float, sizes: bool) -> RunSummary:
 
 
 def _is_run(folder: Path) -> bool:
+    """Return whether a folder has a run.json."""
     return os.path.lexists(folder / "run.json")
 
 
 def _runs_here() -> list[Path]:
-    """Return the runs that are folders of the current folder."""
+    """Return the runs directly in the current folder."""
     return [path.parent for path in Path().glob("*/run.json") if path.parent != RUNS]
 
 
 def _run_folders(folder: Path, deeper: int = 2) -> Iterator[Path]:
-    """Yield the runs in a folder, and those in its folders that are no runs, such as comparisons, down to this depth."""
+    """Yield the runs in a folder, and those in its subfolders, such as comparisons, down to this depth; links, too."""
     with os.scandir(folder) as entries:
         for entry in [one for one in entries if not one.name.startswith(".")]:
             path = Path(entry.path)
@@ -159,7 +172,7 @@ def _run_folders(folder: Path, deeper: int = 2) -> Iterator[Path]:
                 elif deeper:
                     try:
                         yield from _run_folders(path, deeper - 1)
-                    except OSError:  # a folder that may not be read holds no runs of this user
+                    except OSError:  # a folder that this user may not read
                         continue
 
 
@@ -172,10 +185,10 @@ def _read(path: Path) -> JsonObject:
 
 
 def _size(run: Path) -> tuple[int, int]:
-    """Return the bytes of a run's files and those of its checkpoints; hard links count once.
+    """Return (bytes of all files of a run, bytes of its checkpoints); hard links count once.
 
     Raises:
-        UserError: It holds a link, a pipe or a device, or more files than any run.
+        UserError: The run holds a link, a pipe or a device, or too many files.
     """
     total = checkpoints = count = 0
     seen: set[tuple[int, int]] = set()

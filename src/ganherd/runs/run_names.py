@@ -1,4 +1,4 @@
-"""Short names of runs on the command line: `@last`, and tags such as `@best`, which `runs/tags.json` holds."""
+"""Short names of runs on the command line: `@last`, and tags such as `@best`, which are stored in `runs/tags.json`."""
 
 from __future__ import annotations
 
@@ -16,11 +16,17 @@ from ganherd.util.text import did_you_mean
 
 LAST = "last"
 _TAG = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,39}")
-_MOST_BYTES = 1 << 20
+_MOST_BYTES = 1 << 20  # a larger tags.json is not read
 
 
 def named_run(word: str | Path) -> Path:
-    """Return the run folder that a word names: `@last`, `@TAG`, the name of a run in the folder runs, or a path."""
+    """Return the run folder that a word names: `@last`, `@TAG`, the name of a run in the folder `runs`, or a path.
+
+    A path need not exist.
+
+    Raises:
+        UserError: There is no such tag, or no run at all.
+    """
     if not isinstance(word, str | os.PathLike):
         raise UserError(f"a run is named by a text or a path, not by a {type(word).__name__}.")
     name = str(word)
@@ -41,7 +47,7 @@ def named_run(word: str | Path) -> Path:
 
 
 def tags() -> dict[str, Path]:
-    """Return the run folder of each tag; empty if there are no tags. What is not a tag of a run is left out."""
+    """Return the run folder of each tag; empty if there are none. Invalid entries of tags.json are left out."""
     try:
         content = files.read_json(RUNS / "tags.json", _MOST_BYTES)
     except (OSError, ValueError):
@@ -53,7 +59,7 @@ def tags() -> dict[str, Path]:
 
 
 def tag(run: Path, name: str) -> None:
-    """Give a run a tag; another run that had it loses it."""
+    """Give a run a tag. If another run has this tag, it is taken from it."""
     if not _TAG.fullmatch(name) or name == LAST:
         why = "is taken: it is the newest run" if name == LAST else "is no tag"
         raise UserError(

@@ -21,11 +21,11 @@ from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject, is_locked
 
 _HEALTH = ("nan", "diverged", "alarm", "calm", "repair")  # events about the health of a member
-_LISTED = 1000  # of them, for programs: the last
-_UNPRINTED = ("size", "pid", "ganherd", "torch", "exchange_seconds", "time", "period")  # fields of a heartbeat
+_LISTED = 1000  # a status lists at most this many of them, the last ones
+_UNPRINTED = ("size", "pid", "ganherd", "torch", "exchange_seconds", "time", "period")  # omitted fields of a heartbeat
 _RECENT = 10  # records from which the rate is computed
-MISSED = ("late", "lost")  # states of a rank that has not been heard from
-_RESTART = 600.0  # seconds that torchrun, and ranks that find each other, may take
+MISSED = ("late", "lost")  # states of a rank whose heartbeats are overdue
+_RESTART = 600.0  # seconds that torchrun may take to restart all ranks, until these have found each other
 _QUIET = 60.0  # seconds without a record after which a run may be dead, on file systems without locks
 
 
@@ -36,7 +36,7 @@ class RankStatus:
     beat: Beat
     state: str  # as the rank wrote it, or `late` or `lost`
     heartbeat: float = 0.0  # seconds since the beat was written
-    slower: float | None = None  # ratio of its time per step to the median of the others; None if it is not known
+    slower: float | None = None  # ratio of its time per step to the median of the other ranks; None if it is not known
 
     def as_json(self) -> JsonObject:
         """Return what `ganherd status --json` prints about the rank."""
@@ -64,10 +64,10 @@ class RunStatus:
     losses: JsonObject
     profile: dict[str, float]  # seconds of each routine
     staleness: dict[str, float]
-    alarms: list[EventRecord]  # the last ones
-    alarms_before: int  # how many there were before these
+    alarms: list[EventRecord]  # the last events about the health of members
+    alarms_before: int  # the number of such events before these
     active_alarms: list[EventRecord]  # the alarms that are not over
-    reason: str = ""  # why it ended before its last planned step
+    reason: str = ""  # why the run ended before its last planned step; empty: it did not
     verdict: VerdictRecord | None = None  # on the mixture of a finished run
 
     def __repr__(self) -> str:
@@ -91,7 +91,7 @@ class PartsStatus:
 
     run: str
     parts: list[RunStatus | PartsStatus]
-    left: list[str]  # what is left to do, in words
+    left: list[str]  # the ranges of members that are not trained yet, in words
     state: str = "parts"
 
     def as_json(self) -> JsonObject:
@@ -101,7 +101,11 @@ class PartsStatus:
 
 
 def describe(path: str | Path) -> RunStatus | PartsStatus:
-    """Return the state and progress of a run."""
+    """Return the state and progress of a run, or those of its parts if several jobs train its members.
+
+    Raises:
+        UserError: There is no run, or its records are damaged.
+    """
     folder = RunFolder.open(path)
     try:
         if folder.info.state == "parts":
@@ -113,11 +117,12 @@ def describe(path: str | Path) -> RunStatus | PartsStatus:
 
 
 def _describe(folder: RunFolder) -> RunStatus:
+    """Return the state and progress of a run that is trained as a whole."""
     info, metrics = folder.info, read_last(folder.metrics_path, MetricsRecord, _RECENT)
     if info.budget is None or info.engine is None or info.state is None or info.members is None:
         raise ValueError("state, budget, engine or members are missing")
     last = metrics[-1] if metrics else MetricsRecord(0, {})
-    saved = saved_steps(folder.checkpoints)  # a stop between two records is saved, but not recorded
+    saved = saved_steps(folder.checkpoints)  # a run that was stopped between two records has a newer checkpoint
     step, state, health = max([last.step, *saved]), current_state(folder, info.state, metrics), _Health.read(folder)
     written = folder.metrics_path.stat().st_mtime if folder.metrics_path.exists() else None
     return RunStatus(
@@ -144,7 +149,7 @@ def _describe(folder: RunFolder) -> RunStatus:
 
 
 def current_verdict(folder: RunFolder, step: int | None) -> VerdictRecord | None:
-    """Return the verdict on the mixture of this step; None if there is none, or only one on another step."""
+    """Return the verdict on the run's mixture at this step; None if there is none, or only one of another step."""
     verdict = read_verdict(folder.scores_path)
     return verdict if verdict is not None and verdict.step in (step, None) else None
 
@@ -160,7 +165,7 @@ class _Health:
 
     @classmethod
     def read(cls, folder: RunFolder) -> _Health:
-        """Return what all events of a run report."""
+        """Return the alarms and ages from all events of a run."""
         health = cls()
         for event in read_all(folder.events_path, EventRecord):
             health.exchanges.add(event)
@@ -172,11 +177,14 @@ class _Health:
 
     @property
     def active_alarms(self) -> list[EventRecord]:
-        """Return the alarms that last: no later event reports that they are over (`calm`) or that the member was repaired."""
+        """Return the alarms that still last.
+
+        For these no later event reports that they are over (`calm`) or that the member was repaired.
+        """
         return list(self._lasting.values())
 
     def add(self, event: EventRecord) -> None:
-        """Begin or end an alarm."""
+        """Begin or end an alarm, according to an event."""
         member, key = event.member, (event.member, event.alarm)
         if event.kind in ("nan", "diverged", "alarm"):
             self._lasting[key] = event
@@ -187,7 +195,10 @@ class _Health:
 
 
 class Staleness:
-    """Collect how old the nets of neighbours were when ranks took them, from the events of an asynchronous exchange."""
+    """Collect how old the nets of neighbours were when ranks took them, in iterations.
+
+    This matters if ranks exchange nets asynchronously; each exchange then writes an event.
+    """
 
     def __init__(self) -> None:
         self._iterations, self._most, self._mean = 0, 0, 0.0
@@ -200,14 +211,17 @@ class Staleness:
             self._mean += max(event["mean"])
 
     def facts(self) -> dict[str, float]:
-        """Return the largest age, and the mean age at the rank that was furthest ahead; empty if all ranks were in step."""
+        """Return the number of exchanges and the ages of nets in iterations; empty if there was no such exchange.
+
+        `most` is the largest age, `mean` the mean age at the rank that was furthest ahead.
+        """
         if not self._iterations:
             return {}
         return {"iterations": self._iterations, "most": self._most, "mean": round(self._mean / self._iterations, 3)}
 
 
 def staleness(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """Return the facts of `Staleness` about these events.
+    """Return how old exchanged nets were, from the events of a run; see `Staleness.facts`.
 
     >>> staleness([{"event": "exchange", "most": [2, 0], "mean": [1.5, -1.0]}, {"event": "finish"}])
     {'iterations': 1, 'most': 2, 'mean': 1.5}
@@ -219,7 +233,7 @@ def staleness(events: Iterable[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def active_alarms(events: Iterable[EventRecord]) -> list[EventRecord]:
-    """Return the alarms that last: no later event reports that they are over (`calm`) or that the member was repaired."""
+    """Return the alarms that still last after these events: they are not over, and the member was not repaired."""
     health = _Health()
     for event in events:
         health.add(event)
@@ -227,7 +241,9 @@ def active_alarms(events: Iterable[EventRecord]) -> list[EventRecord]:
 
 
 def seconds_left(metrics: Sequence[MetricsRecord], step: int, budget: BudgetRecord) -> float | None:
-    """Return the seconds until the deadline, or that the remaining steps take at the last rate; None if that is not known.
+    """Return the seconds until the deadline or, without one, that the remaining steps take at the last rate.
+
+    None if the rate is not known. `metrics`: the last records. `step`: the last step that is known.
 
     >>> records = [MetricsRecord.parse({"step": n, "seconds": s}) for n, s in ((10, 4.0), (30, 8.0))]
     >>> seconds_left(records, 35, BudgetRecord(steps=50)), seconds_left(records, 35, BudgetRecord(steps=50, deadline=20.0))
@@ -242,7 +258,7 @@ def seconds_left(metrics: Sequence[MetricsRecord], step: int, budget: BudgetReco
 
 
 def _ranks(folder: RunFolder, now: float) -> list[RankStatus]:
-    """Return the state of each rank, in order."""
+    """Return the state of each rank, by rank. `now`: the time in seconds since 1970."""
     beats = heartbeat.read(folder.path / "ranks")
     step_seconds = {beat.rank: beat.step_seconds for beat in beats if beat.members and beat.step_seconds > 0}
     return [
@@ -251,7 +267,7 @@ def _ranks(folder: RunFolder, now: float) -> list[RankStatus]:
 
 
 def slower(step_seconds: Mapping[int, float], rank: int) -> float | None:
-    """Return the ratio of a rank's time per step to the median of the others; None if it is not known.
+    """Return the ratio of a rank's time per step to the median of the other ranks; None if it is not known.
 
     >>> slower({0: 0.1, 1: 0.3, 2: 0.12, 3: 0.1}, 1), slower({0: 0.1}, 0)
     (3.0, None)
@@ -261,7 +277,15 @@ def slower(step_seconds: Mapping[int, float], rank: int) -> float | None:
 
 
 def current_state(folder: RunFolder, recorded: str, metrics: Sequence[MetricsRecord]) -> str:
-    """Return the state of a run. Its process may have ended without changing the state that run.json has recorded."""
+    """Return the state of a run: the recorded one, unless its process ended without changing it.
+
+    A run whose recorded state is `running` is `killed` if no process holds its lock. On file systems without locks it
+    is `unknown` if it has not written anything for long. A run that torchrun does not restart in time is `interrupted`.
+
+    Args:
+        recorded: The state in run.json.
+        metrics: The last records.
+    """
     if recorded not in ("running", "restarting"):
         return recorded
     now, locked = time.time(), is_locked(folder.path / ".lock")

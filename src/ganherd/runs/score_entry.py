@@ -19,7 +19,7 @@ class ScoreInterval(TypedDict):
     high: float
     level: float
     how: str  # the method, in words
-    cut: NotRequired[bool]  # whether it ends at the least or the largest possible value, and would exceed it otherwise
+    cut: NotRequired[bool]  # whether the interval was cut at the smallest or largest possible value
 
 
 class GroupKid(TypedDict):
@@ -41,11 +41,11 @@ class ScoreEntry(TypedDict, total=False):
     resizing: str  # what is done to an image before the network sees it
     warning: str
     unit: str
-    of: int  # the value is a count of this many
-    mean: float | None  # over the classes, if the value is the least
+    of: int  # the largest possible value, if the value is a count
+    mean: float | None  # mean over the classes, if the value is that of the worst class
     std: float | None
     error: float | None  # standard error
-    by_chance: float  # what perfect draws would show
+    by_chance: float  # the value that perfect samples would have by chance
 
     # features: what they were computed from
     precision: str
@@ -73,7 +73,7 @@ class ScoreEntry(TypedDict, total=False):
     per_neighbourhood: Groups
     per_neighbourhood_samples: GroupCounts
     per_neighbourhood_kl: Groups
-    fewest: int  # samples of a group
+    fewest: int  # the smallest number of samples of a group
     mean_member: float
     mean_member_kl: float
     best_member: int | None
@@ -135,4 +135,5 @@ class ScoreEntry(TypedDict, total=False):
     tie: float
 
 
-Scores = dict[str, Any]  # a `ScoreEntry` by the name of each metric; `skipped`: for each metric that was left out, why
+# A `ScoreEntry` by the name of each metric. The key `skipped` has the reason for each metric that was left out.
+Scores = dict[str, Any]

@@ -1,4 +1,4 @@
-"""Write the state and progress of a run as text: what `ganherd status` prints."""
+"""Format the state and progress of a run as the text that `ganherd status` prints."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from ganherd.runs.run_status import MISSED, PartsStatus, RankStatus, RunStatus
 from ganherd.util.errors import counted, few
 from ganherd.util.text import duration, printable_line, size, words
 
-_SHOWN = 10  # alarms: the last
-_STATES = {  # those whose name does not say it
+_SHOWN = 10  # the number of alarms that are shown, the last ones
+_STATES = {  # explanations of states whose name is not clear
     "restarting": "restarting (a rank was lost, and torchrun starts all of them again)",
     "unknown": "running or killed, which is not known (this file system has no locks)",
 }
+# States from which a run can be resumed, and what is said before the command that resumes it.
 _ENDED = {"killed": "", "interrupted": "", "unknown": "if no process trains it any more, "}
-_SLOW = 1.5  # ratio of a rank's time per step to the median of the others, from which on they wait for it
+_SLOW = 1.5  # a rank whose time per step is this many times the median of the others is reported as slow
 
 
 def text(status: RunStatus | PartsStatus) -> str:
@@ -44,7 +45,7 @@ def text(status: RunStatus | PartsStatus) -> str:
     if (earlier := status.alarms_before + len(status.alarms) - _SHOWN) > 0:
         lines.append(f"… {earlier:,} before these in events.jsonl")
     lines += [f"step {alarm.step:,}: {alarm.name} {_in_words(alarm)}" for alarm in status.alarms[-_SHOWN:]]
-    if status.verdict is not None:  # it is about the mixture, and alarms were about the members as they trained
+    if status.verdict is not None:  # the verdict on the final mixture matters more than alarms during the training
         lines.append(f"verdict: {status.verdict.sentence}")
     elif status.active_alarms:
         names = [f"{alarm.name} ({words(alarm.alarm)})" for alarm in status.active_alarms]
@@ -55,7 +56,7 @@ def text(status: RunStatus | PartsStatus) -> str:
 
 
 def staleness_in_words(ages: Mapping[str, float]) -> str:
-    """Return how old the nets of neighbours were when ranks took them, in words.
+    """Return a sentence about how old the nets of neighbours were when ranks took them. `ages`: as `Staleness.facts`.
 
     >>> staleness_in_words({"iterations": 40, "most": 2, "mean": 1.25})
     "neighbours' nets were up to 2 iterations old when they were taken, 1.2 on average by the rank that was furthest ahead"
@@ -104,7 +105,7 @@ def _rank_line(rank: RankStatus) -> str:
 
 
 def _traffic(ranks: Sequence[RankStatus]) -> list[str]:
-    """Return a line with the bytes that an exchange brought to the rank that received most; none without exchanges.
+    """Return a line about the bytes per exchange of the rank that received most, in a list; empty without exchanges.
 
     >>> from ganherd.comm.heartbeat import Beat
     >>> _traffic([RankStatus(Beat(0, 1, "processing", "n7", 1, exchanges=10, received=81920, gathered=122880), "processing")])
@@ -119,7 +120,7 @@ def _traffic(ranks: Sequence[RankStatus]) -> list[str]:
 
 
 def _in_words(event: EventRecord) -> str:
-    """Return an event about the health of a member as words.
+    """Return a phrase for an event about the health of a member.
 
     >>> _in_words(EventRecord.parse({"step": 3, "event": "calm", "what": "dead_critic"}))
     'dead critic is over'

@@ -1,7 +1,8 @@
 """The length of a run: steps, epochs, or a time from the start of the command to the saved mixture.
 
-A time is turned into a number of steps once, which is recorded: what depends on the length of the run is planned for it. The
-training itself ends by the clock, early enough for the mixture to be saved in time. That step is recorded, too.
+A time budget is converted to an expected number of steps once, before the first step. This number is recorded, and
+everything that depends on the length of the run (e.g. learning-rate schedules) is planned for it. The training itself
+ends by the clock, early enough that the mixture is saved in time. The step at which it ended is recorded, too.
 """
 
 from __future__ import annotations
@@ -25,33 +26,36 @@ from ganherd.util.text import duration
 
 FEW = 200  # steps after which a GAN has hardly begun to learn
 _PROBABLY_FEW = 500  # steps that seldom suffice for good samples
-_LONG_ENOUGH_TO_NOTE = 110.0  # seconds of training; shorter times are used to try something
+_LONG_ENOUGH_TO_NOTE = 110.0  # seconds of training; with less, users only try something and get no note
 ENOUGH = 2000  # steps after which small nets have learned something
-_SECONDS = 0.5  # for measuring the rate
+_SECONDS = 0.5  # duration of the training that measures the steps per second
 
 
 class Budget:
-    """A number of steps and, for a time budget, the second of training by which the mixture has to be saved."""
+    """The length of a run in steps and, for a time budget, the seconds of training until its mixture must be saved."""
 
     def __init__(self, steps: int, deadline: float | None = None, closing: ClosingTime | None = None) -> None:
         """Describe a budget.
 
         Args:
             steps: The last step; for a time budget, the step that the run is expected to reach.
-            deadline: Seconds of training, over all processes of the run.
-            closing: What follows the last step, before the deadline. None: training alone may take all of the time.
+            deadline: Seconds of training, over all processes of the run, by which the run has to end. None: no time
+                budget.
+            closing: Estimates the time between the last step and the deadline, in which the mixture is made. None:
+                training alone may take all of the time.
         """
         self.steps, self.deadline, self.closing = steps, deadline, closing
-        self.shortage = ""  # why a time leaves no room for training
+        self.shortage = ""  # a note for the user if a time budget leaves no time for training, otherwise empty
 
     @property
     def limit(self) -> float | None:
-        """The second after which no further step is trained; None if only the steps count."""
+        """The seconds of training after which no further step is trained; None if only the steps count."""
         if self.deadline is None:
             return None
         return max(0.0, self.deadline - (self.closing.seconds if self.closing else 0.0))
 
     def is_over(self, seconds: float) -> bool:
+        """Return whether a time budget is used up after this many seconds of training; False if only steps count."""
         return (limit := self.limit) is not None and seconds >= limit
 
     def end_at(self, step: int) -> None:
@@ -59,18 +63,22 @@ class Budget:
         self.steps, self.deadline = step, None
 
     def timing(self, what: str) -> AbstractContextManager[None]:
-        """Return a context that notes how long something takes that also follows the last step."""
+        """Return a context manager that measures its block, to estimate the same work after the last step.
+
+        Args:
+            what: The name of the work, such as "checkpoint".
+        """
         return self.closing.timing(what) if self.closing else nullcontext()
 
     def record(self) -> JsonObject:
-        """Return what run.json records."""
+        """Return the budget as run.json records it."""
         alone = {"training_only": True} if self.deadline is not None and self.closing is None else {}
         return {"steps": self.steps, "deadline": self.deadline, **alone}
 
 
 @dataclass(frozen=True)
 class Timing:
-    """What turns a time into steps."""
+    """Measurements from which a time budget is converted to a number of steps."""
 
     rate: float  # steps per second
     start: float = 0.0  # seconds from the start of the command to the first step
@@ -78,27 +86,35 @@ class Timing:
 
     @property
     def overhead(self) -> float:
-        """The seconds of the start and of the end."""
+        """The seconds that a run takes in addition to its training: before the first step and after the last one."""
         return self.start + (self.closing.seconds if self.closing else 0.0)
 
 
 @dataclass(frozen=True)
 class SecondPhase:
-    """What follows a first phase within the same time budget. The first phase leaves room for its start and its end."""
+    """Estimated times of the second phase of a two-phase run.
 
-    share: float  # of the first phase in the training time of both
-    closing: float  # seconds from its last step to its mixture
-    start: float | None  # seconds of its start, as recorded; None: as long as that of the first phase
-    imports: float  # seconds of the command before the first phase was started; the second one does without
+    Both phases share one time budget, so the first needs them.
+    """
+
+    share: float  # of the training time of both phases, the part that the first phase gets
+    closing: float  # seconds from the last step of the second phase to its mixture
+    start: float | None  # seconds from its start to its first step, from an earlier run; None: as in the first phase
+    imports: float  # seconds of the command before the first phase was started; the second phase does not repeat them
 
     def overhead(self, first: Timing) -> float:
-        """Return the seconds of the start and of the end of the second phase."""
+        """Return the seconds that the second phase takes before its first and after its last step.
+
+        Args:
+            first: The first phase.
+        """
         return self.closing + (max(0.0, first.start - self.imports) if self.start is None else self.start)
 
     def extra_time(self, first: Timing) -> float:
         """Return the seconds by which the first phase ends later than at its share of the budget; negative: earlier.
 
-        Then both phases have their shares of the time that is left for training.
+        With this shift each phase gets its share of the training time, which is the budget without the overheads of
+        both phases.
 
         >>> SecondPhase(0.75, closing=6.0, start=4.0, imports=0.0).extra_time(Timing(1.0, start=2.0))
         -7.0
@@ -116,9 +132,11 @@ def plan_budget(
     """Return the budget for a recipe's `train.budget`, such as `3epochs`.
 
     Args:
-        measure: Called for times only.
+        steps_per_epoch: The number of steps, possibly fractional, of one pass over the data.
+        measure: Returns the rate and the overheads of the run; only called for a time budget.
         second: The phase that follows, if there is one.
-        before: Seconds of the command's budget that belong to an earlier phase.
+        before: Seconds of the command's budget that belong to an earlier phase; only used in the note about a short
+            budget.
 
     >>> plan_budget("3epochs", 2.5, lambda: Timing(0.0)).steps
     8
@@ -144,9 +162,15 @@ def plan_budget(
 
 
 def too_short(text: str, budget: Budget) -> list[str]:
-    """Return a note if a time leaves no room for training, or if a time or epochs are too few steps to learn from.
+    """Return a list with one note if a budget is too short, and an empty list otherwise.
 
-    Times below two minutes get no note about few steps, because they are used to try something.
+    A time is too short if it leaves no time for training; a time or a number of epochs is too short if it is too few
+    steps to learn from. Times below two minutes get no note about few steps, because users only try something with
+    them.
+
+    Args:
+        text: The budget as the recipe has it.
+        budget: The same budget, planned.
 
     >>> too_short("50epochs", Budget(25))
     ['50epochs of this data are 25 steps, too few to learn from: give it --budget 2000steps']
@@ -175,13 +199,15 @@ def measure(
     has_mixture: bool = True,
     report: CompileReport = no_report,
 ) -> Timing:
-    """Measure what turns a time into steps. All ranks measure at the same time, because they also train so; the slowest counts.
+    """Measure the steps per second of the run, and the time that it takes in addition to its training.
+
+    All ranks measure at the same time, because they also train at the same time; the rate of the slowest rank counts.
 
     Args:
-        began: When the command was started, on the clock of `time.monotonic`; the first rank's counts. None: the time is for
-            training alone.
+        began: When the command was started, on the clock of `time.monotonic`; the value of the first rank counts. None:
+            the whole time budget is for training alone.
         has_mixture: Whether the run ends with a mixture.
-        report: Gets the progress if kernels are compiled.
+        report: Called with the progress if kernels are compiled.
     """
     rate = measure_rate(prepared.herd, plan, _SECONDS, report=report) / prepared.herd.num_members
     closing = None if began is None else measure_closing(prepared, has_mixture)
@@ -191,7 +217,10 @@ def measure(
 
 
 def measure_closing(prepared: PreparedHerd, has_mixture: bool = True) -> ClosingTime:
-    """Estimate the end of a run on all ranks at the same time; the slowest counts."""
+    """Estimate how long a run takes after its last step.
+
+    All ranks call this at the same time, and the slowest counts.
+    """
     closing = estimate_closing(prepared, has_mixture)
     closing.mixture = max(prepared.ranks.all_gather_json(closing.mixture))
     return closing
@@ -200,13 +229,15 @@ def measure_closing(prepared: PreparedHerd, has_mixture: bool = True) -> Closing
 def extend_budget(
     prepared: PreparedHerd, plan: Plan, wanted: Recipe, resumed: checkpoint.Checkpoint | None, began: float
 ) -> Budget:
-    """Return the new budget of a run that is resumed with another one.
+    """Return the budget of a run that is resumed with a new `train.budget`.
 
     Args:
+        wanted: The recipe with the new budget.
+        resumed: The checkpoint that the run continues from; None: it starts at step 0.
         began: When the command was started, on the clock of `time.monotonic`.
 
     Raises:
-        UserError: The run has made more steps already, or one of its classes is being trained again.
+        UserError: The run has already made more steps than the new budget, or one of its classes is being retrained.
     """
     budget = plan_budget(wanted.train.budget, prepared.steps_per_epoch, lambda: measure(prepared, plan, began))
     step, seconds = (resumed.step, resumed.meta.seconds) if resumed else (0, 0.0)

@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 class Callback:
     """Take part in a training by overriding hooks. ganherd's own components are callbacks, too.
 
-    The loop trains from stop to stop. At a stop it calls `on_arrival`, `on_stop` and `on_stop_end`, each on all callbacks in
-    their order. A callback may read the trainer and call its methods, but never sets its attributes. On several ranks each rank
-    has its own callbacks, and all ranks call the same hooks at the same step.
+    The loop trains from stop to stop; a stop is a step at which anything but training happens. At a stop the loop calls
+    `on_arrival`, `on_stop` and `on_stop_end`, each on all callbacks in their order. A callback may read the trainer and
+    call its methods, but must not set its attributes. On several ranks each rank has its own callbacks, and all ranks
+    call the same hooks at the same step.
 
-    A class may set `every`, the number of steps between the stops that it needs, and `changes_result = True` if it changes the
-    members: without that it is refused when it does.
+    A class may set `every`, the number of steps between the stops that it needs. It must set `changes_result = True` if
+    it changes the members; otherwise the run ends with an error when it does.
 
     >>> class Losses(Callback):
     ...     def on_record(self, trainer, record):
@@ -41,13 +42,13 @@ class Callback:
         """Act before the loop trains from the current step to the next stop."""
 
     def on_step_end(self, trainer: Trainer, step: int) -> None:
-        """Act after every step. This must be cheap: it is called thousands of times in a second."""
+        """Act after every step. This must be cheap, because it may be called thousands of times per second."""
 
     def on_arrival(self, trainer: Trainer) -> None:
         """Act on arrival at a stop, before anything has changed there."""
 
     def on_stop(self, trainer: Trainer) -> None:
-        """Do what is due at the current step."""
+        """Act at a stop: do what is due at the current step."""
 
     def on_stop_end(self, trainer: Trainer, step_seconds: float) -> None:
         """Act when everything that was due at the current step is done.
@@ -83,26 +84,32 @@ class Callback:
         """Act after the last step, before `on_train_end` is called on any callback."""
 
     def on_train_end(self, trainer: Trainer) -> None:
-        """Act after the last step: what happens here is not part of the state that a longer run continues from."""
+        """Act after the last step is saved.
+
+        A longer run continues from that step, without changes that are made here.
+        """
 
     def on_finish(self, trainer: Trainer, run: TrainedRun) -> None:
         """Act when the run is finished: its mixture, scores and report are made. Called on the first rank only."""
 
     def close(self) -> None:
-        """Release what the callback holds. Called once in each training, however it ends."""
+        """Release the callback's resources, such as open files. Called once in each training, even if it fails."""
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of its code and settings, as they were when this was first called: a training may change it."""
+        """Return the SHA-256 of the callback's code and settings.
+
+        It is computed at the first call only, because the callback may change while it takes part in a training.
+        """
         if self._fingerprint is None:
             self._fingerprint = fingerprint(self)
         return self._fingerprint
 
     def implements(self, hook: str) -> bool:
-        """Return whether a hook does anything."""
+        """Return whether the class of this callback overrides the hook of this name."""
         return getattr(getattr(self, hook), "__func__", None) is not getattr(Callback, hook)
 
     def call(self, hook: str, trainer: Trainer, *values: Any) -> None:
-        """Call a hook by its name."""
+        """Call the hook of this name. `values`: its arguments after the trainer."""
         getattr(self, hook)(trainer, *values)
 
 
@@ -111,7 +118,7 @@ class Looks(Callback):
 
     def on_start(self, trainer: Trainer) -> None:
         if trainer.state.saved is None and trainer.schedule.looks.every:
-            self._look(trainer)  # a collapse is measured against the variety of fresh weights
+            self._look(trainer)  # later looks compare the variety of samples with that of fresh weights
 
     def on_stop(self, trainer: Trainer) -> None:
         if trainer.schedule.looks_at(trainer.step):
@@ -122,15 +129,19 @@ class Looks(Callback):
             self._look(trainer)
 
     def _look(self, trainer: Trainer) -> None:
+        """Compute the health scores of all members now, and show them."""
         monitor = trainer.state.monitor
         with trainer.budget.timing("look"):
             monitor.look(trainer.step)
-        if trainer.ranks.is_single_process:  # several ranks exchange the numbers with the next record
+        if trainer.ranks.is_single_process:  # several ranks exchange their scores only with the next record
             trainer.progress.look(monitor.scores())
 
 
 class RecordWindow(Callback):
-    """Begin a new window of sums after each record. This callback comes after all that read the sums of the last window."""
+    """Reset the sums of losses and logits after each record.
+
+    This callback comes after all callbacks that read these sums.
+    """
 
     def on_stop(self, trainer: Trainer) -> None:
         if trainer.schedule.records_at(trainer.step):
@@ -138,7 +149,11 @@ class RecordWindow(Callback):
 
 
 class Meetings(Callback):
-    """Close a meeting on arrival at its step, before a checkpoint may be saved, and open it before the loop trains on."""
+    """Let the strategy act at the steps at which members meet.
+
+    On arrival `strategy.close` finishes what the previous meeting started, before a checkpoint may be saved. Before the
+    loop trains on, `strategy.open` starts what lasts until the next meeting.
+    """
 
     def on_departure(self, trainer: Trainer) -> None:
         trainer.sync.part(trainer.step, trainer.schedule.last)
@@ -166,6 +181,7 @@ class SamplePictures(Callback):
             self._draw(trainer)
 
     def _draw(self, trainer: Trainer) -> None:
+        """Save a picture of samples of the current step, and show its path."""
         path = trainer.folder.samples / f"step-{trainer.step:08d}.png"
         with trainer.budget.timing("picture"):
             trainer.preview.look(trainer.step)

@@ -1,4 +1,4 @@
-"""Save checkpoints when they are due, in the foreground or while a GPU trains on."""
+"""Save checkpoints when they are due: in the thread that trains, or in a second one while a GPU trains on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class AsyncCheckpointWriter:
-    """Write one checkpoint at a time in a thread; the next one waits for it, and so does everything that reads one."""
+    """Write checkpoints in a thread, one at a time. Call `wait` before the files are read."""
 
     def __init__(self) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="checkpoint")
@@ -34,16 +34,24 @@ class AsyncCheckpointWriter:
 
     @classmethod
     def of(cls, herd: StackedHerd, alone: bool) -> AsyncCheckpointWriter | None:
-        """Return a writer for a herd on a GPU in one process; None otherwise, because ranks write together and a CPU is busy.
+        """Return a writer for a herd on a GPU in one process; None if checkpoints must be written in the foreground.
 
-        None as well if the state is on the host, and there is no room for a second one.
+        That is so on a CPU, which is busy with training; on several ranks, which write a checkpoint together; and if
+        the herd's state is in host memory, which has no room for a copy of it.
+
+        Args:
+            herd: The herd of this process.
+            alone: Whether this is the only process of the run.
         """
         copied = bytes_per_member(herd.state) * herd.num_members
         has_room = herd.is_resident or 2 * copied < available_memory()
         return cls() if herd.device.type == "cuda" and alone and has_room else None
 
     def copy(self, state: State) -> State:
-        """Copy the state into host memory, which is allocated once for all checkpoints."""
+        """Return a copy of the state in host memory, which is allocated once and used again for every checkpoint.
+
+        Waits first until the previous copy is written.
+        """
         self.wait()
         for name, value in state.items():
             if name not in self._held or self._held[name].shape != value.shape:
@@ -59,14 +67,14 @@ class AsyncCheckpointWriter:
         self._going = self._thread.submit(write)
 
     def wait(self) -> None:
-        """Wait until the checkpoint is written. Raises its error, once."""
+        """Wait until the checkpoint is written, if one is. If that failed, raise its error, at the first call only."""
         going, self._going = self._going, None
         if going is not None:
             going.result()
 
 
 class Checkpointer(Callback):
-    """Save checkpoints, and keep the newest, the best and the one that repairs roll back to."""
+    """Save checkpoints, and delete old ones except the newest, the best and the one that repairs roll back to."""
 
     def __init__(self, prepared: PreparedHerd) -> None:
         self._writer = AsyncCheckpointWriter.of(prepared.herd, prepared.ranks.is_single_process)
@@ -91,7 +99,10 @@ class Checkpointer(Callback):
             self.save(trainer)
 
     def save(self, trainer: Trainer) -> None:
-        """Save a checkpoint. It may still be being written when this returns: see `flush`."""
+        """Save a checkpoint of the current step.
+
+        A thread may still be writing it when this returns; `flush` waits for it.
+        """
         step, state, ranks, folder = trainer.step, trainer.state, trainer.ranks, trainer.folder.checkpoints
         timing = ExitStack()  # closed when the checkpoint is written, in the thread that writes it
         timing.enter_context(trainer.budget.timing("checkpoint"))
@@ -131,6 +142,7 @@ class Checkpointer(Callback):
                 self._give_up(trainer, trainer.state.saved, error)
 
     def _give_up(self, trainer: Trainer, step: int | None, error: OSError) -> None:
+        """End the run on all ranks, because the checkpoint of `step` could not be written."""
         before = "the one before is whole" if saved_steps(trainer.folder.checkpoints) else "it is the first one"
         trainer.strategy.on_interrupt()
         why = f"the checkpoint of step {step} could not be written ({error.strerror}); {before}. {advice_on(error)}"

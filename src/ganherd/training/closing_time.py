@@ -12,37 +12,41 @@ from ganherd.mixture.recalibration import NOISES, NOISES_AT_ONCE
 from ganherd.training import finish
 from ganherd.training.setup.assemble import PreparedHerd
 
-# Seconds of what has not been measured yet. A run that has done it once, for example at step 0, uses its own measurement.
+# Estimated seconds of each kind of work, until the run has done it once and measured it, for example at step 0.
 _FIRST_GUESS = {"look": 0.1, "record": 0.1, "picture": 0.3, "checkpoint": 0.3}
 
 
 class ClosingTime:
-    """The seconds of everything that follows the last step, by name."""
+    """Estimate the seconds from the last step of a run to its saved mixture, from measurements during the run."""
 
     def __init__(self, mixture: float = 0.0, generator_share: float = 0.0) -> None:
         """Start with guesses.
 
         Args:
-            mixture: Seconds to make the mixture, without its files.
-            generator_share: The share of the generators in a checkpoint: the files of the mixture take this share of its time.
+            mixture: Seconds to make the mixture, without writing its files.
+            generator_share: Bytes of the generators as a share of a checkpoint's bytes. Writing the mixture is
+                estimated to take this share of the time to write a checkpoint.
         """
         self.mixture, self._generator_share = mixture, generator_share
         self._measured: dict[str, list[float]] = {}
 
     def note(self, what: str, seconds: float) -> None:
-        """Note how long a part has taken. The first measurement includes warming up: the second one replaces it."""
+        """Note how many seconds a part of the work, such as "checkpoint", has taken.
+
+        The last three measurements are kept.
+        """
         self._measured[what] = [*self._measured.get(what, [])[-2:], seconds]
 
     @contextmanager
     def timing(self, what: str) -> Iterator[None]:
-        """Note how long the block takes."""
+        """Note how many seconds the block of this context takes, as the part `what`."""
         began = time.monotonic()
         yield
         self.note(what, time.monotonic() - began)
 
     @property
     def seconds(self) -> float:
-        """The seconds from the last step to the saved mixture, as far as they are known now.
+        """The estimated seconds from the last step to the saved mixture, with all measurements so far.
 
         >>> closing = ClosingTime(mixture=2.0)
         >>> for seconds in (5.0, 1.0, 2.0):
@@ -55,16 +59,22 @@ class ClosingTime:
 
 
 def _typical(measured: list[float]) -> float:
-    """Return the mean of the last measurements, without the oldest one if there are others."""
+    """Return the mean of the measurements.
+
+    The oldest is left out if there are others, because the first one is a warm-up.
+    """
     warm = measured[1:] or measured
     return sum(warm) / len(warm)
 
 
 def estimate_closing(prepared: PreparedHerd, has_mixture: bool = True) -> ClosingTime:
-    """Estimate the end of a run before its first step. The mixture is timed on one member of each breed, with some of its noise.
+    """Estimate, before the first step, how long a run takes from its last step to its saved mixture.
+
+    Most of it is the re-estimation of batch-norm statistics. That is timed on one trained member of each breed (members
+    with the same generator architecture), with a part of the noise, and scaled up.
 
     Args:
-        has_mixture: Whether a mixture is made. A part of a herd has none.
+        has_mixture: Whether a mixture is made. A run that trains only a part of a herd makes none.
     """
     if not has_mixture:
         return ClosingTime()

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 @contextmanager
 def reported_end(session: Session) -> Iterator[None]:
-    """Record how a training or its finish failed, and raise an error with the command that continues the run."""
+    """Record in run.json why the block of this context failed, and raise an error that says how to continue the run.
+
+    The block trains and finishes the run of `session`.
+    """
     saved_before = session.resumed.saved if session.resumed else 0
     try:
         yield
@@ -29,7 +32,7 @@ def reported_end(session: Session) -> Iterator[None]:
             raise
         raise session.recovery.ended(error, "; the last checkpoint is whole") from error
     except KeyboardInterrupt:
-        # the first rank reports it: it was interrupted too, or notices that this rank is gone
+        # only the first rank reports a Ctrl-C: it received the signal too, or notices that this rank is gone
         if not session.ranks.is_first:
             raise SystemExit(75) from None
         trained = session.trainer is not None and session.trainer.is_trained
@@ -44,7 +47,8 @@ def reported_end(session: Session) -> Iterator[None]:
             raise
         trainer = session.trainer
         at = f" at step {trainer.step:,}" if trainer else ""
-        # without a new checkpoint the same would happen again, and a scheduler that restarts on exit code 75 would never end
+        # without a new checkpoint a resumed run would fail at the same step, and a scheduler that restarts jobs after
+        # exit code 75 would restart it forever
         is_further = trainer is not None and (trainer.state.saved or 0) > saved_before
         text = (
             f"memory ran out{at} ({reason(error)}); the last checkpoint is whole. A new run needs less memory with fewer "
@@ -52,7 +56,7 @@ def reported_end(session: Session) -> Iterator[None]:
         )
         kind = Interrupted if is_further else RunFailed
         raise _interrupted(session, text, kind, reason=f"memory ran out{at} ({reason(error)}).") from error
-    except OSError as error:  # a disk that is full or gone while records, pictures or the mixture are written
+    except OSError as error:  # the disk is full or gone while records, pictures or the mixture are written
         what = f"{error.strerror or error} while writing to {session.folder.path}"
         raise _interrupted(
             session, f"{what}; the last checkpoint is whole. {advice_on(error)}", reason=f"{what}."
@@ -66,6 +70,8 @@ def _interrupted(session: Session, text: str, kind: type[Exception] = Interrupte
 
 
 def _record_state(session: Session, state: str, reason: str) -> None:
-    # on a full disk it stays `running`; without a process that holds the lock, that is `killed`
+    """Write the state and its reason to run.json, if the disk allows it."""
+    # If it does not, run.json still says `running`. No process holds the lock of the run then, so it is reported as
+    # `killed`.
     with suppress(OSError):
         session.folder.write_info(state=state, reason=reason)

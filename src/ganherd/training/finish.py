@@ -43,11 +43,12 @@ class TrainedRun:
 
     @property
     def folder(self) -> RunFolder:
+        """The paths and readers of the run."""
         return RunFolder(self.path)
 
     @property
     def verdict(self) -> VerdictRecord | None:
-        """Read the verdict; None if the run was not scored."""
+        """The verdict on the mixture, read from scores.json; None if the run was not scored."""
         return read_verdict(self.folder.scores_path)
 
 
@@ -74,10 +75,14 @@ class Finisher:
 
 
 class TimeReport(Finisher):
-    """Report when the mixture of a run with a time budget is saved, before anything else is made of it."""
+    """Report the time that was used when the mixture of a run with a time budget is saved, before it is scored."""
 
     def __init__(self, trainer: Trainer, whole: float) -> None:
-        """Prepare the report. `whole`: the budget of the command, in seconds if it is a time."""
+        """Prepare the report.
+
+        Args:
+            whole: The time budget of the command in seconds; not used if the budget is not a time.
+        """
         self._trainer, self._whole = trainer, whole
 
     def on_mixture(self, product: Product) -> None:
@@ -90,7 +95,10 @@ class TimeReport(Finisher):
 
 
 def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> TrainedRun:
-    """Make the mixture on the first rank from the generators that all ranks export. The other ranks return at once."""
+    """Make the mixture from the generators of all ranks, let the finishers work on it, and return the run.
+
+    All ranks call this. The first one makes the mixture; the others send their generators and return without scores.
+    """
     prepared, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
     ranks, near = prepared.ranks, trainer.strategy.neighbourhoods(trainer.step)
     own = exports(prepared, trainer.strategy.generators(), trainer.state.convergence.frozen_members)
@@ -102,7 +110,7 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> TrainedRun:
     def mark_finished() -> None:
         left = trainer.strategy.metrics().get("profile")  # seconds per routine since the last record
         trainer.event("finish", seconds=seconds, **({"profile": left} if left else {}))
-        here = max(trainer.seconds_here, 1e-9)  # in this process, like the seconds of its looks
+        here = max(trainer.seconds_here, 1e-9)  # of this process only, like `monitor.seconds`
         watch = {**vars(trainer.schedule.looks), "share": round(trainer.state.monitor.seconds / here, 5)}
         budget = trainer.budget.record()
         memory = peak_memory(prepared.herd.device)
@@ -123,7 +131,7 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> TrainedRun:
 
 
 def publish(product: Product, finishers: Sequence[Finisher], mark_finished: Callable[[], None]) -> TrainedRun:
-    """Save the mixture and let the finishers work on it, before and after `mark_finished` writes run.json."""
+    """Save the mixture, and call the finishers' hooks before and after `mark_finished`, which writes run.json."""
     product.mixture.save(product.folder.mixture)
     for finisher in finishers:
         finisher.on_mixture(product)
@@ -134,7 +142,10 @@ def publish(product: Product, finishers: Sequence[Finisher], mark_finished: Call
 
 
 def finish_part(trainer: Trainer) -> TrainedRun:
-    """Mark the members of this job as finished; other jobs train the other members of the herd."""
+    """Mark the run of a job part as finished.
+
+    It has no mixture, because other jobs train the other members of the herd.
+    """
     seconds, folder = round(trainer.seconds, 3), trainer.folder
     trainer.event("finish", seconds=seconds)
     if trainer.ranks.is_first:
@@ -148,7 +159,8 @@ def make_mixture(
     """Return the mixture of all members.
 
     Args:
-        neighbourhoods: The mixtures that neighbourhoods evolved; each replica then takes the best one, of each class.
+        neighbourhoods: In a cellular herd, the mixture weights that each neighbourhood has evolved. Each replica then
+            gets the weights of its best neighbourhood, or of the best one of each class.
         exported: The generators of all members, as `exports` returns them. None: export those of this process.
     """
     herd, recipe, data = prepared.herd, prepared.recipe, prepared.dataset
@@ -177,7 +189,7 @@ def make_mixture(
     if neighbourhoods is None:
         return mixture
     label, each = mixture.label_of, np.zeros((mixture.replicas, mixture.members))
-    # [members] the weight of the member's class
+    # [members] the weight of each member's class in the mixture
     share = np.bincount(label, mixture.weights)[label] if neighbourhoods.classes > 1 else np.ones(len(label))
     for replica, weights in enumerate(each):
         for cell in neighbourhoods.best_of(replica):
@@ -188,12 +200,12 @@ def make_mixture(
 def exports(prepared: PreparedHerd, instead: State | None = None, frozen: Collection[int] | None = None) -> State:
     """Return the weights and buffers of this rank's generators for the mixture; rows are in the order of the herd's state.
 
-    The weights are the running average, if there is one. The statistics of batch norm are re-estimated.
+    The weights are the running average (EMA), if there is one. The statistics of batch norm are re-estimated for them.
 
     Args:
-        instead: Parameters and buffers to export instead of the current ones.
-        frozen: Members that were taken from a finished run and are not trained; their statistics of batch norm do not change.
-            Default: those of the prepared herd.
+        instead: Generator parameters and buffers to export instead of the current ones.
+        frozen: Members that were taken from a finished run and are not trained; their batch-norm statistics are
+            exported as they are. Default: the frozen members of the prepared herd.
     """
     frozen = prepared.frozen_members if frozen is None else frozen
     herd = prepared.herd
@@ -220,7 +232,15 @@ def recalibrated(
     buffers: dict[str, Tensor],
     noises: int | None = None,
 ) -> dict[str, Tensor]:
-    """Return the buffers of a member's generator with batch-norm statistics that are re-estimated for these weights."""
+    """Return the buffers of a member's generator, with batch-norm statistics re-estimated for these weights.
+
+    Args:
+        breed: The generator architecture of the member.
+        row: The row of the member in this rank's herd.
+        weights: Parameters of the member's generator, by name.
+        buffers: Its buffers, by name.
+        noises: Number of noise vectors; None: the usual number. Fewer are only used to measure the time.
+    """
     herd, own = prepared.herd, slice(row, row + 1)
     priors = herd.priors(own)
     return recalibrate_batch_norm(
@@ -237,7 +257,11 @@ def recalibrated(
 
 
 def _generators(exported: State, breed: Breed, net: NetConfig, rows: Sequence[int]) -> Generators:
-    """Return the generators of one breed, which are these rows of the exported state."""
+    """Return the generators of one breed (members with the same architecture).
+
+    Args:
+        rows: Their rows in the exported state.
+    """
     own = {name: value[list(rows)] for name, value in breed.view(exported).items()}
     views = {name: value.clone() for name, value in breed.g.views(own["g.params"]).items()}
     module = copy_module(breed.g.module).cpu()
@@ -245,7 +269,10 @@ def _generators(exported: State, breed: Breed, net: NetConfig, rows: Sequence[in
 
 
 def label_weights(prepared: PreparedHerd) -> np.ndarray:
-    """Return p(y) [classes]: the frequencies in the data, uniform, or the numbers in `run.weights`."""
+    """Return the weight p(y) of each class in the mixture [classes]; empty if the data has no labels.
+
+    The recipe's `run.weights` decides: the frequencies in the data, uniform, or given numbers.
+    """
     labels, wanted = prepared.dataset.labels, prepared.recipe.run.weights
     if not labels:
         return np.zeros(0)
@@ -267,11 +294,11 @@ def label_weights(prepared: PreparedHerd) -> np.ndarray:
 def member_weights(prepared: PreparedHerd) -> np.ndarray:
     """Return the weight [members] of each member in the mixture.
 
-    A member gets p(y) of its class, divided by the number of members of that class. Members without a class weigh the same. Of
-    copies of one GAN only the first counts.
+    A member gets p(y) of its class, divided by the number of members of that class. If members have no class, all get
+    the same weight. If several members are copies of one GAN, only the first of them gets a weight.
     """
     label = prepared.label[: prepared.members]
-    counts = np.ones(len(label))  # what each member counts for
+    counts = np.ones(len(label))  # 1 for members that get a weight, 0 for copies of another member
     if prepared.recipe.strategy.settings.is_one_gan:
         counts = (np.arange(len(label)) % prepared.group_members == 0).astype(np.float64)
     if (label < 0).any():

@@ -1,8 +1,9 @@
-"""The training loop: train from stop to stop, and call the callbacks there.
+"""The training loop: train from stop to stop, and call the callbacks at each stop.
 
-Over several ranks each rank runs this loop with its own members. All are at the same step wherever anything but training
-happens, and what is decided there is decided on all of them from numbers that all of them know. A strategy may let ranks run
-apart for a while: then everything but meetings waits until they are synchronised again.
+A stop is a step at which anything but training happens. On several ranks each rank runs this loop with its own members.
+At a stop all ranks are at the same step, and each makes the same decisions, because these depend only on numbers that
+all ranks have. A strategy may let ranks run for some steps without synchronising; everything except meetings then waits
+for the end of that phase.
 """
 
 from __future__ import annotations
@@ -39,17 +40,21 @@ _MOST_FREED = 1 << 28  # bytes of freed memory that a process may keep between s
 
 
 class IdleEngine:
-    """The engine of a rank that trains none of its members, while those of other ranks train."""
+    """Stand in for the engine on a rank that trains none of its members, while other ranks train theirs."""
 
     def prepare(self, report: CompileReport = no_report) -> None:
         """Do nothing: there is nothing to compile."""
 
     def advance(self, start: int, stop: int, *_: Any) -> int:
+        """Return `stop`, as if the steps had been trained."""
         return stop
 
 
 class Trainer:
-    """Train one run, or one rank of it. The trainer owns its state; callbacks read it and call its methods."""
+    """Train one run, or one rank of it.
+
+    Callbacks may read the trainer and call its methods; only the trainer sets its state.
+    """
 
     schedule_type: type[Schedule] = Schedule
     writes = True  # whether records, events, pictures and checkpoints are written
@@ -71,8 +76,9 @@ class Trainer:
         """Create a trainer at the first step, or at the step of a checkpoint.
 
         Args:
-            resumed: The checkpoint that the run continues from.
-            looks: How often the members are looked at; None: as the recipe says.
+            resumed: The checkpoint that the run continues from; None: start at step 0.
+            looks: How often the health of the members is checked; None: as the recipe says.
+            strategy: What happens between members; None: they never meet.
             callbacks: More callbacks, which are called after ganherd's own.
             began: When the training began, on the clock of `time.monotonic`; its time budget counts from then. Default: now.
         """
@@ -94,8 +100,8 @@ class Trainer:
         for callback in (*self.own_callbacks(), *callbacks):
             self.attach(callback)
         self.is_trained = False
-        self.deadline: float | None = None  # of the time budget that has ended the training
-        self._will_stop = False  # a stop was requested while ranks ran apart
+        self.deadline: float | None = None  # the deadline that has ended the training; None: none has yet
+        self._will_stop = False  # a stop was requested while ranks were not synchronised
         self._step_seconds = 0.0  # between the last two stops; 0: not known yet
         # The step of the last stop, and the last step that was sent to the device.
         self._departed = self._ticked = self.step
@@ -115,9 +121,9 @@ class Trainer:
         ]
 
     def attach(self, callback: Callback) -> None:
-        """Add a callback, which is called after those that are there."""
+        """Add a callback, which is called after the callbacks added before."""
         self.callbacks.append(callback)
-        # the only hook that is called after every step
+        # on_step_end is called after every step, so it is only called on callbacks that override it
         self._each_step = [callback for callback in self.callbacks if callback.implements("on_step_end")]
 
     def notify(self, hook: str, *values: Any) -> None:
@@ -125,12 +131,12 @@ class Trainer:
         for callback in self.callbacks:
             callback.call(hook, self, *values)
 
-    # -- the page -------------------------------------------------------------------------------------------------
+    # -- the loop -------------------------------------------------------------------------------------------------
 
     def train(self, stop: StopRequest) -> None:
         """Train to the last step. Raises `Interrupted` if a stop is requested before."""
         self.notify("on_start")
-        if self.state.arrived:  # at a stop whose work was not done when a rank was lost
+        if self.state.arrived:  # a rank was lost at this stop, before the work that was due here was done
             self._stop_here(stop, self.step, 0.0)
         while self.step < self.schedule.last:
             start = self.step
@@ -171,7 +177,7 @@ class Trainer:
         self.notify("on_stop")
 
     def tick(self, step: int) -> None:
-        """Report a step that was trained; called after every step."""
+        """Report that `step` was trained; called by the engine after every step."""
         self._ticked = step
         self.strategy.poll()
         self.progress.at(step, self.seconds, self.state.tally.per_step)
@@ -196,6 +202,7 @@ class Trainer:
 
     @property
     def ranks(self) -> Ranks:
+        """The placement of members on ranks, and the connections to the other ranks."""
         return self.prepared.ranks
 
     @property
@@ -214,7 +221,7 @@ class Trainer:
             self.notify("on_event", event, facts)
 
     def record_events(self, events: Iterable[Event]) -> None:
-        """Write the events that a strategy yields, while it yields them."""
+        """Write each event that a strategy yields, at the moment it is yielded."""
         for event, facts in events:
             self.event(event, **facts)
 
@@ -234,7 +241,7 @@ class Trainer:
         self.engine = SubsetEngine(self.herd, self.plan, rows) if rows else IdleEngine()
 
     def advance_to(self, step: int) -> None:
-        """Train to a step without doing what is due there."""
+        """Train to `step` without calling any callback."""
         self.state.step = self.engine.advance(self.step, step, self.state.tally.sums)
 
     def close(self) -> None:
@@ -244,7 +251,10 @@ class Trainer:
     # -- how it ends ----------------------------------------------------------------------------------------------
 
     def _enough(self, stop: StopRequest) -> Callable[[], bool]:
-        """Return a function that tells the engine to stop early. Only a single process stops at any step; ranks stop together."""
+        """Return a function that the engine calls between steps, and that returns True if it shall stop early.
+
+        On several ranks it always returns False: they end together, at a stop of the loop.
+        """
         if not self.ranks.is_single_process:
             return never
         if self.budget.deadline is None or not self._ends_anywhere:
@@ -253,31 +263,47 @@ class Trainer:
 
     @property
     def _ends_anywhere(self) -> bool:
-        """Whether a time budget can end at any step, not only at a stop: one process has all members on its device."""
+        """Whether a time budget can end at any step, not only at a stop of the loop.
+
+        True for a single process that has all of its members on the device.
+        """
         return self.herd.is_resident and self.ranks.is_single_process
 
     def _seconds_when_done(self) -> float:
-        """Return the seconds of training when the steps are done that were started. A GPU does them later than the host."""
+        """Return the seconds of training at which all steps that were started will be done.
+
+        A GPU runs behind the host, so the time is estimated from the mean duration of a step. On a CPU it is now.
+        """
         if self.herd.device.type != "cuda":
             return self.seconds
         return max(self.seconds, self._departed_at + (self._ticked - self._departed) * self._step_seconds)
 
     def _time_is_over(self) -> bool:
-        """Return whether the time budget is used up, by the clock of the first rank; if not, the next stop is nearer to its end."""
+        """Return whether to end the run here, because its time budget is used up.
+
+        It is if the budget ends before the middle between now and the next step at which the run can end. The clock of
+        the first rank decides for all ranks.
+        """
         if self.budget.deadline is None or not self.sync.at(self.step):
             return False
         steps = 1 if self._ends_anywhere else self.strategy.max_unsynced_steps or self.next_stop() - self.step
         return self.ranks.broadcast(self.budget.is_over(self.seconds + steps * self._step_seconds / 2))
 
     def _end_now(self) -> None:
-        """Make this step the last one, because the time is used up. A resume from here does not train further either."""
+        """Make this step the last one, because the time is used up.
+
+        This is saved: a run resumed from here trains no further.
+        """
         self.event("budget", reason="the time was over", steps=self.step, planned=self.budget.steps)
         self.state.over = self.deadline = self.budget.deadline
         self.budget.end_at(self.step)
         self.progress.end_at(self.step)
 
     def _stop_requested(self, stop: StopRequest, step_seconds: float) -> str:
-        """Return the signal by which any rank was asked to stop, or an empty string."""
+        """Return the name of a signal that asked any rank to stop.
+
+        Empty if no rank received one, or if ranks are not synchronised at this step: then the run stops when they are.
+        """
         if stop.asked and not self.sync.at(self.step) and not self._will_stop:
             self._will_stop = True
             self.progress.say(
@@ -286,6 +312,7 @@ class Trainer:
         return self.sync.heard(self.step, stop.name, step_seconds, self.recorder.ends)
 
     def _interrupt(self, name: str) -> None:
+        """Save a checkpoint, and end the run on all ranks because a signal of this name asked for it."""
         self.checkpointer.save_if_needed(self)
         self.checkpointer.flush(self)
         self.strategy.on_interrupt()

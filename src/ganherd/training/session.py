@@ -1,4 +1,4 @@
-"""One run, from its recipe or its last checkpoint to its finished mixture."""
+"""Carry out one run: from its recipe, or its last checkpoint, to its finished mixture."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ class SessionOptions:
     quiet: bool = False
     trust_code: bool = False
     finishers: tuple[Finisher, ...] = ()
-    callbacks: tuple[Callback, ...] = ()  # of the user
+    callbacks: tuple[Callback, ...] = ()  # callbacks of the user
     began: float = field(default_factory=time.monotonic)  # when the command was started: a time budget counts from then
-    before: float = 0.0  # seconds of the command's budget that belong to its first phase, before `began`
-    second_phase: SecondPhase | None = None  # what follows in the same command, within its time budget
+    before: float = 0.0  # in a second phase: seconds of the command's time budget that belong to the first one
+    second_phase: SecondPhase | None = None  # in a first phase with a time budget: estimates for the second one
     stopping: tuple[int, ...] = ()  # replicas that are not trained any more from here on
     series: SeriesProgress | None = None  # shows the progress, if the run is one of several
 
@@ -78,16 +78,17 @@ class SessionOptions:
 
 
 class Session:
-    """Carry one run: recipe, data, herd, engine, folder and trainer.
+    """Prepare, train and finish one run in this process, or as one rank of a job.
 
-    New and resumed runs take the same path; `source` supplies what differs. A job of several ranks adds its `recovery`.
+    New and resumed runs take the same path; `source` supplies what differs. On several ranks, `recovery` continues the
+    run after the loss of a rank.
     """
 
     herd: PreparedHerd
     folder: RunFolder
     trainer: Trainer | None = None
     resumed: Checkpoint | None = None  # the state that the run continues from
-    state_from = "start"  # or "checkpoint", or "memory" after the loss of a rank
+    state_from = "start"  # where `resumed` comes from: "start" (None), "checkpoint", or "memory" after a rank was lost
 
     def __init__(self, source: RunSource, options: SessionOptions, recovery: Recovery | None = None) -> None:
         self.source, self.options, self.recovery = source, options, recovery
@@ -95,11 +96,14 @@ class Session:
         self.log: Callable[[str], None] = (lambda text: None) if self.job.rank > 0 else options.log
         self.stop = StopRequest()
         self._created = time.monotonic()
-        self._held = ExitStack()  # locks and settings of the session
-        self._training = ExitStack()  # what is open while it trains
+        self._held = ExitStack()  # locks and settings that last until the session ends
+        self._training = ExitStack()  # signal handlers and threads that last until the mixture is made
 
     def run(self) -> TrainedRun:
-        """Prepare, open, train and finish. A rank without members waits until the others have ended."""
+        """Prepare, train and finish the run, and return it.
+
+        A spare (a rank without members) waits until the others have ended.
+        """
         with self._held:
             if self.options.series is not None:
                 self._held.enter_context(self.options.series.training(self.source.path))
@@ -115,7 +119,7 @@ class Session:
                 return done
 
     def prepare(self) -> bool:
-        """Check the request, load the data, build the herd, and plan its engine, its looks and its length.
+        """Check the request, load the data, build the herd, and plan its engine, its health checks and its length.
 
         Returns:
             False for a spare: a rank that has no members.
@@ -149,7 +153,10 @@ class Session:
             self.folder = self.recovery.share(self.ranks, self.folder)
 
     def train(self, closing: ExitStack) -> None:
-        """Train to the last step. `closing` closes what the training has opened."""
+        """Train to the last step.
+
+        What this opens (progress display, callbacks, record files) is closed by `closing`.
+        """
         herd, ranks, folder = self.herd, self.ranks, self.folder
         names = [herd.name_of(member) for member in range(herd.size)]
         torus = herd.recipe.torus
@@ -190,7 +197,7 @@ class Session:
         if self.recovery:
             self._training.enter_context(spares.listening(self.ranks, folder.path, self.stop))
         if ranks.is_first and not self.resumed:
-            # a second phase starts when its session is created
+            # the start of a run is timed from the start of the command, that of a second phase from its session
             start_times.record_start(
                 herd.recipe, time.monotonic() - (self._created if self.options.before else self.options.began)
             )
@@ -201,7 +208,7 @@ class Session:
         trainer = self.trainer
         assert trainer is not None
         self.progress.close()
-        give_back()  # what steps freed; sampling and scores need other sizes
+        give_back()  # memory that training has freed but still caches: sampling and scores need blocks of other sizes
         is_part = self.folder.info.part is not None
         self.progress.say(
             Detail(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
@@ -218,12 +225,17 @@ class Session:
         return done
 
     def _notify_finished(self, done: TrainedRun) -> None:
+        """Call `on_finish` of all callbacks on the first rank."""
         if self.trainer is not None and self.ranks.is_first:
             self.trainer.notify("on_finish", done)
 
     @contextmanager
     def compile_bar(self) -> Iterator[CompileReport]:
-        """Show a bar while kernels are compiled, if any are."""
+        """Show a progress bar while kernels are compiled, if any are.
+
+        Yields:
+            A function to call with the number of compiled kernels and the number of all kernels.
+        """
         with ExitStack() as closing:
             bars: list[ProgressBar] = []
 
@@ -246,12 +258,13 @@ class Session:
 
     @property
     def resume_command(self) -> str:
-        """The command that continues the run, on the ranks that there are now."""
+        """The command that continues the run, on as many ranks as the job has now."""
         if self.recovery and self.recovery.path:
             return self.recovery.again()
         return (self.source.folder or self.folder).again
 
     def _headline(self, step: int) -> str:
+        """Return the line that announces the training: run folder, members, ranks, length and engine."""
         steps, limit, ranks = self.budget.steps, self.budget.limit, self.ranks
         if step >= steps and limit is None:
             return f"{self.folder.path} has made all of its {steps:,} steps; give it a larger --budget to continue."
@@ -283,9 +296,11 @@ def train(
 
     Args:
         path: The new folder; None: the next one below `runs`, called `name`.
+        name: The name of the new folder if `path` is None.
         counts_all: Whether a time budget is for the training alone, without the start and the making of the mixture.
-        job: The ranks, which all call this; None: run in this process only.
-        part: The only members that are trained in this folder, which gets no mixture (`variants/job_parts.py`).
+        job: The ranks of the job, which all call this; None: run in this process only.
+        part: The members to train, if other jobs train the rest of the herd (`variants/job_parts.py`). The run then
+            makes no mixture. None: all members.
         finishers: Work on the mixture, for example score it.
         callbacks: The user's callbacks, which are called after ganherd's own; for one process.
         began: When the command was started, on the clock of `time.monotonic`: a time budget counts from then. Default: now.
@@ -319,7 +334,8 @@ def resume(
 
     Args:
         overrides: Settings of the recipe to change; only train.budget, run.scores and run.metrics may differ.
-        job: The ranks, which all call this; there may be more or fewer than before. None: run in this process only.
+        job: The ranks of the job, which all call this; there may be more or fewer than before. None: run in this
+            process only.
         finishers: Work on the mixture, for example score it.
         callbacks: The user's callbacks, which are called after ganherd's own; for one process.
         began: When the command was started, on the clock of `time.monotonic`; a new time budget counts from then. Default: now.
@@ -359,6 +375,7 @@ def _continued(path: Path, overrides: Sequence[str], options: SessionOptions, jo
 def _options(
     quiet: bool, trust_code: bool, finishers: Sequence[Finisher], callbacks: Sequence[Callback], began: float | None
 ) -> SessionOptions:
+    """Check the callbacks, and return the options of a session."""
     check_callbacks(callbacks)
     now = time.monotonic() if began is None else began
     return SessionOptions(quiet, trust_code, tuple(finishers), tuple(callbacks), now)
@@ -366,11 +383,17 @@ def _options(
 
 @refused_if_too_large(is_resumed=True)
 def _resumed(source: RecordedRun, options: SessionOptions, recovery: Recovery | None = None) -> TrainedRun:
+    """Run a session that continues a recorded run."""
     return Session(source, options, recovery).run()
 
 
 def _times_of_second_phase(herd: PreparedHerd | None, began: float) -> dict[str, Any]:
-    """Estimate what a second phase takes in addition to its training, as `SecondPhase` has it. `herd`: of that phase."""
+    """Return the fields of `SecondPhase` except `share`: estimated seconds before and after its training.
+
+    Args:
+        herd: The herd of the second phase.
+        began: When the command was started, on the clock of `time.monotonic`.
+    """
     assert herd is not None
     starts = start_times.recorded_starts(herd.recipe)
     return {
@@ -381,10 +404,10 @@ def _times_of_second_phase(herd: PreparedHerd | None, began: float) -> dict[str,
 
 
 def _train_two_phases(whole: NewRun, options: SessionOptions, job: Communicator | None) -> TrainedRun:
-    """Train the recipe of the first phase in its own folder next to the run's, then the run, which starts from the first.
+    """Train the first phase of a recipe in a folder next to the run's, then the run, which starts from its members.
 
-    Both phases together have the budget. If the call is interrupted, the same call continues where it stopped. The ranks of
-    a job all call this, and train both phases together.
+    Both phases share the budget. If the call is interrupted, the same call continues where it stopped. All ranks of a
+    job call this, and train both phases together.
     """
     recipe, name, counts_all = whole.recipe, whole.name, whole.counts_all
     assert recipe.herd.first is not None
@@ -410,10 +433,11 @@ def _train_two_phases(whole: NewRun, options: SessionOptions, job: Communicator 
                 times = run_on_first_rank(comm, lambda: _times_of_second_phase(herd, options.began))
                 options = replace(options, second_phase=SecondPhase(recipe.herd.first.share, **times))
             origin = {"recipe": Path(recipe.herd.first.recipe).stem}
-            set_precision(then)  # it is part of the kernels
-            # Kernels depend on the number of members, which is smaller on each rank of a job.
+            set_precision(then)  # kernels are compiled for one precision
+            # Compile the second phase's kernels meanwhile. They depend on the number of members in this process, which
+            # `herd` has right only if there is one process.
             with compiling_meanwhile(herd.herd) if herd and comm.world_size == 1 else nullcontext():
-                herd = None  # its memory is for the first phase
+                herd = None  # free its memory for the first phase
                 _started(NewRun(first, folder.path, name, counts_all, origin=origin), options, job)
         else:
             refuse_changes(folder.recipe, first, folder)

@@ -1,4 +1,4 @@
-"""Note signals that ask for a stop, so that the loop can stop between two steps."""
+"""Note signals that ask a training to stop, so that the loop can end it between two steps."""
 
 from __future__ import annotations
 
@@ -17,16 +17,20 @@ def stop_signals() -> tuple[signal.Signals, ...]:
 
 
 class StopRequest:
-    """Note SIGINT, SIGTERM, SIGUSR1 and SIGHUP while it is entered; a second SIGINT stops at once."""
+    """Note SIGINT, SIGTERM, SIGUSR1 and SIGHUP while this context is entered.
+
+    A SIGINT that follows another signal raises KeyboardInterrupt at once.
+    """
 
     def __init__(self) -> None:
-        self.name = ""  # name of the signal; also set if another rank received it
+        self.name = ""  # name of the signal, e.g. "SIGTERM", also if another rank received it; empty: none was received
         self._noted = False  # whether this process received a signal
         self._at_once = False
         self._before: dict[signal.Signals, Any] = {}
 
     @property
     def asked(self) -> bool:
+        """Whether a stop was requested."""
         return bool(self.name)
 
     def __enter__(self) -> StopRequest:
@@ -40,12 +44,16 @@ class StopRequest:
             signal.signal(number, handler)
 
     def at_once(self) -> None:
-        """Let every request take effect at once from now on, also an earlier one: all steps are saved."""
+        """Raise KeyboardInterrupt at each signal from now on, and right now if one came before.
+
+        Called after the last step is saved, because the loop no longer checks for requests then.
+        """
         self._at_once = True
         if self.asked:
             raise KeyboardInterrupt
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        """Handle a signal: note its name, or raise KeyboardInterrupt if it shall stop the process at once."""
         again, self._noted = self._noted and number == signal.SIGINT, True
         self.name = signal.Signals(number).name
         if self._at_once or again:

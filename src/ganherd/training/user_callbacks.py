@@ -1,4 +1,4 @@
-"""Call a user's callbacks: an error in one is a sentence that names it, and members change only if the callback declares it."""
+"""Call the callbacks of users: report their errors in a sentence, and refuse undeclared changes of the members."""
 
 from __future__ import annotations
 
@@ -15,19 +15,24 @@ if TYPE_CHECKING:
 
 
 class UserCallback(Callback):
-    """A callback that ganherd did not write. The run stays resumable if it fails."""
+    """Wrap a callback of the user.
+
+    If it fails, or changes members without declaring it, raise a `UserError` that names it.
+    """
 
     def __init__(self, callback: Callback, log: Callable[[str], None]) -> None:
         self.callback, self._log, self.every = callback, log, callback.every
 
     @property
     def name(self) -> str:
+        """The name of the callback's class."""
         return type(self.callback).__name__
 
     def implements(self, hook: str) -> bool:
         return self.callback.implements(hook)
 
     def call(self, hook: str, trainer: Trainer, *values: Any) -> None:
+        """Call a hook of the callback, and raise a `UserError` if it fails or changes members without declaring it."""
         if not self.implements(hook):
             return
         before = _versions(trainer.herd.state)
@@ -52,7 +57,7 @@ class UserCallback(Callback):
 
 
 def check_callbacks(callbacks: Sequence[object]) -> None:
-    """Raise `UserError` unless all of these are callbacks."""
+    """Raise `UserError` unless all of these are callbacks whose `on_…` methods are hooks and whose `every` is valid."""
     if not isinstance(callbacks, Sequence):
         raise UserError(f"callbacks is a {type(callbacks).__name__}: give a list of them.")
     for callback in callbacks:
@@ -69,9 +74,9 @@ def check_callbacks(callbacks: Sequence[object]) -> None:
                 )
         if not isinstance(callback.every, int) or callback.every < 0:
             raise UserError(f"{type(callback).__name__}.every must be a number of steps, not {callback.every!r}.")
-        callback.fingerprint()  # before the training changes it
+        callback.fingerprint()  # computed now and cached, because the training may change the callback
 
 
 def _versions(state: State) -> list[tuple[int, int]]:
-    """Return what changes whenever a tensor of the state is written or replaced, without reading any number."""
+    """Return the identity and version counter of each tensor: they change when it is replaced or written."""
     return [(id(value), value._version) for value in state.values()]

@@ -17,9 +17,9 @@ ULFM = "OMPI_MCA_mpi_ft_enable"  # is 1 under Open MPI's mpiexec --with-ft ulfm
 
 
 def detect(environ: Mapping[str, str]) -> str:
-    """Return the name of the communicator: `local` if this process was started alone.
+    """Return the name of the communicator for this process: `mpi`, `torch`, or `local` if it was started alone.
 
-    The innermost launcher counts: torchrun inside a Slurm allocation is torchrun.
+    If launchers are nested, the innermost one counts: torchrun inside a Slurm allocation is torchrun.
 
     >>> detect({"PMI_RANK": "0", "PMI_SIZE": "4"}), detect({"RANK": "1", "WORLD_SIZE": "2"}), detect({})
     ('mpi', 'torch', 'local')
@@ -49,12 +49,12 @@ def launched(environ: Mapping[str, str]) -> int:
 
 
 def connect(name: str, environ: Mapping[str, str] = os.environ) -> Communicator:
-    """Return the communicator of that name, with the hosts of all ranks known; every rank calls this.
+    """Return the communicator of that name, connected to all ranks, whose hosts are known. Every rank calls this.
 
     Raises:
         UserError: The ranks cannot work together, or one of them died while they started.
     """
-    # Loading PyTorch may take minutes on a file server, so it is imported before the clock of the watchdog starts.
+    # Loading PyTorch from a file server may take minutes, so it is imported before the watchdog starts to count.
     import torch.distributed  # noqa: F401
 
     from ganherd.comm.backends.rendezvous import start_watchdog

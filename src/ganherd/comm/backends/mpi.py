@@ -19,17 +19,18 @@ from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.terminal.standard_streams import flush_all
 
-_FETCH_TAG = 1  # of members' rows
-_UNUSED_TAG = 2  # that no message has
-_UNSYNCED_TAG = 3  # of rows that ranks send without synchronising
+_FETCH_TAG = 1  # tag of messages with members' rows
+_UNUSED_TAG = 2  # a tag that no message has
+_UNSYNCED_TAG = 3  # tag of rows that ranks send without synchronising
 _NAP = 5e-5, 1e-2  # seconds, at least and at most, between two polls while waiting
 
 
 class Mpi(Communicator):
     """Connect the ranks of an MPI job. A duplicated MPI communicator keeps messages separate from those of other code.
 
-    Under Open MPI with `mpiexec --with-ft ulfm`, a lost rank causes an error in whatever the other ranks wait for. The first
-    rank that gets it revokes the communicator, so that every call of every rank ends with an error.
+    ULFM is MPI's fault tolerance. Under Open MPI with `mpiexec --with-ft ulfm`, a rank that dies causes an error in the
+    call of another rank that waits for it. That rank then revokes the communicator, so that every call of every rank
+    ends with an error.
     """
 
     name = "mpi"
@@ -47,7 +48,7 @@ class Mpi(Communicator):
         self._comm = (self._mpi.COMM_WORLD if comm is None else comm).Dup()
         self._fail_comm = self._comm.Dup()  # `fail` must not be matched with calls that other ranks wait in.
         self.rank, self.world_size = self._comm.Get_rank(), self._comm.Get_size()
-        # This is how MPI 4.1 tells whether it can read a GPU's memory.
+        # MPI 4.1 reports by this key whether it can read a GPU's memory.
         self._on_gpus = "cuda" in (self._comm.Get_info().Get("mpi_memory_alloc_kinds") or "")
         self.survives_loss = self.detects_loss = os.environ.get(ULFM) == "1"
         self._whole = whole
@@ -73,6 +74,7 @@ class Mpi(Communicator):
         raise AssertionError("MPI does not return from an abort")
 
     def fail(self, code: int, patience: float = 10.0, last_words: str = "") -> None:
+        """End the job unless all ranks call this within `patience` seconds; see `Communicator.fail`."""
         if not self._all_fail(patience):
             print(last_words, file=sys.stderr, end="\n" if last_words else "")
             self.abort(code)
@@ -93,11 +95,12 @@ class Mpi(Communicator):
     def raise_if_rank_lost(self) -> None:
         if self.survives_loss:
             with self._translating_errors():
-                self._comm.Iprobe(self.rank, _UNUSED_TAG)  # MPI learns of failures only inside calls.
+                self._comm.Iprobe(self.rank, _UNUSED_TAG)  # MPI only notices failures inside its calls
                 if self._failed_ranks() or self._comm.Is_revoked():
                     raise self._mpi.Exception(self._mpi.ERR_PROC_FAILED)
 
     def shrink(self) -> Survivors:
+        """Return the communicator of the remaining ranks; all of them call this after a rank was lost, under ULFM."""
         if not self.survives_loss:
             return super().shrink()
         self._revoke()
@@ -142,6 +145,7 @@ class Mpi(Communicator):
         self._comm.Free()
 
     def _rank_lost(self, error: Exception) -> RankLost:
+        """Return the exception to raise for MPI's error; under ULFM, also end the calls of all other ranks."""
         if not self.survives_loss:
             return super()._rank_lost(error)
         self._revoke()
@@ -155,7 +159,7 @@ class Mpi(Communicator):
         return list(self._mpi.Group.Translate_ranks(failed, list(range(failed.Get_size())), self._comm.group))
 
     def _revoke(self) -> None:
-        """End all pending calls of all ranks with an error, here and in the communicator that this is a group of."""
+        """End all pending calls of all ranks with an error, also in the communicator of the whole job."""
         self._comm.Revoke()
         if self._whole is not None:
             self._whole._revoke()
@@ -188,7 +192,7 @@ class Mpi(Communicator):
         return work
 
     def _requests(self, requests: list[Any]) -> _Requests:
-        """Return a handle for requests, and keep it referenced until they are done."""
+        """Return a handle for requests. It stays referenced until they are done, because MPI accesses their buffers."""
         work = _Requests(requests, self._unfinished)
         self._unfinished.add(work)
         return work
@@ -252,7 +256,10 @@ class _Requests:
 
 
 def _load() -> Any:
-    """Return mpi4py's module with MPI started. Starting MPI waits for the other ranks, so importing ganherd must not do it."""
+    """Start MPI if needed, and return mpi4py's module.
+
+    Starting MPI waits for the other ranks, so this is not done when ganherd is imported.
+    """
     try:
         import mpi4py
 
@@ -260,7 +267,7 @@ def _load() -> Any:
             raise UserError(f"mpi4py {mpi4py.__version__} is too old for ganherd: pip install -U 'ganherd[mpi]'.")
         # MPI_Finalize may wait forever for lost ranks; under ULFM a process may end without it.
         mpi4py.rc.finalize = os.environ.get(ULFM) != "1"
-        mpi4py.rc.initialize = False  # It would hold Python's lock while it waits for the other ranks.
+        mpi4py.rc.initialize = False  # mpi4py would hold Python's lock while MPI waits for the other ranks
         from mpi4py import MPI
     except ModuleNotFoundError as error:
         raise UserError(
@@ -280,7 +287,7 @@ def _initialize(mpi: Any) -> None:
     """Start MPI without holding Python's lock, so that the start-up watchdog can end a process that waits forever."""
     try:
         start = ctypes.CDLL(mpi.__file__).MPI_Init_thread  # of the MPI library that mpi4py is linked with
-    except (OSError, AttributeError):  # This platform does not search linked libraries.
+    except (OSError, AttributeError):  # ctypes does not search linked libraries on this platform
         mpi.Init_thread()
         return
     if code := start(None, None, mpi.THREAD_MULTIPLE, ctypes.byref(ctypes.c_int())):

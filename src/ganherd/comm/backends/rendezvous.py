@@ -89,11 +89,15 @@ def end_process(sentence: str, code: int) -> NoReturn:
 
 
 def meet(store: Any, rank: int, world_size: int, patience: float) -> str:
-    """Return a name for this attempt: the same on all ranks that are running now, and never that of an earlier attempt.
+    """Agree with all other ranks on a new name for this attempt to connect, and return it.
 
-    torchrun keeps its store over restarts, and its agents count restarts differently, so keys of an earlier attempt must
-    not be used. Each rank writes a random token, rank 0 offers a name to the ranks with these tokens, and the name is valid
-    once all of them have confirmed it.
+    The name is the prefix of this attempt's keys in the store: torchrun keeps its store over restarts, and keys of an
+    earlier attempt must not be used. Each rank writes a random token, rank 0 offers a name to the ranks with these
+    tokens, and the name is valid once all of them have confirmed it.
+
+    Args:
+        store: The store (torch.distributed) that all ranks share.
+        patience: Seconds to wait for the other ranks.
 
     Raises:
         UserError: Not all ranks came within `patience` seconds; 0 waits forever.
@@ -121,7 +125,7 @@ def meet(store: Any, rank: int, world_size: int, patience: float) -> str:
 
 
 def _confirm(store: Any, name: str, rank: int, world_size: int) -> bool:
-    """Confirm an offered name, and return whether all ranks have."""
+    """Confirm an offered name, and return whether all ranks have confirmed it."""
     store.set(f"{name}/here/{rank}", "1")
     if rank == 0 and store.check([f"{name}/here/{r}" for r in range(world_size)]):
         store.set(f"{name}/all", "1")
@@ -131,10 +135,10 @@ def _confirm(store: Any, name: str, rank: int, world_size: int) -> bool:
 class LivenessRing:
     """Write signs of life of this rank to the store, and watch those of the previous rank.
 
-    Each rank watches one other, so the load stays small. A process that dies closes its connections, which the other ranks
-    notice at once. A host that loses its network or its power does not: packets vanish, and its peers would wait forever.
-    If the previous rank or the store is silent for too long, this process ends, and torchrun restarts the group without the
-    ranks that are cut off.
+    Each rank watches one other rank, so the load stays small. If a process dies, the system closes its connections,
+    which the other ranks notice at once. If a host loses its network or its power, connections stay open, and its peers
+    would wait forever. So if the previous rank or the store is silent for too long, this process ends, and torchrun
+    restarts the group without the ranks that are cut off.
     """
 
     def __init__(self, store: Callable[[], Any], name: str, rank: int, world_size: int, after: float) -> None:
@@ -159,7 +163,10 @@ class LivenessRing:
         self._closed.set()
 
     def _exchange_beats(self) -> None:
-        """Write beats and read those of the previous rank. May hang in the network, so the other thread reads the clock."""
+        """Write beats of this rank, and read those of the previous one.
+
+        This may hang in the network, so another thread (`_watch_clock`) measures the silence.
+        """
         key, previous_key = (f"{self._name}/alive/{rank}" for rank in (self._rank, self._previous))
         beat, last = 0, b""
         try:

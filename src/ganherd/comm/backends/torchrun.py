@@ -20,8 +20,8 @@ from ganherd.comm.row_messages import Messages, PendingWork
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.terminal.standard_streams import flush_all
 
-_UNSYNCED_TAG = 1  # of messages that ranks send without synchronising
-_FOREVER = timedelta(days=30)  # A rank may be slow. One that dies closes its connections, which the others notice.
+_UNSYNCED_TAG = 1  # tag of messages that ranks send without synchronising
+_FOREVER = timedelta(days=30)  # slow ranks are waited for; if a rank dies, its connections close, which others notice
 
 
 class Torch(Communicator):
@@ -39,7 +39,7 @@ class Torch(Communicator):
         """
         joined: tuple[Any, LivenessRing | None, Any] = _join(os.environ) if group is None else (group, None, None)
         self._group, self._liveness, self._store = joined
-        self._job_ranks = dist.get_process_group_ranks(self._group)  # of this group's ranks, in the whole job
+        self._job_ranks = dist.get_process_group_ranks(self._group)  # the number in the whole job of each rank here
         self.rank, self.world_size = dist.get_rank(self._group), dist.get_world_size(self._group)
         self._gpus = self._join_gpus() if group is None else gpus
         atexit.register(self._release)  # for a rank that ends without `close`
@@ -74,7 +74,7 @@ class Torch(Communicator):
         return max(0, int(maximum) - int(count))
 
     def is_loss_reporter(self) -> bool:
-        """Return whether this rank is the first to ask the store of the launcher; True if the store is gone, too."""
+        """Return whether this rank is the first to ask the store of the launcher; True if there is no store."""
         if self._store is None:
             return True
         try:
@@ -83,7 +83,7 @@ class Torch(Communicator):
             return True
 
     def _rank_lost(self, error: Exception) -> RankLost:
-        """Return the exception with gloo's reason, without the source file and the advice in its message."""
+        """Return the exception for gloo's error, whose message is shortened: no source file and no advice."""
         return super()._rank_lost(RuntimeError(re.sub(r"^\[\S+\] |\. This is typically .*", "", str(error))))
 
     def _start(
@@ -148,7 +148,7 @@ class _Works:
         """Do nothing: threads of the backend advance the messages."""
 
     def is_completed(self) -> bool:
-        """Return whether all messages are done. A thread waits for them, because gloo offers no other way to know."""
+        """Return whether all messages are done. A thread waits for them, because gloo can only be waited for."""
         if self._waiter is None:
             self._waiter = threading.Thread(target=self._wait_in_thread, name="messages", daemon=True)
             self._waiter.start()

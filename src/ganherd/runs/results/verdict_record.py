@@ -1,4 +1,4 @@
-"""The verdict on a run as scores.json holds it: a word, a reason and what to try, for the herd and for each member."""
+"""The verdict on a run in scores.json: a word, a reason and what to try, for the herd and for each member."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from ganherd.runs.models import Count, Record, Text
 from ganherd.util import files
 
 Word = Literal["good", "undertrained", "collapsed", "unstable", "memorising", "unlike the data", "cannot be judged"]
-VERDICT = "verdict"  # its key in scores.json, next to `scores`
-EXIT_CODES = {"good": 0, "cannot be judged": 2}  # of `ganherd check`; every other word is 1
+VERDICT = "verdict"  # the key in scores.json that holds the verdict, next to `scores`
+EXIT_CODES = {"good": 0, "cannot be judged": 2}  # exit codes of `ganherd check`; 1 for every other word
 
 
 def style_of(word: str) -> str:
-    """Return whether a word is "good", a warning ("warn") or "bad", for its colour."""
+    """Return the style in which the word of a verdict is shown: "good", "warn" or "bad"."""
     return {"good": "good", "undertrained": "warn", "cannot be judged": "warn"}.get(word, "bad")
 
 
 class MemberVerdict(Record):
-    """The verdict on a member, or on a class of a herd whose generators take the label as an input."""
+    """The verdict on one member. If generators take the label as an input, it is the verdict on one class instead."""
 
     name: Text
     member: Count | None = None
@@ -34,13 +34,13 @@ class MemberVerdict(Record):
 
 
 class VerdictRecord(Record):
-    """The verdict on a herd, with those on its members and the evidence for all of them."""
+    """The verdict on a herd, with those on its members, and the numbers that they are based on (`evidence`)."""
 
     word: Word
     reason: Text
     try_next: Text = ""
-    step: Count | None = None  # of the mixture that was judged
-    network: Text = ""  # of the features
+    step: Count | None = None  # the step of the mixture that was judged
+    network: Text = ""  # the network that computed the features
     evidence: dict[Text, Any] = {}
     members: list[MemberVerdict] = []
 
@@ -65,7 +65,7 @@ class VerdictRecord(Record):
 
 
 def read_verdict(path: Path) -> VerdictRecord | None:
-    """Return the verdict in a scores.json; None if it is missing or damaged. Older versions wrote none."""
+    """Return the verdict in a scores.json; None if it is damaged or missing, as in files of older versions."""
     try:
         return VerdictRecord.parse(files.read_json(path)[VERDICT])
     except (OSError, ValueError, KeyError, TypeError):

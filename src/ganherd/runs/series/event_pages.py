@@ -1,4 +1,4 @@
-"""Read the events of a run page by page, from a byte offset on, and without the long lists that a page does not show."""
+"""Read the events of a run page by page, each from a byte offset on, without long lists that a page does not show."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from ganherd.runs.records import plain
 from ganherd.runs.series.record_file import FileLine, RecordFile
 from ganherd.util.files import JsonObject
 
-_MOST = 8 << 20  # bytes that are read for one page
-# Fields of events with a value for each member that are needed to follow nets through the herd; other lists are left out.
+_MOST = 8 << 20  # bytes that are read for one page, at most
+# Lists in events that pages keep: they are needed to follow nets from member to member. Other lists are left out.
 _LISTS = {
     "g",
     "d",
@@ -34,12 +34,17 @@ def page(
     kinds: Collection[str] = (),
     newest: bool = False,
 ) -> JsonObject:
-    """Return at most `limit` events from a byte offset on, and the offset at which the next page begins.
+    """Return at most `limit` events from a byte offset on.
 
     Args:
-        member: Only events about this member, with all their fields.
+        member: Only events about this member; lists with a value for each member are reduced to its value.
         kinds: Only events with these names; empty: all.
         newest: Return the last events of the file instead, in the same order.
+
+    Returns:
+        `events`; `offset`, at which the next page begins; `more`, whether the limits left out events; `restarted`,
+        whether the file has become shorter than `offset`, so that reading starts at 0; and `damaged`, the number of
+        lines that were skipped.
     """
     size = file.size()
     restarted = offset > size
@@ -61,7 +66,7 @@ def page(
 
 
 def _event(line: FileLine, member: int | None, kinds: Collection[str]) -> JsonObject | None:
-    """Return an event; empty if it was not asked for, None if ganherd did not write the line."""
+    """Return the event in a line; empty if `member` or `kinds` exclude it, None if ganherd did not write the line."""
     record = line.parse()
     if record is None:
         return None
@@ -77,7 +82,7 @@ def _event(line: FileLine, member: int | None, kinds: Collection[str]) -> JsonOb
 
 
 def _about(content: JsonObject, member: int) -> JsonObject:
-    """Return what an event says about a member; empty if it is not about it."""
+    """Return the fields of an event that concern a member; empty if the event is not about this member."""
     if "member" in content:
         return content if content["member"] == member or content.get("from_member") == member else {}
     pairs = content.get("pairs")
@@ -93,8 +98,10 @@ def _about(content: JsonObject, member: int) -> JsonObject:
 
 
 def _scalars(content: JsonObject) -> JsonObject:
+    """Return the fields that are neither lists nor objects."""
     return {key: value for key, value in content.items() if not isinstance(value, list | dict)}
 
 
 def _plain(content: JsonObject) -> JsonObject:
+    """Return the fields as strict JSON values."""
     return {key: plain(value) for key, value in content.items()}

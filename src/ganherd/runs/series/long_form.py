@@ -1,4 +1,4 @@
-"""The numbers of records in long form: one point for each step, metric and member, as tables and trackers take them."""
+"""Convert records to long form, which tables and trackers need: one point for each step, metric and member."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ class Point(NamedTuple):
 
 
 def points(record: Mapping[str, Any]) -> Iterator[Point]:
-    """Yield the numbers of a record. Scores of a look come first: they belong to the step of that look, which is earlier.
+    """Yield the numbers of a record as points.
+
+    Scores of a look come first, because they belong to the step of that look, which is earlier. A number of the whole
+    run has the member -1 (`WHOLE`).
 
     >>> for point in points({"step": 6, "rate": 9.5, "loss_g": [0.5, "nan"], "looked": 4, "spread": [1.5, "nan"]}):
     ...     print(*point)
@@ -46,7 +49,9 @@ def points(record: Mapping[str, Any]) -> Iterator[Point]:
 
 
 def columns(records: Iterable[Mapping[str, Any]], members: int, first_seed: int) -> Columns:
-    """Return all points of records as columns of equal length.
+    """Return all points of records as columns of equal length: `step`, `metric`, `member`, `seed` and `value`.
+
+    `member` is the number within one replica, whose seed is in `seed`; both are -1 for numbers of the whole run.
 
     Args:
         members: The number of members of one replica.
@@ -67,12 +72,13 @@ def columns(records: Iterable[Mapping[str, Any]], members: int, first_seed: int)
 
 
 def _of_members(step: int, metric: str, values: Any) -> Iterator[Point]:
+    """Yield a point for each number in a list of values, one for each member."""
     for member, value in enumerate(values if isinstance(values, list) else ()):
         if (number := _number(value)) is not None:
             yield Point(step, metric, member, number)
 
 
 def _number(value: Any) -> float | None:
-    """Return a number of a record, which may be the name of one that is not finite; None if it is no number."""
+    """Return a value of a record as a float, also if it is text such as "nan"; None if it is not a number."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if is_number or (isinstance(value, str) and value in NOT_FINITE) else None

@@ -1,4 +1,7 @@
-"""Read the numbers of metrics.jsonl as columns: a line of values for each member, or a band over all members."""
+"""Read the numbers of metrics.jsonl as columns over steps: a curve for each member, or quantiles over all members.
+
+A figure is a number that records have under one name, such as `loss_g`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,13 @@ from ganherd.runs.series.record_file import FileLine, RecordFile, plain_number, 
 from ganherd.runs.series.record_means import MEANS, is_short
 from ganherd.util.files import JsonObject
 
-BAND = (0.0, 0.25, 0.5, 0.75, 1.0)  # quantiles of a band
-_NO_FIGURES = ("step", "seconds", "looked", "profile")
-_MOST_CACHED = 8 << 20  # bytes of numbers that are remembered
+BAND = (0.0, 0.25, 0.5, 0.75, 1.0)  # the quantiles over members that make up a band
+_NO_FIGURES = ("step", "seconds", "looked", "profile")  # keys of records that are no figures
+_MOST_CACHED = 8 << 20  # bytes of numbers that are cached, at most
 
 
 class MetricColumns:
-    """The numbers of a run. The lines behind columns are remembered, so that other figures of them cost nothing."""
+    """Read the figures of a run. Parsed records are cached, so that more figures of the same records cost little."""
 
     def __init__(self, file: RecordFile) -> None:
         self._file = file
@@ -29,7 +32,7 @@ class MetricColumns:
         self._lock = Lock()
 
     def figures(self) -> list[str]:
-        """Return the names of all figures that the first and the last records have."""
+        """Return the names of all figures that a few records have: some spread over the file, and the last ones."""
         size = self._file.size()
         some = [*self._file.spread(0, size, 3)]
         some += [line for line, _ in zip(self._file.lines_before(size), range(12), strict=False)]
@@ -45,13 +48,19 @@ class MetricColumns:
         points: int = 400,
         steps: tuple[int, int] | None = None,
     ) -> JsonObject:
-        """Return figures over steps.
+        """Return figures over steps, for a curve.
 
         Args:
-            members: The members whose values are returned; None: the band over all members.
+            figures: The names of the figures.
+            members: The members whose values are returned; None: quantiles over all members (`BAND`).
             offset: Only records from this byte of the file on.
-            points: The number of records, about; more are thinned.
+            points: About how many records to return; if there are more, they are thinned evenly.
             steps: Only records between these two steps.
+
+        Returns:
+            `step`, `seconds` and `figures` (see `_column`), with a value for each record; `offset`, from which newer
+            records can be read later; `restarted`, whether the file has become shorter than `offset`, so that earlier
+            answers are invalid; and `damaged`, the number of lines that were skipped.
         """
         end = self._file.size()
         first, last = (0, end) if offset > end else (offset, end)
@@ -64,7 +73,7 @@ class MetricColumns:
             whole[-1] = whole[-1][0], {name: value for name, value in whole[-1][1].items() if name not in MEANS}
         return {
             "offset": max([first, *(line.end for line, _ in lines)]),
-            "restarted": offset > end,  # the file was cut since: what was read before is no longer true
+            "restarted": offset > end,  # a resumed run has truncated the file since
             "damaged": len(lines) - len(whole),
             "step": [numbers["step"] for _, numbers in whole],
             "seconds": [numbers["seconds"] for _, numbers in whole],
@@ -72,14 +81,18 @@ class MetricColumns:
         }
 
     def _ends_short(self, line: FileLine, end: int) -> bool:
-        """Return whether a line ends the file and covers too few steps for its means to be part of a curve."""
+        """Return whether a line is the last of the file and covers too few steps for its means to belong in a curve."""
         steps = [earlier.step() or 0 for earlier, _ in zip(self._file.lines_before(line.start), range(2), strict=False)]
         return line.end == end and bool(steps) and is_short([*steps, 0][1], steps[0], line.step() or 0)
 
     def at(self, step: int, figures: Sequence[str], members: Sequence[int] | None) -> JsonObject:
-        """Return the figures of each member in the last record up to a step, with the step of each record.
+        """Return figures in the last record up to a step, for some members (None: all).
 
-        A figure that is not in every record comes from the last of the records before that has it.
+        A figure that this record lacks comes from the newest earlier record that has it.
+
+        Returns:
+            `step` of the record, `figures` with their values by name, and `steps` with the step that each figure comes
+            from.
         """
         line, values, steps = self._file.find(step), {}, {}
         missing = set(figures)
@@ -98,11 +111,11 @@ class MetricColumns:
 
     def _numbers(self, line: FileLine, remember: bool = True) -> JsonObject | None:
         """Return the numbers of a record by figure, those of members as float64 [N]; None if the line is damaged."""
-        content = hashlib.blake2b(line.raw, digest_size=16).digest()  # a resumed run writes its last lines again
+        content = hashlib.blake2b(line.raw, digest_size=16).digest()  # a resumed run may rewrite a line at this offset
         with self._lock:
             cached = self._cached.pop(line.start, None)
             if cached is not None and cached[1] == content:
-                self._cached[line.start] = cached  # the newest of all
+                self._cached[line.start] = cached  # moved to the end, as the most recently used
                 return cached[0]
             if cached is not None:
                 self._bytes -= _bytes_of(cached[0])
@@ -113,7 +126,7 @@ class MetricColumns:
         if not remember:
             return numbers
         with self._lock:
-            if (other := self._cached.pop(line.start, None)) is not None:  # of another thread
+            if (other := self._cached.pop(line.start, None)) is not None:  # added by another thread meanwhile
                 self._bytes -= _bytes_of(other[0])
             self._cached[line.start] = numbers, content
             self._bytes += _bytes_of(numbers)
@@ -124,11 +137,12 @@ class MetricColumns:
 
 
 def _bytes_of(numbers: JsonObject) -> int:
-    """Return about the memory of a record's numbers."""
+    """Return about how many bytes of memory a record's numbers take."""
     return 500 + sum(value.nbytes + 150 for value in numbers.values() if isinstance(value, np.ndarray))
 
 
 def _numbers_of(record: JsonLine) -> JsonObject:
+    """Return the numbers of a record by figure, those of members as float64 [N]; other values are left out."""
     numbers: JsonObject = {"step": record.step, "seconds": plain_number(record.get("seconds"))}
     for name, value in record.items():
         if name in _NO_FIGURES:
@@ -142,7 +156,11 @@ def _numbers_of(record: JsonLine) -> JsonObject:
 
 
 def _column(values: Iterable[Any], members: Sequence[int] | None) -> JsonObject:
-    """Return the values of a figure over records: `all` for a figure of the run, `band`, or `members` with their lines."""
+    """Return the values of a figure over records, as one of three objects.
+
+    `{"all": [records]}` for a figure with one value for the whole run, `{"band": [quantiles][records]}` if `members` is
+    None, otherwise `{"members": members, "lines": [members][records]}`.
+    """
     rows = list(values)
     if not any(isinstance(row, np.ndarray) for row in rows):
         return {"all": [None if row is None else row for row in rows]}
@@ -155,11 +173,13 @@ def _column(values: Iterable[Any], members: Sequence[int] | None) -> JsonObject:
 
 
 def _quantiles(row: np.ndarray) -> np.ndarray:
+    """Return the quantiles `BAND` of the finite values; NaN if there are none."""
     known = row[np.isfinite(row)]
     return np.quantile(known, BAND) if len(known) else np.full(len(BAND), np.nan)
 
 
 def _chosen(values: Any, members: Sequence[int] | None) -> Any:
+    """Return the values of these members, None if unknown; a value that is no list is returned as it is."""
     if not isinstance(values, list):
         return values
     chosen = values if members is None else [values[m] if m < len(values) else None for m in members]
@@ -167,4 +187,5 @@ def _chosen(values: Any, members: Sequence[int] | None) -> Any:
 
 
 def _rounded(value: float) -> float | None:
+    """Return a number with six significant digits; None if it is not finite."""
     return plain_number(float(value))

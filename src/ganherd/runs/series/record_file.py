@@ -1,7 +1,7 @@
-"""Read a file of JSON lines in parts: by byte offset, by step, or a few lines that are spread over the whole file.
+"""Read parts of a file of JSON lines: by byte offset, by step, or a few evenly spaced lines.
 
-Only what is returned is read, so a file of gigabytes answers at once. Lines that ganherd did not write are counted and skipped: a
-record may be cut off by a full disk, and a folder may come from a stranger.
+Only the parts that are needed are read, so this is fast for files of gigabytes, too. Lines that ganherd did not write
+can be counted and skipped: a record may be cut off by a full disk, and a folder may come from a stranger.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ganherd.runs.models import JsonLine
 from ganherd.util import files
 
 _STEP = re.compile(rb'\s*\{\s*"step": ?(\d{1,16})\s*[,}]')
-_HEAD = 64  # bytes in which a line that ganherd wrote has its step
-_WHOLE = 1 << 20  # bytes that are read completely, instead of a few lines of them
+_HEAD = 64  # the first bytes of a line; in lines that ganherd wrote, these contain the step
+_WHOLE = 1 << 20  # a part of a file with at most this many bytes is read completely, instead of only a few lines of it
 
 
 @dataclass(frozen=True)
 class FileLine:
-    """A complete line of a file, with the bytes that it covers."""
+    """A complete line of a file, and its place in the file."""
 
-    start: int
-    end: int
+    start: int  # offset of its first byte
+    end: int  # offset behind its line end
     raw: bytes
 
     def step(self) -> int | None:
@@ -41,7 +41,7 @@ class FileLine:
         return None if line is None else line.step
 
     def head(self) -> JsonLine | None:
-        """Return what the line holds before its first list, which is a small part of a record of many members."""
+        """Return only the fields before the first list, which is fast for many members; None if the line is damaged."""
         scalars = self.raw[: self.raw.find(b"[") + 1].rpartition(b",")[0]
         try:
             return JsonLine.parse(json.loads(scalars + b"}"))
@@ -49,7 +49,7 @@ class FileLine:
             return self.parse()
 
     def parse(self) -> JsonLine | None:
-        """Return what the line holds; None if ganherd did not write it."""
+        """Return the whole content of the line; None if ganherd did not write it."""
         try:
             return JsonLine.parse(json.loads(self.raw))
         except (ValueError, RecursionError):
@@ -57,13 +57,13 @@ class FileLine:
 
 
 class RecordFile:
-    """A file of JSON lines, of which parts are read. It may grow, be cut, or not exist."""
+    """Read parts of a file of JSON lines. The file may grow or be truncated meanwhile, and need not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def size(self) -> int:
-        """Return the bytes of the file; 0 if it does not exist."""
+        """Return the length of the file in bytes; 0 if it does not exist."""
         try:
             return os.stat(self.path, follow_symlinks=False).st_size
         except OSError:
@@ -88,10 +88,10 @@ class RecordFile:
                 offset = start
 
     def spread(self, first: int, last: int, count: int) -> Iterator[FileLine]:
-        """Yield at most `count` lines that begin between two offsets, evenly spread, the first and the last of them included.
+        """Yield at most `count` evenly spaced lines that begin between two offsets, including the first and the last.
 
-        If the part of the file is large, they lie at multiples of a power of two: while the file grows, most of them stay
-        the same.
+        If the part of the file is large, lines at multiples of a power of two (in bytes) are chosen, so that most of
+        them stay the same while the file grows.
         """
         if last - first <= _WHOLE:
             yield from _thinned([line for line in self.lines_from(first) if line.start < last], count)
@@ -110,7 +110,10 @@ class RecordFile:
                     done = at
 
     def find(self, step: int) -> FileLine | None:
-        """Return the last line whose step is not above `step`; None if there is none. The steps of the file must not fall."""
+        """Return the last line whose step is at most `step`; None if there is none.
+
+        Steps must not decrease in the file.
+        """
         with self._opened() as handle:
             low, high, best = 0, handle.seek(0, os.SEEK_END), None
             while low < high:
@@ -126,6 +129,7 @@ class RecordFile:
             return best
 
     def _opened(self) -> BufferedReader:
+        """Return the opened file, or an empty one if it does not exist or is not a regular file."""
         try:
             return open(files.open_regular(self.path, os.O_RDONLY | os.O_NOFOLLOW), "rb")
         except OSError:
@@ -141,8 +145,11 @@ def _line_start(handle: BufferedReader, offset: int) -> int:
 
 
 def _start_of_last(handle: BufferedReader, offset: int) -> int:
-    """Return the offset of the line that ends at an offset, or of which a part ends there; 0 if no line is that long."""
-    block, end = 1 << 12, offset - 1  # the line's own end does not count
+    """Return the offset at which the line begins that contains the byte before `offset`.
+
+    0 if this line would be longer than any line may be.
+    """
+    block, end = 1 << 12, offset - 1  # the search starts before the last byte, which may be this line's own end
     while end > 0 and offset - end <= MOST_LINE:
         start = max(0, end - block)
         handle.seek(start)
@@ -161,14 +168,14 @@ def _read(handle: BufferedReader, start: int) -> FileLine | None:
 
 
 def _thinned(lines: list[FileLine], count: int) -> list[FileLine]:
-    """Return at most `count` of the lines, evenly spread, the first and the last included."""
+    """Return at most `count` of the lines, evenly spaced, including the first and the last."""
     if len(lines) <= count:
         return lines
     return [lines[round(number * (len(lines) - 1) / max(1, count - 1))] for number in range(count)]
 
 
 def plain_numbers(values: Any) -> list[float | None] | None:
-    """Return a list of numbers, with None for each that is not finite; None if it is no list of numbers.
+    """Return the values as numbers with six digits, None for each that is not finite; None if they are not a list.
 
     >>> plain_numbers([1, 0.1234567, "nan"]), plain_numbers({"a": 1})
     ([1.0, 0.123457, None], None)
@@ -179,7 +186,7 @@ def plain_numbers(values: Any) -> list[float | None] | None:
 
 
 def plain_number(value: Any) -> float | None:
-    """Return a number with six digits, or None if it is not finite or no number."""
+    """Return a number rounded to six significant digits; None if it is not finite or not a number."""
     if type(value) not in (int, float) or abs(value) > 1e300 or value != value:
         return None
     return float(f"{value:.6g}")

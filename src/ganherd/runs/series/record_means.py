@@ -1,6 +1,6 @@
-"""Means over the steps of a record, and what to do about a last record that covers only a few steps.
+"""Handle a last record that covers only a few steps, whose means are not comparable with those of other records.
 
-The means over a step or two are far from those over fifty: a curve would end in a spike that means nothing.
+Means over one or two steps vary much more than means over fifty, so that curves would end in a meaningless spike.
 """
 
 from __future__ import annotations
@@ -15,7 +15,12 @@ MEANS = ("loss_g", "loss_d", "real", "fake")  # numbers of a record that are mea
 
 
 def is_short(start: int, before: int, last: int) -> bool:
-    """Return whether a last record, of the steps from `before` to `last`, covers less than half as many as the one before it.
+    """Return whether the last record of a run covers less than half as many steps as the record before it.
+
+    Args:
+        start: The step at which the record before begins.
+        before: The step of the record before, at which the last one begins.
+        last: The step of the last record.
 
     >>> is_short(50, 100, 110), is_short(50, 100, 125)
     (True, False)
@@ -24,7 +29,7 @@ def is_short(start: int, before: int, last: int) -> bool:
 
 
 def merge_short_end(metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Return the records, the last two of them as one if the last covers less than half as many steps as the one before.
+    """Return the records, with the last two merged into one if the last is short (see `is_short`).
 
     >>> lines = [{"step": step, "loss_g": [loss]} for step, loss in ((50, 1.0), (100, 1.0), (110, 7.0))]
     >>> merge_short_end(lines)[-1]
@@ -46,7 +51,7 @@ def merge_short_end(metrics: Sequence[Mapping[str, Any]]) -> list[Mapping[str, A
 
 
 def loss_table(metrics: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
-    """Return losses as float64 [records, N]; NaN for missing values."""
+    """Return the losses of all members as float64 [records, N]; NaN for missing values. `key`: `loss_g` or `loss_d`."""
     rows = [[_number(v) for v in line.get(key) or []] for line in metrics]
     table = np.full((len(rows), max((len(row) for row in rows), default=0)), np.nan)
     for i, row in enumerate(rows):
@@ -55,7 +60,7 @@ def loss_table(metrics: Sequence[Mapping[str, Any]], key: str) -> np.ndarray:
 
 
 def _number(value: Any) -> float:
-    """Return a value of a record as a float; records hold `nan` and `inf` as text. Other text and None become NaN."""
+    """Return a value of a record as a float, also if it is text such as `nan` or `inf`; NaN for other text and None."""
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -1,7 +1,8 @@
-"""The sprites of a run: small pictures of all members at evenly thinned steps, in `RUN/sprites`.
+"""The sprites of a run: a few small samples of every member at evenly spaced steps, in `RUN/sprites`.
 
-`index.json` describes them. A sheet of images is a WebP file in which each member has a cell with a few samples; points of 2-D
-data are JSON. Which steps are saved depends on the step alone: when there are too many, every second one is removed.
+There is one file, called a sheet, for each step, and `index.json` describes them. A sheet of images is a WebP file in
+which each member has a cell with a few samples; a sheet of points of 2-D data is a JSON file. When there are too many
+sheets, every second one is removed; which steps remain depends only on the step that the run has reached.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from ganherd.util import files
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-MOST_BYTES = 200 << 20  # of all sheets of a run
-MOST_SHEET = 16 << 20  # bytes of a sheet that is read
-_MOST_PIXELS = 1 << 26  # of a sheet; no run writes as many
+MOST_BYTES = 200 << 20  # bytes of all sheets of a run, at most
+MOST_SHEET = 16 << 20  # a larger sheet (in bytes) is not read
+_MOST_PIXELS = 1 << 26  # a sheet with more pixels is not read; no run writes as many
 _INDEX = "index.json"
 _SHEET = re.compile(r"step-([0-9]{8,15})\.(webp|json)")
 Size = Annotated[int, Field(ge=1, le=1 << 14)]
@@ -40,9 +41,9 @@ class SpriteIndex(Record):
     samples: Size  # of each member
     columns: Size = 1  # members in a row of a sheet
     tile: Annotated[list[Size], Field(min_length=2, max_length=2)] = [1, 1]  # height and width of a sample in pixels
-    low: list[float] = []  # the limits of points
-    high: list[float] = []
-    projected: bool = False  # points are rows in the plane where the data varies most
+    low: list[float] = []  # smallest coordinates of the data, as limits of a plot of points
+    high: list[float] = []  # largest coordinates
+    projected: bool = False  # whether points are rows of the data projected to the plane in which the data varies most
 
     @property
     def members(self) -> int:
@@ -62,9 +63,10 @@ class SpriteIndex(Record):
 
 
 def interval(step: int, every: int, most: int) -> int:
-    """Return the steps between two saved sheets when a run is at `step`: `every`, doubled until at most `most` are saved.
+    """Return the number of steps between two saved sheets when a run is at `step`.
 
-    One place is left for the last step of the run, which may lie between two others.
+    This is `every`, doubled until at most `most` sheets are saved. One of them is reserved for the last step of the
+    run, which may lie between two others.
 
     >>> [interval(step, 50, 5) for step in (0, 150, 200, 350, 400)]
     [50, 50, 100, 100, 200]
@@ -75,7 +77,7 @@ def interval(step: int, every: int, most: int) -> int:
 
 
 def is_saved_at(step: int, every: int, most: int) -> bool:
-    """Return whether a sheet is saved at a step.
+    """Return whether a sheet is saved at a step; see `interval`.
 
     >>> [step for step in range(0, 501, 50) if is_saved_at(step, 50, 5)]
     [0, 50, 100, 150, 200, 300, 400]
@@ -98,12 +100,12 @@ def read_index(folder: Path) -> SpriteIndex | None:
 
 
 def sheet_path(folder: Path, step: int, kind: str) -> Path:
-    """Return the file of the sheet of a step."""
+    """Return the path of the sheet of a step. `kind`: "images" or "points"."""
     return folder / f"step-{step:08d}.{'webp' if kind == 'images' else 'json'}"
 
 
 def saved_sheets(folder: Path) -> dict[int, Path]:
-    """Return the file of each saved step, oldest first."""
+    """Return the path of each saved sheet by its step, lowest step first."""
     if not folder.is_dir():
         return {}
     named = ((_SHEET.fullmatch(path.name), path) for path in folder.iterdir())
@@ -114,7 +116,7 @@ def parse_points(content: bytes, index: SpriteIndex) -> list[list[list[float] | 
     """Return the points of each member in a sheet; a point that was not finite is None.
 
     Raises:
-        ValueError: It is not what ganherd writes.
+        ValueError: The sheet is not what ganherd writes.
     """
     try:
         rows = json.loads(content, parse_constant=_refuse_constant)
@@ -129,10 +131,12 @@ def parse_points(content: bytes, index: SpriteIndex) -> list[list[list[float] | 
 
 
 def _refuse_constant(name: str) -> NoReturn:
+    """Raise a ValueError for NaN and infinity, which `json.loads` would accept."""
     raise ValueError(f"{name} is no number")
 
 
 def _is_point(point: Any) -> bool:
+    """Return whether a value is a list of two finite numbers."""
     return (
         isinstance(point, list)
         and len(point) == 2
@@ -141,10 +145,12 @@ def _is_point(point: Any) -> bool:
 
 
 def open_images(content: bytes, index: SpriteIndex) -> Image:
-    """Return a sheet of images, of which only the header was read.
+    """Return a sheet of images as a PIL image.
+
+    Only its header is read now; PIL decodes the pixels when they are needed.
 
     Raises:
-        ValueError: It is no WebP file, or its size is not that of the index.
+        ValueError: It is not a WebP file, or its size is not that of the index.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -169,7 +175,7 @@ def check_sheet(content: bytes, index: SpriteIndex) -> None:
 
 
 def keep_only(folder: Path, steps: Iterable[int]) -> None:
-    """Remove the sheets of all other steps."""
+    """Remove all sheets except those of these steps."""
     retained = set(steps)
     for step, path in saved_sheets(folder).items():
         if step not in retained:

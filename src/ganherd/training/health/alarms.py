@@ -1,5 +1,7 @@
 """Raise alarms from the scores of members. The beginning and the end of an alarm are reported once each.
 
+The scores come from looks (regular health checks, `monitor.py`) and records.
+
 - nan, diverged: the weights or losses of a member are not finite, or its loss exceeds `run.repair.diverged`. Both are checked with
   every record.
 - collapse: the samples hardly vary, although they varied at least twice as much before or the member trained for long.
@@ -44,16 +46,16 @@ TRY = {
 class Limits:
     """The limits of the alarms, tuned on seeds 100 to 104 of benchmarks/alarms.py, which tests them on other seeds."""
 
-    spread: float = 0.25  # collapse: below it
-    lost: float = 0.5  # … and below this fraction of the widest spread that the member had,
-    slow_start: int = 1000  # … or after this many steps of its life, even if its spread was never wider
-    warm_up: int = 200  # steps of its life before any of the following can begin: a discriminator has to learn first
-    returns: float = 0.5  # cycling: at or below it
-    tells: float = 0.52  # dead critic: at or below it,
-    differs: float = 0.75  # … while neighbours tell at least this well
-    copies: float = 0.4  # memorising: at or above it
-    # Bad looks in a row that raise each of `ALARMS`; the same number of good ones ends it. A good generator can stay ahead of a
-    # learning discriminator for several looks, so the alarm for a dead one waits longest.
+    spread: float = 0.25  # collapse: the spread is below this
+    lost: float = 0.5  # … and below this fraction of the widest spread that the member ever had,
+    slow_start: int = 1000  # … or the member is older than this many steps, even if its spread was never wider
+    warm_up: int = 200  # age in steps before which none of the following begins: a discriminator has to learn first
+    returns: float = 0.5  # cycling: `returns` is at or below this
+    tells: float = 0.52  # dead critic: `tells` is at or below this,
+    differs: float = 0.75  # … while `differs` is at or above this: nearest neighbours separate samples from real images
+    copies: float = 0.4  # memorising: `copies` is at or above this
+    # The number of bad checks in a row that raises each of `ALARMS`; as many good ones end it. A good generator can
+    # stay ahead of a learning discriminator for several looks, so the alarm for a dead one waits longest.
     patience: tuple[int, ...] = (1, 1, 3, 4, 8, 3)
 
 
@@ -63,11 +65,12 @@ LIMITS = Limits()
 def judge(
     scores: dict[str, Tensor], peak: Tensor, age: Tensor, falling: Tensor, limits: Limits = LIMITS
 ) -> tuple[Tensor, Tensor]:
-    """Return (bad [N, 4], known [N, 4]) for the four alarms that depend on the scores of a look.
+    """Return bool (bad [N, 4], known [N, 4]) for the four alarms that depend on the scores of a look.
 
-    `bad` is True if the scores are beyond the limits, `known` is False if a score is NaN.
+    `bad` is True if the scores are beyond the limits, `known` is False if a score is not finite.
 
     Args:
+        scores: The scores of the look [N], by name; see `monitor.py`.
         peak: [N] the widest spread so far.
         age: [N] steps since the member's first step, or since it was repaired.
         falling: [N] whether the spread was bad at the last look. It stays bad until the spread reaches `limits.spread`, not until
@@ -90,11 +93,17 @@ class Alarms:
     """Track the alarms of all members, in tensors [N, alarms] that are saved with every checkpoint."""
 
     def __init__(self, size: int, remembered: State | None = None) -> None:
+        """Start without alarms, or with those of a checkpoint.
+
+        Args:
+            size: The number of members of the whole herd.
+            remembered: The tensors of the checkpoint; None: this is a new run.
+        """
         self._patience = torch.tensor(LIMITS.patience)
         self.state: State = {
-            "watch.bad": torch.zeros(size, len(ALARMS), dtype=torch.int64),  # looks in a row
-            "watch.good": torch.zeros(size, len(ALARMS), dtype=torch.int64),
-            "watch.ill": torch.zeros(size, len(ALARMS), dtype=torch.bool),
+            "watch.bad": torch.zeros(size, len(ALARMS), dtype=torch.int64),  # the number of bad checks in a row
+            "watch.good": torch.zeros(size, len(ALARMS), dtype=torch.int64),  # the number of good checks in a row
+            "watch.ill": torch.zeros(size, len(ALARMS), dtype=torch.bool),  # whether the alarm has begun and not ended
         }
         recall(self.state, remembered)
 
@@ -103,8 +112,8 @@ class Alarms:
 
         Args:
             first: The position in `ALARMS` of the first alarm that was checked.
-            bad: bool [N, checked alarms].
-            known: bool [N, checked alarms], False for what could not be checked.
+            bad: bool [N, checked alarms], True if the check found the problem.
+            known: bool [N, checked alarms], False for what could not be checked: it changes nothing.
         """
         checked = slice(first, first + bad.shape[1])
         bads, goods, ill = (self.state[f"watch.{k}"][:, checked] for k in ("bad", "good", "ill"))
@@ -116,10 +125,10 @@ class Alarms:
         return tuple([(m, ALARMS[first + a]) for m, a in each.nonzero().tolist()] for each in (begun, over))  # type: ignore[return-value]
 
     def is_ill(self, member: int) -> bool:
-        """Return whether a member has any alarm."""
+        """Return whether a member has any alarm at the moment."""
         return bool(self.state["watch.ill"][member].any())
 
     def forget(self, member: int) -> None:
-        """Forget all checks of a member, for example after a repair."""
+        """Forget all checks and alarms of a member, for example after a repair."""
         for value in self.state.values():
             value[member] = 0

@@ -1,7 +1,8 @@
 """Stop training members that have converged, so that the device works on the others.
 
 A member's metric is averaged over windows of `patience` steps. If a window is hardly better than the one before, the member is
-not trained any more from the next record on. Both metrics cost nothing extra: they come from looks and records.
+not trained any more from the next record on. There are two metrics. They cost nothing extra, because they come from
+records and from looks (the regular health checks).
 
 - differs: how well nearest neighbours separate its samples from its data; 0.5 if they cannot (from looks, `run.watch`).
 - gap: the difference between the mean logits of real and generated images (from records); for a Wasserstein loss this
@@ -34,13 +35,17 @@ class Converged:
 
 
 def is_retrained(state: State, step: int) -> bool:
-    """Return whether a run is in a retraining at this step: some members are paused until a later one."""
+    """Return whether some members are paused at this step, because others are retrained.
+
+    Args:
+        state: That of a checkpoint.
+    """
     until = state.get("rest.until", torch.tensor([FOREVER]))
     return bool(((until < FOREVER) & (until > step)).any())
 
 
 class Convergence:
-    """Track each member's metric over windows, and know which members are trained.
+    """Track each member's metric over windows of steps, and which members are trained.
 
     A member is not trained if it has converged, if it is frozen, or while other members are retrained. The state consists of
     tensors [N], which are saved with every checkpoint.
@@ -56,10 +61,13 @@ class Convergence:
         """Create the state, or restore it from a checkpoint.
 
         Args:
+            settings: The recipe's `train.stop`: metric, patience and the least improvement. None: members do not
+                converge.
             size: The number of members of the whole herd.
-            remembered: The tensors of the checkpoint.
-            frozen: Members that are never trained in this run. None: there is a state only if `settings` or the checkpoint
-                has one.
+            remembered: The tensors of the checkpoint; None: this is a new run.
+            frozen: Members that are never trained in this run. A list, even an empty one, allows members to be stopped
+                or paused later. None: they can be only if `settings` has a patience, or if they could in the
+                checkpoint.
         """
         self.settings = settings if settings is not None and settings.patience else None
         self.state: State = {}
@@ -67,11 +75,11 @@ class Convergence:
         is_saved = any(name.startswith("rest.") for name in remembered or {})
         if self.settings is not None or frozen is not None or is_saved:
             self.state = {
-                "rest.at": torch.full((size,), -1),  # the step from which it is not trained; -1: it is trained
+                "rest.at": torch.full((size,), -1),  # the step from which the member is not trained; -1: it is trained
                 "rest.until": torch.full((size,), FOREVER),  # … and the step from which it is trained again
                 "rest.since": torch.zeros(size, dtype=torch.int64),  # the step at which its window began
-                "rest.sum": torch.zeros(size, dtype=torch.float64),  # of the metric in its window
-                "rest.seen": torch.zeros(size, dtype=torch.int64),  # values in that sum
+                "rest.sum": torch.zeros(size, dtype=torch.float64),  # sum of the metric in its window
+                "rest.seen": torch.zeros(size, dtype=torch.int64),  # the number of values in that sum
                 "rest.before": torch.full((size,), torch.inf, dtype=torch.float64),  # mean of the window before
             }
             self.state["rest.at"][list(frozen or ())] = 0
@@ -89,35 +97,45 @@ class Convergence:
 
     @property
     def trained_members(self) -> list[int] | None:
-        """The members that are trained; None: all."""
+        """The members that are trained; None if all are."""
         return None if bool(self.is_trained.all()) else torch.nonzero(self.is_trained)[:, 0].tolist()
 
     def pause(self, members: Collection[int], step: int, until: int) -> None:
-        """Do not train these members from `step` to `until`, while others are retrained; ignore those not trained anyway."""
+        """Do not train these members from `step` to `until`, while others are retrained.
+
+        Members that are not trained anyway stay as they are.
+        """
         for member in members:
             if self.state["rest.at"][member] < 0:
                 self.state["rest.at"][member], self.state["rest.until"][member] = step, until
 
     def stop(self, members: Collection[int], step: int) -> None:
-        """Do not train these members any more; ignore those that are not trained anyway."""
+        """Do not train these members any more from `step` on. Members that are not trained anyway stay as they are."""
         self.pause(members, step, FOREVER)
 
     def end_pauses(self, step: int) -> None:
-        """Train members again whose pause ends by this step."""
+        """Train those members again whose pause ends at this step or earlier."""
         if self.state:
             over = self.state["rest.until"] <= step
             self.state["rest.at"][over] = -1
             self.state["rest.until"][over] = FOREVER
 
     def own_steps(self, steps: list[int]) -> list[int]:
-        """Return [N] the steps that each member has made, given those that it would have made if it was always trained."""
+        """Return the number of steps that each member has made [N].
+
+        Args:
+            steps: The number of steps that each member would have made if it was always trained [N].
+        """
         if not self.state:
             return steps
         ends = self.state["rest.at"].tolist()
         return [step if at < 0 else min(step, at) for step, at in zip(steps, ends, strict=True)]
 
     def note(self, metric: str, values: Tensor) -> None:
-        """Add the values [N] of a look or of a record; values that are not finite are left out."""
+        """Add the values [N] of a metric to the members' windows.
+
+        Ignore values that are not finite, and other metrics.
+        """
         if self.settings is None or metric != self.settings.metric:
             return
         values = values.detach().double().cpu()
@@ -126,7 +144,9 @@ class Convergence:
         self.state["rest.seen"] += known
 
     def judge(self, step: int, well: Tensor) -> list[Converged]:
-        """End the windows that are long enough, and return the members that converged.
+        """End the windows that are long enough, and stop and return the members that converged.
+
+        A member has converged if its mean metric fell by less than the share `settings.least` since the window before.
 
         Args:
             well: bool [N], False for members that have an alarm: they cannot converge.
@@ -146,22 +166,28 @@ class Convergence:
         return converged
 
     def forget(self, member: int, step: int) -> None:
-        """Forget a member's windows, for example after a repair, and train it."""
+        """Start the first window of a member anew at `step`, for example after a repair, and train the member."""
         if self.state:
             self.state["rest.at"][member] = -1
             self.state["rest.until"][member] = FOREVER
             self._begin_window(member, step, math.inf)
 
     def last_step(self, planned: int) -> int:
-        """Return the last step of a run that was planned for `planned` steps; if no member is trained, that of the last one."""
+        """Return the last step of a run that was planned for `planned` steps.
+
+        If no member is trained any more, that is the step at which the last one was stopped. If some members are paused
+        while others are retrained, it is the step at which the pause ends, or at which the last retrained member was
+        stopped.
+        """
         if not self.state:
             return planned
         at, until = self.state["rest.at"], self.state["rest.until"]
         paused = until < FOREVER
-        if bool(paused.any()):  # Others are retrained, and their budget decides.
+        if bool(paused.any()):  # others are retrained, and the length of the retraining decides
             return int(until[paused].max()) if bool((at < 0).any()) else int(at[~paused].max())
         return planned if bool(self.is_trained.any()) else int(at.max())
 
     def _begin_window(self, member: int, step: int, before: float) -> None:
+        """Start a new window of a member at `step`. `before`: its mean metric in the window before."""
         for name, value in (("since", step), ("sum", 0.0), ("seen", 0), ("before", before)):
             self.state[f"rest.{name}"][member] = value

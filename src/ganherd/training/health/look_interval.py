@@ -1,4 +1,8 @@
-"""Choose how often the monitor looks at the members, from counted operations: the same on every machine and engine."""
+"""Choose how often the monitor looks at the members (checks their health).
+
+The interval is computed from counted operations, not from measured times, so that it is the same on every machine and
+engine.
+"""
 
 from __future__ import annotations
 
@@ -15,20 +19,25 @@ from ganherd.training.health.monitor import look_work
 from ganherd.training.setup.assemble import PreparedHerd
 
 SHARE = 0.02  # the largest share of the work of training that looks may take
-# Cost of an operation of a look, which is in float64, relative to one of a step: about twice that of float32, and much more than
-# that of the shorter types, for which there are tensor cores.
+# The cost of an operation of a look, relative to one of a training step in this precision. Looks compute in float64,
+# which costs about twice as much as float32, and much more than the shorter types, for which there are tensor cores.
 _WIDE = {"float64": 1, "float32": 2, "tf32": 8, "bf16": 16}
-_START = 3e7  # operations that a core could do while it starts the layers of one member, in a step or in a look
+# The cost of starting the layers of one member, in a step or a look: the operations that a core could do in this time.
+_START = 3e7
 
 
 @dataclass
 class LookInterval:
-    """The steps at which the monitor looks at the members: the multiples of `every` from `first` on; `every` 0: none."""
+    """The steps at which the monitor looks at the members: the multiples of `every` from step `first` on.
+
+    If `every` is 0, there are none.
+    """
 
     every: int
     first: int = 0
 
     def is_due(self, step: int) -> bool:
+        """Return whether the monitor looks at the members at this step."""
         return bool(self.every) and step >= self.first and step % self.every == 0
 
     def next_after(self, step: int) -> list[int]:
@@ -43,7 +52,7 @@ class LookInterval:
 
 
 def planned(prepared: PreparedHerd) -> LookInterval:
-    """Return the look interval of a new run: the recipe's, or for `auto` one from counted work."""
+    """Return the look interval of a new run: that of the recipe, or if it is `auto`, one from counted operations."""
     settings = prepared.recipe.run
     if settings.watch.every != "auto":
         return LookInterval(int(settings.watch.every))
@@ -54,8 +63,8 @@ def choose(look: float, step: float, records: int) -> int:
     """Return the number of steps between looks so that looks take at most 2 % of the work of training.
 
     Args:
-        look: The work of a look at one member.
-        step: The work of a step of one member.
+        look: The work of a look at one member, in operations.
+        step: The work of a step of one member, in operations.
         records: Steps between records; the result is a multiple of it.
 
     >>> choose(0.7, 1.0, 50), choose(10.0, 1.0, 50)
@@ -65,10 +74,10 @@ def choose(look: float, step: float, records: int) -> int:
 
 
 def counted(prepared: PreparedHerd) -> tuple[float, float]:
-    """Return the work of a look and of a step for the mean member, in floating-point operations.
+    """Return the work of a look and of a step, in floating-point operations, averaged over the members.
 
     An operation of a look counts as several of a step, because looks compute in float64. The result does not depend on the number
-    of members, so that stacked replicas have the same interval as single runs.
+    of members, so that replicas that are trained together have the same interval as single runs.
     """
     data, rules = prepared.dataset, prepared.herd.rules
     # The work per row depends on the number of rows if a net computes with its weights.
@@ -85,8 +94,12 @@ def counted(prepared: PreparedHerd) -> tuple[float, float]:
 def step_work(rules: StepRules, g: float, d: float) -> float:
     """Return the operations of a step, from those of the generator and of the discriminator for one image.
 
-    A backward pass costs twice its forward pass, half of that if only the input has a gradient. A penalty also differentiates the
-    backward pass.
+    A backward pass costs twice as much as its forward pass, and half of that if only the input has a gradient. A
+    penalty also differentiates the backward pass.
+
+    Args:
+        g: Operations of the generator for one image.
+        d: Operations of the discriminator for one image.
     """
     penalties = int(rules.game.penalty) + (int(rules.r1 > 0) + int(rules.r2 > 0)) / rules.r1_every
     updates = rules.n_critic / (rules.skip_d + 1)

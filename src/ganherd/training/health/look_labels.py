@@ -1,4 +1,4 @@
-"""What people call the numbers of a look at the members, and what the numbers mean."""
+"""Labels and one-line explanations, for users, of the scores that a look (a health check of the members) computes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 
 @dataclass(frozen=True)
 class LookLabel:
-    """The label of a number, and one phrase about its values."""
+    """The label of a score, and a phrase that explains its values."""
 
     label: str
     about: str
     is_share: bool = False
 
     def value(self, number: Any) -> str:
-        """Return a number as text.
+        """Return a value of the score as text; a dash if it is not a finite number.
 
         >>> LOOK_LABELS["spread"].value(0.981), LOOK_LABELS["tells"].value(0.834), LOOK_LABELS["tells"].value(math.nan)
         ('0.98', '83 %', '–')
@@ -39,7 +39,7 @@ LOOK_LABELS: Mapping[str, LookLabel] = {
 
 
 def explained(*names: str) -> str:
-    """Return what the values of some numbers mean, in one line.
+    """Return the labels and explanations of some scores, in one line.
 
     >>> explained("spread")
     'variety: 1 is as varied as the data, 0 is always the same'

@@ -39,9 +39,9 @@ from ganherd.util.memory import is_out_of_memory
 
 SNAPSHOTS = 32  # sketches that are remembered of each member
 _FEATURES = 64  # dimensions that images are projected to; smaller images are used as they are
-_SKETCH = 64  # dimensions that all samples of a member at one look are projected to
-_AWAY = 0.15  # a member moves if its typical distance is at least this fraction of that between two sets of its data
-_GONE = 0.8  # a member has left a place at this fraction of its typical distance
+_SKETCH = 64  # dimensions of a sketch: the projection of all samples of a member at one look
+_AWAY = 0.15  # a member moves if the typical distance of its sketches is at least this, in units of `_Fixed.scale`
+_GONE = 0.8  # a member has left a place if it is farther from it than this fraction of its typical distance
 _MOST = 2000  # rows of a member's data that it is compared with
 _FEW = 10  # held-out images below which copies cannot be recognised
 # Logits that differ by less than this, relative to the largest, count as equal: rounding errors would order them.
@@ -62,9 +62,10 @@ class Monitor:
             "watch.sketch": torch.full((n, SNAPSHOTS, _SKETCH), torch.inf, dtype=torch.float64),  # the newest first
         }
         recall(self.state, remembered)
-        self.seconds = 0.0  # that this process spent on looks
+        self.seconds = 0.0  # seconds that this process has spent on looks
         own = self._herd.state["g.params"].dtype
-        # How each net can be called, the best way first: some run only for one member at a time, or only in their own precision.
+        # How each net can be called, as (type, whether by vmap), the best way first. Ways that fail are removed: some
+        # nets can only be called for one member at a time, or only in their own precision.
         self._ways = {
             net: [
                 (dtype, mapped)
@@ -83,12 +84,17 @@ class Monitor:
         return {name: known[:, i].tolist() for i, name in enumerate(LOOK_SCORES)}
 
     def forget(self, member: int, step: int) -> None:
-        """Forget the looks at a member, for example after a repair. `step`: the member's new life starts here."""
+        """Forget the looks at a member, for example after a repair.
+
+        Args:
+            member: The row of the member on this rank.
+            step: The step at which the member starts anew.
+        """
         for name, value in self.state.items():
             value[member] = {"watch.born": step, "watch.at": -1, "watch.peak": 0.0}.get(name, torch.inf)
 
     def look(self, step: int) -> None:
-        """Look at all members, and store the scores and sketches in the state."""
+        """Compute the scores and sketches of all members of this rank, and store them in the state."""
         began = time.perf_counter()
         seen, sketch = self._seen()
         snapshots = self.state["watch.sketch"]
@@ -104,7 +110,7 @@ class Monitor:
     # -- the look ---------------------------------------------------------------------------------------------------
 
     def _seen(self) -> tuple[dict[str, Tensor], Tensor]:
-        """Return (scores [N] by name, sketches [N, sketch]), on the host."""
+        """Return the scores of a look [N] by name, without `returns`, and the sketches [N, sketch], on the host."""
         if not self._blocks:
             pixels = int(np.prod(self._prepared.dataset.shape))
             projection = None if pixels <= _FEATURES else _gaussian(pixels, _FEATURES).to(self._herd.device)
@@ -117,6 +123,7 @@ class Monitor:
 
     @torch.no_grad()
     def _seen_of(self, fixed: _Fixed) -> dict[str, Tensor]:
+        """Return the scores [n] and sketches [n, sketch] of a block of members, by name; NaN if one is not known."""
         herd = self._herd
         own = fixed.breed.view(members_of(herd.state, fixed.members))
         state = {k: v.to(herd.device) for k, v in own.items() if k[1:].startswith((".params", ".buffers."))}
@@ -144,7 +151,18 @@ class Monitor:
     def _call(
         self, net: Blueprint, kind: str, state: State, keys: Tensor, inputs: tuple[Tensor, ...], y: Tensor
     ) -> Tensor:
-        """Call the nets of all members in training mode, and return float64 [n, B, …]; changes of their buffers are discarded."""
+        """Call the nets of a block of members in training mode, and return their outputs as float64 [n, B, …].
+
+        Changes that the nets make to their buffers are discarded.
+
+        Args:
+            net: The parameter layout and the module of the nets.
+            kind: "g" or "d".
+            state: The tensors of the block's members.
+            keys: [n, …] keys of the random numbers that the nets draw.
+            inputs: The inputs [n, B, …] without labels.
+            y: The labels [n, B], for nets that take them.
+        """
         # Clones, because nets may change their arguments.
         arguments = tuple(value.clone() for value in ((*inputs, y) if net.takes_label else inputs))
         rows, buffers = net.views(state[f"{kind}.params"]), buffers_of(state, kind)
@@ -184,6 +202,14 @@ class _Fixed:
     def __init__(
         self, prepared: PreparedHerd, members: slice, breed: Breed, projection: Tensor | None, mixing: Tensor
     ) -> None:
+        """Choose noise and data rows, and compute the features of the data.
+
+        Args:
+            members: The rows of the members in this rank's herd.
+            breed: Their generator architecture.
+            projection: [pixels, features] projects images to features; None: the features are the pixels.
+            mixing: [samples * features, sketch] projects the features of all samples of a member to its sketch.
+        """
         self.members, self.breed, self._projection, self.mixing = members, breed, projection, mixing
         device, feed = prepared.herd.device, prepared.herd.feed
         keys, self.z = fixed_noise(prepared.herd, members, LOOK_SAMPLES)
@@ -206,18 +232,26 @@ class _Fixed:
             variance.append(features[-1][:count].var(0, unbiased=False).sum())
         self._data = torch.stack(features)  # [n, T, features]
         self.std = torch.stack(std).clamp(min=1e-12)
-        self.scale = (2 * LOOK_SAMPLES * torch.stack(variance)).sqrt().clamp(min=1e-12)  # between two sets of its data
+        # [n] the expected distance between two random sets of a member's data, each as large as the set of its samples
+        self.scale = (2 * LOOK_SAMPLES * torch.stack(variance)).sqrt().clamp(min=1e-12)
         picked = self.rows[self.shown]
         self._same = picked[:, :, None] == picked[:, None, :]  # A row that is shown twice is not a neighbour of itself.
         self._shown = self._data[self.shown]
         self.line = torch.stack([self._line(prepared, m) for m in range(len(own))])  # [n] a sample below it is a copy
 
     def features(self, flat: Tensor) -> Tensor:
-        """Project […, pixels] to […, features]; a random projection preserves distances between images."""
+        """Return features […, features] of images […, pixels]: a random projection, which preserves distances."""
         return flat if self._projection is None else flat @ self._projection
 
     def relative(self, features: Tensor, only: int | None = None) -> Tensor:
-        """Return [n, B] the ratio of the distance to the nearest training image to the mean distance to the next ones."""
+        """Return the ratio of the distance to the nearest training image to the mean distance to the next ones [n, B].
+
+        It is small for a copy of a training image.
+
+        Args:
+            features: Features of the images to compare with the members' data [n, B, features].
+            only: Compare with the data of only this member of the block, so that n is 1. None: of all.
+        """
         data, count = (self._data, self._count) if only is None else (self._data[[only]], self._count[[only]])
         distance = torch.cdist(features, data)  # [n, B, T]
         beyond = torch.arange(data.shape[1], device=data.device) >= count[:, None]  # repeated rows
@@ -229,7 +263,11 @@ class _Fixed:
         return near[:, :, 0] / mean.clamp(min=1e-12)
 
     def differs(self, features: Tensor) -> Tensor:
-        """Return [n] how often the nearest neighbour among real images and samples is of the same kind (leave one out)."""
+        """Return how often the nearest neighbour of a real image or sample is of the same kind, real or sample [n].
+
+        Args:
+            features: Features of the samples [n, 64, features]. They are compared with the same number of real images.
+        """
         both = torch.cat([self._shown, features], 1)  # [n, 128, features]
         distance = torch.cdist(both, both)
         distance[:, :LOOK_SAMPLES, :LOOK_SAMPLES].masked_fill_(self._same, torch.inf)
@@ -238,7 +276,10 @@ class _Fixed:
         return (real[distance.argmin(2)] == real).double().mean(1)
 
     def _line(self, prepared: PreparedHerd, member: int) -> Tensor:
-        """Return the relative distance that 5 % of the held-out images of the member's class are below; NaN if it has few."""
+        """Return the value of `relative`, as a scalar, that 5 % of the held-out images of the member's class are below.
+
+        A sample below it counts as a copy. NaN if the class has too few held-out images.
+        """
         data = prepared.dataset
         rows = held_out_rows(prepared, prepared.own[self.members.start + member], 500)
         if len(rows) < _FEW:
@@ -271,14 +312,15 @@ def recall(state: State, remembered: State | None) -> None:
 
 
 def returns(snapshots: Tensor) -> Tensor:
-    """Return [N] the distance of each member's newest snapshot to the second nearest earlier visit.
+    """Return how near each member is to where it was before [N]: near 0 if its samples cycle, otherwise up to 1.
 
-    A visit is a series of snapshots near the newest one; it ends when the member is far away again. Its distance is that of its
-    nearest snapshot. Distances are relative to the member's typical distance. The result is 1 if the member hardly moved or made
-    fewer than two visits before, and NaN if its newest snapshot is not finite.
+    A visit is a series of earlier snapshots near the newest one; it ends when the member is far away again. Its
+    distance is that of its nearest snapshot. The result is the distance of the second nearest visit, relative to the
+    member's typical distance from the newest snapshot. It is 1 if the member hardly moved or made fewer than two
+    visits, and NaN if its newest snapshot is not finite.
 
     Args:
-        snapshots: [N, K, sketch], the newest first.
+        snapshots: Sketches of the members' samples at the last K looks [N, K, sketch], the newest first.
 
     >>> turn = torch.arange(24) * 0.7
     >>> circle, line = torch.stack([turn.cos(), turn.sin()], 1), torch.stack([turn, turn], 1)
@@ -308,7 +350,7 @@ def returns(snapshots: Tensor) -> Tensor:
 
 
 def below(a: Tensor, b: Tensor) -> Tensor:
-    """Return [n] the probability that a value of a is below one of b, for a, b [n, B]; ties count half.
+    """Return the probability [n] that a random value of a is below one of b, for a, b [n, B]; ties count half.
 
     The result is NaN if a row of either is not finite.
 
@@ -323,7 +365,7 @@ def below(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _or_inf(values: Tensor) -> Tensor:
-    """Replace values that are not finite by infinity, because states with NaN cannot be compared."""
+    """Return the values with infinity in place of those that are not finite: states with NaN cannot be compared."""
     return torch.where(torch.isfinite(values), values, torch.inf)
 
 

@@ -23,8 +23,9 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
     All ranks call this with the same arguments. The rank that has the member repairs it and sends the details to the others.
 
     Args:
-        what: The alarm.
-        policy: One of `tell`, `stop`, `rollback`, `reseed` and `neighbour`.
+        what: The name of the alarm, one of `ALARMS`.
+        policy: `tell` (do nothing), `stop` (end the run), `rollback` (continue from the last checkpoint with half the
+            learning rates), `reseed` (fresh weights) or `neighbour` (copy the weights of another member).
     """
     prepared, state, ranks = trainer.prepared, trainer.state, trainer.ranks
     name = prepared.name_of(member)
@@ -69,9 +70,10 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
 
 
 def _roll_back(trainer: Trainer, member: int, row: int) -> JsonObject:
-    """Roll a member back to the last regular checkpoint, with half its learning rates.
+    """Roll a member back to the last regular checkpoint, halve its learning rates, and return facts for the event.
 
-    Older checkpoints may be pruned, so a resumed run could not choose them again.
+    An older checkpoint is only used if that one is damaged: a resumed run must choose the same, and old ones may be
+    deleted.
     """
     last_good, state = trainer.state.last_good, trainer.herd.state
     assert last_good is not None  # step 0 is saved before the first step
@@ -88,14 +90,18 @@ def _roll_back(trainer: Trainer, member: int, row: int) -> JsonObject:
 
 
 def _reseed(prepared: PreparedHerd, member: int, row: int, life: int) -> None:
-    """Give a member fresh weights from the random stream of its new life; its settings stay."""
+    """Give a member fresh weights and optimiser states; its settings stay.
+
+    Args:
+        life: The number of repairs of the member, this one included. It selects the random stream of the weights.
+    """
     state = prepared.herd.breed_of(row).view(prepared.herd.state)
     own = {name: value[[row]] for name, value in state.items() if name.startswith("set.")}
     take_(state, prepared.fresh_member(member, life) | own, [row], [0])
 
 
 def _neighbour(trainer: Trainer, member: int) -> int | None:
-    """Return the next member that it can meet, that is well and has a generator of the same kind."""
+    """Return the next member of the same group that is well and has the same kind of generator; None if none does."""
     prepared, herd, ranks = trainer.prepared, trainer.herd, trainer.ranks
     members, slot = prepared.group_members, member % prepared.group_members
     good = ranks.all_gather(finite_members(herd.state, herd.infinite_buffers))
@@ -110,7 +116,10 @@ def _neighbour(trainer: Trainer, member: int) -> int | None:
 
 
 def _copy(prepared: PreparedHerd, member: int, source: int) -> JsonObject:
-    """Copy the nets of another member with their optimiser; seat and settings stay the member's own."""
+    """Copy the nets and optimiser states of the member `source` to `member`, and return the facts for the event.
+
+    The member keeps its settings and its data.
+    """
     ranks = prepared.ranks
     nets = {name: value for name, value in prepared.herd.state.items() if not name.startswith("set.")}
     wanted = [[source] if member in own else [] for own in ranks.placement.ranks]

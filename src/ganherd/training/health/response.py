@@ -1,6 +1,6 @@
 """Respond to the health of members: raise alarms, repair members, and stop training those that have converged.
 
-All ranks come here at the same step and see the numbers of all members, so they reach the same conclusions.
+All ranks call this code at the same step with the numbers of all members, so they make the same decisions.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Health(Callback):
     def heal(self, trainer: Trainer) -> None:
         """Find members that turned NaN or diverged, and repair them as the recipe says."""
         tally, sums = trainer.state.tally, trainer.state.tally.sums[:2]
-        # [3, n] in one transfer
+        # [3, n]: both losses and whether the state is finite, in one transfer from the device
         seen = torch.cat([sums, finite_members(trainer.herd.state, trainer.herd.infinite_buffers)[None].to(sums)]).cpu()
         loss, is_finite = seen[:2].abs().amax(0) / max(1, trainer.step - tally.since), seen[2] > 0
         good = is_finite & torch.isfinite(loss)
@@ -59,7 +59,10 @@ class Health(Callback):
         self.raise_alarms(trainer, 0, bad, torch.stack([torch.ones_like(good), good], 1))
 
     def judge_look(self, trainer: Trainer) -> None:
-        """Raise alarms from the last look. A member that was repaired since has no scores."""
+        """Raise alarms from the scores of the last look.
+
+        A member that was repaired after it has no scores and no alarm.
+        """
         state, ranks = trainer.state, trainer.ranks
         monitor = state.monitor.state
         seen = {name: monitor["watch.scores"][:, i] for i, name in enumerate(LOOK_SCORES)}
@@ -91,8 +94,8 @@ class Health(Callback):
 
         Args:
             first: The position in `ALARMS` of the first alarm that was checked.
-            bad: bool [N, alarms] of all members.
-            known: bool [N, alarms], False for what could not be checked.
+            bad: bool [N, checked alarms] of all members, True if the check found the problem.
+            known: bool [N, checked alarms], False for what could not be checked.
         """
         name_of = trainer.prepared.name_of
         begun, over = trainer.state.alarms.note(first, bad, known)
@@ -110,7 +113,7 @@ class Health(Callback):
             trainer.progress.alarm(member, what)
             trainer.notify("on_alarm", what, member, {"name": name_of(member), **seen})
         trainer.progress.say_alarms(trainer.step, begun)
-        # each member once, for the first of its alarms that asks for a repair
+        # repair each member only once, for the first of its alarms whose policy is more than to report it
         settings = trainer.schedule.settings
         policies = {"nan": settings.repair.policy, "diverged": settings.repair.policy, **dict(settings.watch)}
         repairs = {member: what for member, what in reversed(begun) if policies[what] != "tell"}

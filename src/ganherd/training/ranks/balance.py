@@ -16,10 +16,14 @@ _MOMENT = 0.5  # seconds
 
 
 def balanced(ranks: Ranks, prepared: PreparedHerd | None) -> list[float] | None:
-    """Measure the speed of each rank of the job. Return None if all have the same speed, or if there is only one rank.
+    """Measure the speed of each rank of the job, and return the speeds as weights by which members are divided.
 
-    Called by all ranks. Nothing is measured if all ranks have the same kind of device, or if some are spares: then each of the
-    others has as few members as possible. The members are not changed.
+    Called by all ranks. The members are not changed.
+
+    Returns:
+        None if members are to be divided equally: there is only one rank, all ranks have the same kind of device, their
+        speeds are about equal, or some ranks are spares (without members), so that the others have as few as possible
+        anyway.
     """
     if ranks.job is not ranks.comm or prepared is None or ranks.job.world_size == 1:
         return None
@@ -30,7 +34,10 @@ def balanced(ranks: Ranks, prepared: PreparedHerd | None) -> list[float] | None:
 
 
 def measured(prepared: PreparedHerd) -> float:
-    """Return the member-steps per second of this rank. All ranks measure at the same time, because they also train so."""
+    """Return the member-steps per second of this rank.
+
+    All ranks measure at the same time, because they also train at the same time.
+    """
     set_precision(prepared.recipe)
     plan = plan_of_rank(prepared, choose_plan(prepared, prepared.recipe.engine, lambda text: None))
     return measure_rate(prepared.herd, plan, _MOMENT)
@@ -44,7 +51,13 @@ def kind(prepared: PreparedHerd) -> str:
 
 
 def known(before: RanksRecord | None, hosts: tuple[str, ...]) -> tuple[bool, list[float] | None]:
-    """Return whether run.json records how members were divided among these hosts, and the speeds of the ranks.
+    """Return (whether run.json records how members were divided among these hosts, the recorded speeds of the ranks).
+
+    The speeds are None if nothing is recorded, or if all ranks are equally fast.
+
+    Args:
+        before: What run.json records about the ranks.
+        hosts: The host of each rank now.
 
     >>> ranks = {"communicator": "mpi", "hosts": ["a", "b"], "members": [[0, 1], [2]]}
     >>> known(RanksRecord.parse(ranks | {"weights": [2.0, 1.0]}), ("a", "b"))

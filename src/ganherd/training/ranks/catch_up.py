@@ -1,8 +1,8 @@
-"""Train lost members to the step of the others, with the same loop and without writing anything a second time.
+"""After the loss of a rank, train its members from an older copy to the step of the others, without recording it.
 
-Lost members repeat steps that were recorded before their rank was lost. All random draws belong to a member and a step, and
-all decisions about a member that meets no other, including repairs, depend on its own numbers only. So lost members reach the
-same state as before.
+This is only used if members never meet. The lost members repeat steps that were recorded before their rank was lost, in
+the same training loop. All random draws belong to a member and a step, and all decisions about a member that meets no
+other, including repairs, depend on its own numbers only. So lost members reach the same state as before.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from ganherd.training.setup.assemble import PreparedHerd
 
 
 class RollbackPoint(Callback):
-    """Note the step of each checkpoint that is due, because repairs roll back to it. The checkpoints were saved before the loss."""
+    """Note the step of each checkpoint that is due, because repairs roll back to it.
+
+    It was saved before the rank was lost.
+    """
 
     def on_stop(self, trainer: Trainer) -> None:
         if trainer.schedule.saves_at(trainer.step):
@@ -32,20 +35,22 @@ class RollbackPoint(Callback):
 
 
 class FollowerSchedule(Schedule):
-    """Train lost members to the step of the others. The usual schedule would end earlier if all lost members have converged."""
+    """End at the step of the other members, even if all lost members converge (stop being trained) before it."""
 
     @property
     def last(self) -> int:
+        """The step that the other members have reached."""
         return self._trainer.budget.steps
 
 
 class Follower(Trainer):
-    """A trainer that writes no records, events, pictures or checkpoints, because they were written before the loss."""
+    """A trainer that writes no records, events, pictures or checkpoints: they were written before the rank was lost."""
 
     writes = False
     schedule_type = FollowerSchedule
 
     def own_callbacks(self) -> list[Callback]:
+        """Return only the callbacks that act on members: checks, repairs, and the notes that these need."""
         return [Looks(), self.health, RecordWindow(), RollbackPoint()]
 
     def follow(self, step: int) -> None:
@@ -60,6 +65,7 @@ class Follower(Trainer):
             arrived = True
 
     def close(self) -> None:
+        """Release the engine and the data of the lost members."""
         if isinstance(self.engine, SubsetEngine):
             self.engine.close()
         self.herd.feed.close()
@@ -79,11 +85,12 @@ def catch_up(
     Args:
         looks: How often the health of members is checked; None: as the recipe states.
         lost: The members, and the state that they start from.
-        resumed: The state of all members of this rank at the step of the others; the rows of lost members are empty.
+        resumed: The state of all members of this rank at the step that the other members have reached; the rows of lost
+            members are zero.
         heart: Writes heartbeats while the members train; None: write none.
 
     Returns:
-        The number of steps that were repeated, and a sentence for each checkpoint that is damaged.
+        The number of steps that were repeated, and a sentence for each damaged checkpoint that was skipped.
     """
     if not lost.members:
         return 0, []

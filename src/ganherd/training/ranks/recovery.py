@@ -1,9 +1,10 @@
 """Continue a run after the loss of a rank, from copies in memory or from the newest checkpoint.
 
-When a rank is lost, `RankLost` ends whatever the other ranks are doing, and they return to `Recovery.through`. There they
-regroup and resume the run like a new job of fewer ranks: members are placed on all remaining ranks, spares included. So a
-recovery is a resume that also has copies of the members in memory. If members meet, all of them go back to the step of the copies.
-If members never meet, only the lost ones go back (`solo_recovery.py`).
+A rank is lost if its process dies. Then `RankLost` ends whatever the other ranks are doing, and they return to
+`Recovery.through`. There they regroup and resume the run like a new job of fewer ranks: members are placed on all
+remaining ranks, including spares (ranks without members). So a recovery is a resume that also has copies of the members
+in memory. If members meet, all of them go back to the step of the copies. If members never meet, only those of the lost
+rank go back (`solo_recovery.py`).
 """
 
 from __future__ import annotations
@@ -41,34 +42,42 @@ if TYPE_CHECKING:
     from ganherd.training.session import Session
     from ganherd.training.setup.run_source import RunSource
 
-_LOCK = 60.0  # seconds that the system, or a file server, may take to let go of a dead process's lock
+_LOCK = 60.0  # seconds that the system, or a file server, may take to release the lock of a dead process
 
 
 class Recovery:
-    """Carry a rank through losses of other ranks. Hold the remaining ranks, the run's folder, and copies of members."""
+    """Let this rank continue the run after other ranks are lost.
+
+    It knows the remaining ranks, the run's folder, copies of members, and which losses of ranks have yet to be
+    reported.
+    """
 
     def __init__(self, job: Communicator) -> None:
-        self.job = job  # of the ranks that are left
-        self.path: Path | None = None  # of the run, once its folder exists
+        self.job = job  # the communicator of all ranks that are left
+        self.path: Path | None = None  # the run's folder, once it exists
         self.named = ""  # the path as the user of the first rank wrote it
         self.reached: int | None = None  # the step of the ranks before torchrun restarted them
         self.done: TrainedRun | None = None  # the result of the first rank, when everything is finished
-        self.signals = StopRequest()  # signals that came between a loss and the first step after it
-        self.trainer: Trainer | None = None  # the trainer that the last loss ended
+        self.signals = StopRequest()  # signals that came between the loss of a rank and the first step after it
+        self.trainer: Trainer | None = None  # the trainer that was interrupted by the last loss of a rank
         self.solo = SoloRecovery()
         self._marks: ArrivalMarks | None = None  # of the training, if members never meet
-        self._started = tuple(range(job.world_size))  # the number that each rank was started with
-        self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank, spares included
-        self._losses: list[dict[str, Any]] = []  # losses that no event reports yet
+        self._started = tuple(range(job.world_size))  # for each remaining rank, the number that it was started with
+        self._homes: tuple[tuple[int, ...], ...] = ()  # the members of each rank; empty for a spare
+        self._losses: list[dict[str, Any]] = []  # facts about lost ranks that no event reports yet
         self._was_lost = False  # whether any rank was ever lost
         self._buddies = Buddies()
 
     def through(
         self, begin: Callable[[], TrainedRun], resume: Callable[[Path], TrainedRun], path: str | Path | None = None
     ) -> TrainedRun:
-        """Call `begin`, and after every loss `resume`, until the run ends on all remaining ranks.
+        """Train a run, and resume it whenever a rank is lost, until it ends on all remaining ranks.
+
+        Return the finished run.
 
         Args:
+            begin: Starts or continues the run; called first.
+            resume: Continues the run in a folder; called after each loss of a rank, if the run's folder exists by then.
             path: The folder of a new run; None: `begin` chooses it.
         """
         work = begin
@@ -88,7 +97,10 @@ class Recovery:
                         break
 
     def again(self) -> str:
-        """Return the command that continues the run on the remaining ranks; all ranks return the same."""
+        """Return the command with which the user continues the run on as many ranks as remain.
+
+        It is the same on all ranks.
+        """
         if not (name := self.named or self.path):
             return "the same command"
         return with_launcher(RunFolder(name).again, self.job.name, self.job.world_size)
@@ -96,13 +108,15 @@ class Recovery:
     # -- steps that a session adds for a job --------------------------------------------------------------------------
 
     def placed(self, ranks: Ranks, source: RunSource) -> checkpoint.Checkpoint | None:
-        """Note where members are from now on, and return this rank's members from copies in memory, after a loss.
+        """Note which members each rank has now.
+
+        After the loss of a rank, return this rank's members from copies in memory.
 
         Called by all ranks, including spares.
 
         Returns:
-            None if no rank was lost, if the newest checkpoint is newer than the copies, or if copies of a member are missing
-            because both ranks that had them were lost.
+            The state that the run continues from. None if no rank was lost, if the newest checkpoint is newer than the
+            copies, or if copies of a member are missing because both ranks that had them were lost.
         """
         self._homes, folder = ranks.members_by_rank, source.folder
         if folder is not None and self.job.rank == 0:
@@ -114,7 +128,7 @@ class Recovery:
         return self._from_copies(ranks, folder)
 
     def _from_copies(self, ranks: Ranks, folder: RunFolder) -> checkpoint.Checkpoint | None:
-        """Return this rank's members from copies that all ranks have of the same step, unless a checkpoint is newer."""
+        """Return the state of this rank's members from copies of one step on all ranks; see `placed` for None."""
         copies = self._buddies.find(self.job, range(ranks.num_members))
         if copies.step is None or copies.missing:
             return None
@@ -129,7 +143,10 @@ class Recovery:
         return checkpoint.Checkpoint(path, copies.step, rows, TrainerState.parse(facts))
 
     def bring_back(self, session: Session) -> None:
-        """After a loss, train the lost members to the step of the others, if members never meet. Called by all ranks."""
+        """After the loss of a rank, train its members to the step of the others, if members never meet.
+
+        Called by all ranks.
+        """
         lost, resumed, folder, ranks = self.solo.lost, session.resumed, session.source.folder, session.ranks
         if lost is None or resumed is None:
             return
@@ -157,7 +174,7 @@ class Recovery:
             return folder
         if ranks.is_first:
             spares.forget(folder.path)
-        # an absolute path for the ranks, and the name for people
+        # the absolute path, for the ranks, and the path as the user wrote it, for messages
         announced = json.dumps([str(folder.path.absolute()), str(folder.path)]).encode()
         path = self._announced_path(ranks.job.broadcast(announced if ranks.is_first else None))
 
@@ -170,14 +187,18 @@ class Recovery:
         return run_on_all_ranks(ranks.member_comm, seen)
 
     def stand_by(self, ranks: Ranks) -> TrainedRun:
-        """Wait, as a spare, until the other ranks have ended."""
+        """Wait, as a spare, until the other ranks have ended, and return the run without scores."""
         path = self._announced_path(ranks.job.broadcast(None))
         with StopRequest(), spares.passing_on(path), heartbeat_of(ranks, path):
             ranks.wait()
         return TrainedRun(path.absolute(), {})
 
     def attach(self, session: Session, closing: ExitStack) -> None:
-        """Add callbacks to the trainer of a session: signs of life, and copies of members if the job survives a loss."""
+        """Add callbacks to the session's trainer: heartbeats, and copies of members if the job can survive a loss.
+
+        Args:
+            closing: Ends the heartbeats when the training ends.
+        """
         trainer, ranks = session.trainer, session.ranks
         assert trainer is not None
         if not ranks.is_single_process:
@@ -191,36 +212,47 @@ class Recovery:
                 trainer.attach(MemberCopies(self, every))
 
     def continues(self, session: Session) -> bool:
-        """Return whether the remaining ranks continue the run after a loss; they regroup in `through`."""
+        """Return whether the remaining ranks continue the run after a loss; if so, `through` regroups them."""
         if not session.ranks.job.survives_loss:
             return False
         self.trainer, self.signals.name = session.trainer, self.signals.name or session.stop.name
         return True
 
     def _announced_path(self, content: bytes) -> Path:
-        """Return the path of the run that the first rank announced."""
+        """Store and return the run's path. `content`: JSON from the first rank: [absolute path, path for messages]."""
         path, self.named = json.loads(content)
         self.path = Path(path)
         return self.path
 
     def ended(self, error: RankLost, more: str = "") -> Interrupted | SystemExit:
-        """Return the exception that ends this rank if the job cannot continue after a loss; only one rank reports the loss."""
+        """Return the exception that ends this rank if the job cannot continue after the loss of a rank.
+
+        One of the remaining ranks gets an exception with a message, which reports the loss; the others exit with code
+        75.
+
+        Args:
+            more: Continues the message of `error`.
+        """
         # torchrun ends the remaining ranks, which must not happen before the loss is reported
         with suppress(ValueError):
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not self.job.is_loss_reporter():
             return SystemExit(75)
-        if self.named:  # it is this job's
+        if self.named:  # the first rank has announced the folder, so it belongs to this job
             with suppress(OSError, UserError):
                 folder, state = RunFolder(str(self.path)), "restarting" if self.job.restarts_left else "interrupted"
-                if folder.info.state == "running":  # and not finished except for its report
+                if folder.info.state == "running":  # a finished run that only lacks its report stays finished
                     folder.write_info(state=state)
         return Interrupted(f"{error}{more}. {self.job.describe_loss(self.again())}")
 
     def _regrouped(
         self, begin: Callable[[], TrainedRun], resume: Callable[[Path], TrainedRun], path: Path | None
     ) -> Callable[[], TrainedRun]:
-        """Connect the remaining ranks, agree on what happened, and return what they do next: start, resume or stop."""
+        """Connect the remaining ranks, exchange what they know, and return the function that each of them calls next.
+
+        The function starts the run (`begin`) if it has no folder yet, or calls `resume`; it ends this rank if a rank
+        received a signal to stop, and returns the result if the first rank had already finished the run.
+        """
         left = self.job.shrink()
         homeless = [member for rank in left.lost if self._homes for member in self._homes[rank]]
         hosts = [self.job.hosts[rank] for rank in left.lost] if self.job.hosts else []
@@ -238,10 +270,10 @@ class Recovery:
         reports = map(json.loads, self.job.all_gather_bytes(json.dumps(report).encode()))
         over, asked, paths, steps, positions, unreported = zip(*reports, strict=True)
         if (speaker := self.solo.agree(positions, self.trainer, mark)) is not None:
-            # The rank that knows most of the files knows which losses they do not report yet.
+            # This rank knows the longest record files, so its list of losses is the one that they do not report yet.
             self._losses = unreported[speaker]
         self._losses[-1]["noticed"] = max(steps)
-        self.trainer, self._marks = None, None  # its members are held by now, or come from copies
+        self.trainer, self._marks = None, None  # `solo` holds its members by now, or they come from copies
         run_path = next((Path(each) for each in paths if each), None)
         if run_path is None and path is not None and (path / "run.json").is_file():
             run_path = path  # created by the first rank, which could not announce it
@@ -265,7 +297,10 @@ class Recovery:
     # -- where members continue ------------------------------------------------------------------------------------------
 
     def lock(self, folder: RunFolder) -> TextIO:
-        """Lock the run's folder. Wait a moment after a loss, because the lost rank may have held the lock."""
+        """Lock the run's folder, and return the lock file.
+
+        If the lost rank held the lock, wait until it is released.
+        """
         began = time.monotonic()
         while True:
             try:
@@ -276,42 +311,51 @@ class Recovery:
                 time.sleep(0.05)
 
     def copy_members(self, trainer: Trainer) -> None:
-        """Copy this rank's members and the state of the run, and store the copies on this rank and on the next one."""
+        """Copy this rank's members and the state of the run into the memory of this rank and of the next one.
+
+        Called by all ranks at the same step.
+        """
         state, ranks = trainer.state, trainer.ranks
         facts = {**state.facts(trainer.seconds), "saved": state.saved, "bytes": trainer.recorder.ends}
         shared = facts if ranks.is_first else None
         self._buddies.refresh(ranks.member_comm, ranks.placement, state.tensors(), trainer.step, shared)
 
     def note_return(self, lost: LostMembers, repeated: int) -> None:
-        """Add to the losses that the lost members have caught up, and the number of steps that they repeated for it.
+        """Note for each unreported loss of ranks that its members have caught up, and how many steps they repeated.
 
-        Called on all ranks. Other members that were lost on the way to a new rank are added to the last loss.
+        Called on all ranks. Members that were lost, but are listed for no loss yet, are added to the last one: they
+        were on their way to a new rank when it happened.
+
+        Args:
+            lost: The lost members, and where their state came from.
+            repeated: The number of steps that were trained again.
         """
         last, known = self._losses[-1], {member for loss in self._losses for member in loss["members"]}
         last["members"] = sorted({*last["members"], *(lost.on_all_ranks - known)})
         for loss in self._losses:
             went_back = not lost.on_all_ranks.isdisjoint(loss["members"])
-            if went_back or "alone" not in loss:  # otherwise they caught up after an earlier loss, and stayed there
+            if went_back or "alone" not in loss:  # otherwise its members caught up before, and did not go back again
                 loss |= {"source": lost.source, "repeated": repeated if went_back else 0, "alone": True}
 
     def start_over(self, trainer: Trainer) -> ArrivalMark:
-        """Discard what was stored because of losses, now that all members are in place and all losses are reported.
+        """Discard what was stored because ranks were lost: all members are in place, and all losses are reported.
 
         Returns:
-            The mark of the step at which the training starts.
+            The mark of the step at which the training starts; see `ArrivalMark`.
         """
-        # before the mark is made: if a rank is lost in this exchange, the others still hold their members and know the files
+        # If a rank is lost in this exchange, the others still have what is discarded below.
         trainer.sync.share_ends(trainer.recorder.ends)
         mark = ArrivalMark.of(trainer, trainer.state.arrived)
         self._clear()
         return mark
 
     def _clear(self) -> None:
+        """Discard the held members, and the facts about lost ranks, which are reported by now."""
         self.solo.clear()
         self._losses = []
 
     def report(self, trainer: Trainer, source: str) -> None:
-        """Report the losses since the run was last resumed, as events and messages.
+        """Report the ranks that were lost since the run was last resumed, as events and messages.
 
         Args:
             source: The origin of the state of the run: "start", "checkpoint" or "memory".
@@ -330,7 +374,7 @@ class Recovery:
             moved = f"; {_moved(loss['members'])} elsewhere" if loss["members"] else ""
             then = "the others stay at" if back["alone"] else "all continue from"
             trainer.progress.say(f"lost {names}{moved}; {then} step {trainer.step:,} ({back['source']}).")
-        if self._marks is None:  # otherwise all have to know of it first: see `start_over`
+        if self._marks is None:  # otherwise `start_over` discards the losses, when all ranks know of the report
             self._clear()
         if self.reached is not None:
             number, repeated = restarts(os.environ), max(0, self.reached - trainer.step)
@@ -343,7 +387,10 @@ class Recovery:
 
 
 class MemberCopies(Callback):
-    """Copy all members into the memory of the next rank at an interval; used if members meet, so that all go back after a loss."""
+    """Copy all members into the memory of the next rank every `every` steps.
+
+    Used if members meet: then all members go back to the copies after the loss of a rank.
+    """
 
     def __init__(self, recovery: Recovery, every: int) -> None:
         self._recovery, self.every = recovery, every
@@ -357,7 +404,10 @@ class MemberCopies(Callback):
 
 
 class ArrivalMarks(Callback):
-    """Mark the arrival at every stop, and copy members at an interval; used if only lost members go back after a loss."""
+    """Save an `ArrivalMark` at every stop, and copy members into the memory of the next rank every `every` steps.
+
+    Used if members never meet: then only the members of a lost rank go back to the copies.
+    """
 
     def __init__(self, recovery: Recovery, every: int) -> None:
         self._recovery, self.every = recovery, every
@@ -380,7 +430,7 @@ class ArrivalMarks(Callback):
 
 
 def _moved(members: Sequence[int]) -> str:
-    """Return a phrase that names the members that continue.
+    """Return a phrase for a message: which members continue.
 
     >>> _moved([3]), _moved([0, 1])
     ('member 3 continues', 'members 0, 1 continue')

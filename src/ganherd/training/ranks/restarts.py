@@ -15,7 +15,9 @@ from ganherd.util.paths import RUNS
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Return a name that all restarts of one torchrun have in common; None if this process was not started by torchrun.
+    """Return a name of the torchrun that started this process, the same after each restart of its ranks.
+
+    None if this process was not started by torchrun.
 
     >>> launcher({"TORCHELASTIC_RUN_ID": "7c0f"}), launcher({})
     ('torchrun 7c0f', None)
@@ -27,7 +29,7 @@ def launcher(environ: Mapping[str, str] = os.environ) -> str | None:
 
 
 def restarts(environ: Mapping[str, str]) -> int:
-    """Return how often torchrun has restarted the group of this process."""
+    """Return how often torchrun has restarted the ranks of this process's job."""
     return int(environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
@@ -49,8 +51,9 @@ def begun(run: Path | None, environ: Mapping[str, str], two_phases: bool = False
     Called by the first rank.
 
     Args:
-        run: The folder that the command names, if it does.
-        two_phases: Whether the recipe has a first phase. While that is trained, the run itself has no folder yet.
+        run: The run folder that the command names; None: it names none, and all runs below `runs` are searched.
+        two_phases: Whether the recipe has a first phase. While the first phase is trained, the run itself has no folder
+            yet.
     """
     if not restarts(environ):
         return None

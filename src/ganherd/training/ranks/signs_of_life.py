@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 
 def heartbeat_of(ranks: Ranks, path: Path, trainer: Trainer | None = None) -> Heartbeat:
-    """Return the heartbeat of this rank. On the first rank, given a trainer, it also reports ranks without recent heartbeats."""
+    """Return the heartbeat of this rank, which is written while its context is entered.
+
+    Args:
+        path: The run's folder.
+        trainer: If given, the heartbeat of the first rank also reports ranks without recent heartbeats, as events.
+    """
     heart = Heartbeat(
         path / "ranks", ranks.job.rank, ranks.job.world_size, ranks.local_members, ranks.comm or ranks.job
     )

@@ -1,10 +1,12 @@
-"""Recover only the lost members if members never meet: all others stay where they are and repeat no step.
+"""Recover only the members of a lost rank if members never meet: all others keep their state and repeat no step.
 
-Ranks notice a loss when they wait for each other: in the middle of a stop, some of them one stop ahead of the others. So each
-rank saves a mark when it arrives at a stop, before anything is done there. After a loss all ranks go to the newest of these stops:
-a rank that is one stop behind trains on to it, and a rank in the middle of it goes back to its mark, which repeats no step. The
-lost members are trained to that stop from copies or a checkpoint (`catch_up.py`). Then all ranks do what is due there. A record
-that was written there before the loss is cut off and written again, with the numbers of all members.
+Ranks notice that one is lost when they wait for each other. That is at a stop of the loop, when its work may be half
+done, and some ranks may be one stop ahead of the others. So each rank saves a mark (`ArrivalMark`) when it arrives at a
+stop, before anything is done there. After the loss all ranks go to the newest stop that any of them has reached: a rank
+that is one stop behind trains on to it, and a rank in the middle of it returns to its mark, which repeats no step. The
+lost members are trained to that stop from copies or a checkpoint (`catch_up.py`). Then all ranks do the work that is
+due there. A record that was written there before the loss is cut off and written again, with the numbers of all
+members.
 """
 
 from __future__ import annotations
@@ -33,16 +35,24 @@ _SUMS = "tally.sums"  # [n, 4] of the steps since the last record
 
 @dataclass
 class ArrivalMark:
-    """A copy of everything that may change during a stop, made on arrival. Members that are repaired are added by `save_row`."""
+    """A copy, made on arrival at a stop, of everything that the work at the stop may change.
+
+    The herd's tensors only change there if a member is repaired; `save_row` then copies the member's row.
+    """
 
     step: int
-    arrived: bool  # False: the loop begins here, and nothing is due
+    arrived: bool  # False: the training begins at this step, and no work is due
     small: State  # [n, …] the tensors of this rank's members that are not the herd's
     facts: JsonObject  # what state.json would hold; `bytes` is empty if only the first rank knows it
-    repaired: dict[int, State] = field(default_factory=dict)  # row -> as it was
+    repaired: dict[int, State] = field(default_factory=dict)  # row of the herd -> its tensors before the repair
 
     @classmethod
     def of(cls, trainer: Trainer, arrived: bool = True) -> ArrivalMark:
+        """Return a mark of a trainer's current state.
+
+        Args:
+            arrived: Whether the work that is due at its step is still to be done.
+        """
         state = trainer.state
         small = {**state.member_tensors(), _SUMS: state.tally.sums.T}
         facts = {**state.common_facts(trainer.seconds), "saved": state.saved, "bytes": trainer.sync.ends}
@@ -55,15 +65,16 @@ class ArrivalMark:
 
 @dataclass(frozen=True)
 class Hold:
-    """Copies of members in the host's memory, in the state of their arrival at a step."""
+    """Copies of members in host memory, in the state in which they arrived at a step."""
 
     step: int
     members: tuple[int, ...]
-    rows: State  # [n, …]
-    facts: JsonObject
+    rows: State  # [n, …] in the order of `members`
+    facts: JsonObject  # as in `ArrivalMark`
 
     @classmethod
     def of(cls, trainer: Trainer, mark: ArrivalMark) -> Hold:
+        """Return copies of a trainer's members as they were when `mark` was made."""
         rows = {name: value.detach().to("cpu", copy=True) for name, value in trainer.herd.state.items()}
         for row, before in mark.repaired.items():
             for name, value in before.items():
@@ -73,26 +84,32 @@ class Hold:
 
 @dataclass(frozen=True)
 class LostMembers:
-    """Members of a lost rank that this rank gets. Their newest state is of an earlier step: they have to catch up."""
+    """Members of a lost rank that this rank gets.
+
+    Their newest known state is of an earlier step, so they have to catch up.
+    """
 
     members: tuple[int, ...]
-    step: int  # of their newest state
+    step: int  # of their newest known state
     source: str  # of that state: "memory" or "checkpoint"
-    copies: checkpoint.Checkpoint | None  # their state on arrival at the step; None: it is read from the checkpoint
+    copies: checkpoint.Checkpoint | None  # their state on arrival at `step`; None: it is read from the checkpoint
     on_all_ranks: frozenset[int]  # all members that were lost, whichever rank gets them
 
 
 class SoloRecovery:
-    """Hold copies of a rank's members from a loss until all members have continued on some rank."""
+    """Hold copies of this rank's members from the loss of a rank until training continues with all members."""
 
     def __init__(self) -> None:
         self._holds: list[Hold] = []  # all of the same step; they may have members in common
-        self.step: int | None = None  # at which all continue; None: all go back together
+        self.step: int | None = None  # the step at which all continue; None: all go back to the newest checkpoint
         self._facts: JsonObject = {}
-        self.lost: LostMembers | None = None  # the members that this rank has to train to that step
+        self.lost: LostMembers | None = None  # the lost members that this rank has to train to that step
 
     def position(self, mark: ArrivalMark | None) -> JsonObject | None:
-        """Return what this rank reports to the others after a loss: its step, and what it knows of the run there."""
+        """Return what this rank reports to the others after the loss of a rank: its step, and the facts of its mark.
+
+        None if it has not reached any step, as on a spare.
+        """
         if mark is not None:
             return {"step": mark.step, "arrived": mark.arrived, "facts": mark.facts}
         return {"step": self._holds[0].step, "arrived": True, "facts": self._holds[0].facts} if self._holds else None
@@ -100,11 +117,16 @@ class SoloRecovery:
     def agree(
         self, positions: Sequence[JsonObject | None], trainer: Trainer | None, mark: ArrivalMark | None
     ) -> int | None:
-        """Agree on the step at which all ranks continue, train to it if this rank is behind, and hold its members there.
+        """Determine the step at which all ranks continue, train to it if this rank is behind, and hold its members.
+
+        Args:
+            positions: What each remaining rank returned by `position`.
+            trainer: The trainer that was interrupted; None: this rank was not training.
+            mark: The newest mark of this rank.
 
         Returns:
-            The rank that knows most of the files, of those that sent `positions`; None: all go back together, since no rank has
-            reached any step yet.
+            The rank that knows the longest record files, of the ranks at that step. None if no rank has reached a stop
+            yet; then all ranks go back to the newest checkpoint.
         """
         there = [each for each in positions if each is not None]
         step = max((each["step"] for each in there), default=0)
@@ -122,12 +144,21 @@ class SoloRecovery:
     def place(
         self, job: Communicator, ranks: Ranks, buddies: Buddies, folder: RunFolder
     ) -> checkpoint.Checkpoint | None:
-        """Return the members that this rank has from now on. Called by all ranks, including spares.
+        """Send the held members to their new ranks, and return those of this rank.
 
-        Members that some rank holds are complete. The rows of the others (`lost`) are zero until they have caught up.
+        Called by all ranks, including spares.
+
+        Members that no rank holds are set as `lost`; their rows are zero until they have caught up.
+
+        Args:
+            job: The remaining ranks.
+            ranks: The new placement of all members.
+            buddies: Copies of the lost members, if there are any.
+            folder: The run's folder.
 
         Returns:
-            None: all ranks take the newest checkpoint, because it is of the same step or nothing else is left.
+            The state of this rank's members. None if all ranks have to take the newest checkpoint instead, because it
+            is of the same step or nothing else is left.
         """
         if self.step is None:
             return None
@@ -168,11 +199,15 @@ class SoloRecovery:
         return checkpoint.Checkpoint(checkpoint.path_of(folder.checkpoints, self.step), self.step, state, meta)
 
     def _source(self, folder: RunFolder, copied: int | None, any_lost: bool) -> tuple[str, int]:
-        """Return the source of the lost members ("memory" or "checkpoint") and its step.
-
-        An empty source: no rank can continue from its own members, and all take the newest checkpoint.
+        """Return the source of the lost members' state ("memory" or "checkpoint") and its step.
 
         Called by the first rank.
+
+        The source is empty if no rank can continue from the members that it holds: then all take the newest checkpoint.
+
+        Args:
+            copied: The step of the copies of all lost members in memory; None: some copies are missing.
+            any_lost: Whether any member is lost.
         """
         assert self.step is not None
         newest = max(saved_steps(folder.checkpoints), default=-1)
@@ -185,12 +220,12 @@ class SoloRecovery:
         return "checkpoint" if newest >= 0 else "", newest
 
     def hold(self, own: Sequence[int], resumed: checkpoint.Checkpoint) -> None:
-        """Hold this rank's members at the step of `resumed`, for the case that another rank is lost before training starts."""
+        """Hold the members `own` as they are in `resumed`, in case that another rank is lost before training starts."""
         sums = torch.tensor(resumed.meta.sums, dtype=torch.float64)[:, list(own)].T
         self._holds.append(Hold(resumed.step, tuple(own), {**resumed.state, _SUMS: sums}, self._facts))
 
     def clear(self) -> None:
-        """Discard everything: all members are in place, or all go back together."""
+        """Discard everything, because all members are in place, or because all go back to the newest checkpoint."""
         self._holds, self.step, self.lost = [], None, None
 
 
@@ -203,7 +238,7 @@ def _caught_up_mark(trainer: Trainer, mark: ArrivalMark, step: int) -> ArrivalMa
 
 
 def _scatter_rows(state: State, members: Sequence[int], own: Sequence[int]) -> State:
-    """Return a state for the members `own` that has the rows of `members` and is zero for the others."""
+    """Return a state with a row for each of `own`: its row of `state`, whose rows are `members`, or otherwise zeros."""
     out = {name: value.new_zeros(len(own), *value.shape[1:]) for name, value in state.items()}
     rows = [own.index(member) for member in members]
     for name, value in state.items():

@@ -1,8 +1,9 @@
-"""Let a rank without members wait for the end of the others, and pass on requests to stop.
+"""Pass on the signals of spares: ranks without members, which only wait until the other ranks have ended.
 
-Ranks that train exchange requests every half second; a spare waits for one message that comes at the end. So if a spare gets a
-signal to stop, it writes a file in the run's folder, which the first rank reads. Python runs no signal handler while C code waits
-for the message, so the system writes the signal's number into a pipe, and a thread reads it.
+Ranks that train exchange requests to stop every half second, but a spare only waits for one message that comes at the
+end. So if a spare receives a signal to stop, it writes a file in the run's folder, which the first rank reads. Python
+runs no signal handler while C code waits for the message, so the system writes the signal's number into a pipe, and a
+thread reads it.
 """
 
 from __future__ import annotations
@@ -17,22 +18,27 @@ from pathlib import Path
 from ganherd.comm.ranks import Ranks
 from ganherd.training.stop_request import StopRequest
 
-_LOOK = 0.25  # seconds between two reads of the first rank
+_LOOK = 0.25  # seconds between two times that the first rank tries to read the file
 
 
 def _file(run: Path) -> Path:
+    """Return the file in a run's folder by which a spare passes on a request to stop."""
     return run / "ranks" / "stop"
 
 
 def forget(run: Path) -> None:
-    """Remove the request of an earlier job. Called by the first rank before it announces the run to the spares."""
+    """Remove the request file of an earlier job. Called by the first rank before it announces the run to the spares."""
     with suppress(OSError):
         _file(run).unlink(missing_ok=True)
 
 
 @contextmanager
 def passing_on(run: Path) -> Iterator[None]:
-    """On a spare, write the name of a signal that asks for a stop into a file that the first rank reads."""
+    """On a spare, write the name of each signal that it receives into a file that the first rank reads.
+
+    Args:
+        run: The run's folder.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -45,12 +51,13 @@ def passing_on(run: Path) -> Iterator[None]:
         yield
     finally:
         signal.set_wakeup_fd(before)
-        os.close(begin)  # which ends the thread
+        os.close(begin)  # this ends the thread
         thread.join(1.0)
         os.close(end)
 
 
 def _pass_on(run: Path, end: int) -> None:
+    """Write the names of signals whose numbers are read from the pipe `end`, until the pipe is closed."""
     while number := os.read(end, 1):
         with suppress(OSError, ValueError):
             path = _file(run)
@@ -60,7 +67,10 @@ def _pass_on(run: Path, end: int) -> None:
 
 @contextmanager
 def listening(ranks: Ranks, run: Path, stop: StopRequest) -> Iterator[None]:
-    """On the first rank, set `stop` when a spare has received a request to stop."""
+    """On the first rank, set the name of `stop` when a spare has received a signal to stop.
+
+    Do nothing if there are no spares.
+    """
     if not ranks.is_first or all(ranks.members_by_rank):
         yield
         return

@@ -22,7 +22,7 @@ from ganherd.comm.backends.detect import RANKS
 from ganherd.training.stop_request import STOP_SIGNALS, stop_signals
 from ganherd.util.host import cores
 
-_PATIENCE = 30.0  # seconds for the others to end by themselves when one has failed
+_PATIENCE = 30.0  # seconds that the other ranks have to end by themselves when one has failed
 _WHY = {  # likely causes of signals that end a rank
     signal.SIGKILL: ", probably because memory ran out",
     signal.SIGBUS: ", probably because a data file was truncated while it was read",
@@ -39,6 +39,7 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
 
     Args:
         main: Runs the command in a rank.
+        ranks: The number of ranks.
         words: The arguments of the command.
     """
     common = {
@@ -46,7 +47,7 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port := _free_port()),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # this process has the store, which outlives every rank
+        "TORCHELASTIC_USE_AGENT_STORE": "True",  # this process has torch's store, so that it outlives every rank
         RANKS: str(ranks),
     }
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // ranks)))  # libraries read it when they are loaded
@@ -54,7 +55,7 @@ def spawn(main: Callable[[], None], ranks: int, words: Sequence[str]) -> int:
     if forks:
         from ganherd.training import session  # noqa: F401 - with all that training needs
 
-        gc.freeze()  # a garbage collection would write to every object, so that each rank had its own copy
+        gc.freeze()  # otherwise garbage collection writes to every object, so that ranks do not share its memory
     context = multiprocessing.get_context("fork") if forks else multiprocessing.get_context("spawn")
     line, end = context.Pipe(duplex=False)  # nothing is ever sent: the pipe breaks when this process is gone
     processes: list[BaseProcess] = [
@@ -113,7 +114,10 @@ def _end_with_parent(line: Connection) -> None:
 
 
 def _watch(processes: Sequence[BaseProcess]) -> int:
-    """Wait for all ranks, and return the exit code. If one fails, the others have some seconds to end by themselves."""
+    """Wait for all ranks, and return the exit code of the command.
+
+    If a rank fails, the others have `_PATIENCE` to end.
+    """
     failed, since = 0, 0.0
     while any(process.exitcode is None for process in processes):
         if not failed and (codes := [process.exitcode for process in processes if process.exitcode]):
@@ -130,10 +134,13 @@ def _watch(processes: Sequence[BaseProcess]) -> int:
 
 
 def _code_of_all(codes: Sequence[int]) -> int:
-    """Return the exit code of the command from those of its ranks, in the order in which they failed.
+    """Return the exit code of the command from the exit codes of its ranks.
 
-    When a rank is gone, the others end with 75, in any order. If the first one failed by itself, its code counts; if it was
-    killed, the others print how to continue, and 75 counts.
+    When a rank is gone, the others end with 75. If that rank failed by itself, its code counts. If it was killed (a
+    negative code), the others print how to continue the run, and 75 counts.
+
+    Args:
+        codes: The code of the first rank that failed, or 0, followed by the codes of all ranks.
 
     >>> [_code_of_all(codes) for codes in ([0, 0], [75, 75, 1], [-9, 75, -9], [-9, 0, -15])]
     [0, 1, 75, 137]
@@ -155,6 +162,7 @@ def _explain(processes: Sequence[BaseProcess]) -> None:
 
 
 def _free_port() -> int:
+    """Return a TCP port of this machine that is free now."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Draw pictures of every member on fixed noise while it trains, with a cheap score of the herd."""
+"""Generate images of every member on fixed noise while it trains: for pictures, and for a cheap score of the herd."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.viz import pictures
 from ganherd.viz.sheets import Heading, draw_samples, draw_sheet
 
-_IMAGES = 64  # of each member
+_IMAGES = 64  # the number of images of each member
 
 
 class Preview:
     """Generate images of all members on fixed noise, and compare their mean and standard deviation with those of the data."""
 
     def __init__(self, prepared: PreparedHerd) -> None:
+        """Measure the mean and standard deviation of each member's data."""
         self._prepared = prepared
         feed = prepared.herd.feed
         moments = [_moments(self._rows(m)) for m in range(prepared.herd.num_members)] if len(feed.x) else []
@@ -39,25 +40,28 @@ class Preview:
         self._last: tuple[int, float] | None = None  # step and score of the last look
 
     def _rows(self, member: int) -> Tensor:
-        """Return the first 2,000 images of a member's data, in the range that nets use; enough to estimate their moments."""
+        """Return the first images of a member's data [at most 2000, pixels], in the range that nets use."""
         feed = self._prepared.herd.feed
         own = feed.member_rows(member)[:2000]
         return feed.gather(torch.tensor(own).to(feed.x.device)[None])[0][0].cpu().double().flatten(1)
 
     def look(self, step: int) -> float:
-        """Generate `images`, and return a score: how much their moments differ from those of the data, averaged over members.
+        """Set `images` to new samples of all members, and return a score of the herd; lower is better.
 
-        A second look at the same step returns the result of the first, unless `forget` was called.
+        The score is the squared difference between the means and standard deviations of samples and data, averaged over
+        pixels and members. A second call at the same step returns the result of the first, unless `forget` was called.
+        Called by all ranks together.
         """
         if self._last is None or self._last[0] != step:
             self._last = step, self._look()
         return self._last[1]
 
     def forget(self) -> None:
-        """Discard the last look, because members changed without a step."""
+        """Discard the result of the last `look`, because members were changed without a training step."""
         self._last = None
 
     def _look(self) -> float:
+        """Generate `images`, and return the score of the herd; see `look`."""
         self.images = self.generate(_IMAGES)
         mean, std = zip(*(_moments(x.double().flatten(1)) for x in self.images), strict=True)
         fake_mean, fake_std = torch.stack(mean), torch.stack(std)
@@ -65,14 +69,14 @@ class Preview:
         return float(self._prepared.ranks.all_gather(distance).mean())
 
     def generate(self, images: int) -> Tensor:
-        """Return images [N, images, …] of all members of this rank on fixed noise, in the range that nets use."""
+        """Return images [n, images, …] of all members of this rank on fixed noise, in the range that nets use."""
         herd = self._prepared.herd
         blocks = herd.blocks(at_once(herd) * max(1, _IMAGES // images))
         with torch.no_grad():
             return torch.cat([self._images_of(block, breed, images) for block, breed in blocks])
 
     def _images_of(self, block: slice, breed: Breed, images: int) -> Tensor:
-        """Return the images [n, images, …] of some members of one breed."""
+        """Return images [n, images, …] of consecutive members of one breed, given by their rows on this rank."""
         herd = self._prepared.herd
         state = breed.view(members_of(herd.state, block))
         rows = state.get("g.ema", state["g.params"]).to(herd.device)
@@ -133,4 +137,5 @@ class Preview:
 
 
 def _moments(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the mean and the standard deviation [pixels] of images [B, pixels]."""
     return x.mean(0), x.std(0, unbiased=False)

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 class Recorder(Callback):
-    """Write a record when one is due, and events when they happen. Of several ranks only the first one writes."""
+    """Write records (lines of metrics.jsonl) when they are due, and events when they happen.
+
+    Only the first rank writes.
+    """
 
     def __init__(self, trainer: Trainer) -> None:
         """Open the files of the trainer's run, cut to the length that the resumed checkpoint names."""
@@ -34,7 +37,7 @@ class Recorder(Callback):
         self.record(trainer)
 
     def record(self, trainer: Trainer) -> None:
-        """Write one record: means over the steps since the one before."""
+        """Write one record, with means over the steps since the previous one. Do nothing if there are no such steps."""
         if trainer.step <= trainer.state.tally.since:
             return
         with trainer.budget.timing("record"):
@@ -53,7 +56,7 @@ class Recorder(Callback):
         return True
 
     def flush(self) -> dict[str, int]:
-        """Put all lines on the disk, and return the length of each file in bytes."""
+        """Make sure that all lines are on the disk, and return the length of each file in bytes."""
         return {name: lines.flush() for name, lines in self._lines.items()}
 
     @property
@@ -77,7 +80,7 @@ class Recorder(Callback):
             **tally.means(step),
         }
         looked = int(trainer.ranks.all_gather(monitor.state["watch.at"]).max())
-        if looked > tally.since:  # the last look since the last record
+        if looked > tally.since:  # members were looked at since the last record
             line |= {"looked": looked, **{k: [round(v, 4) for v in each] for k, each in monitor.scores().items()}}
         herd = trainer.prepared.herd
         if herd.rules.augment_target is not None:

@@ -1,4 +1,4 @@
-"""Show the progress of several trainings and their scores as one line, with the time left of all of them together."""
+"""Show the progress of a series of trainings and scorings as one line, with the time left of the whole series."""
 
 from __future__ import annotations
 
@@ -24,37 +24,38 @@ from ganherd.util.terminal.standard_streams import safe_streams
 from ganherd.util.text import duration, one_line
 
 _BAR = 20  # columns of the bar, if there is room for one
-_SHORTEST_NAME = 16  # a name is not cut to fewer characters before the rate is left out
-_SHORTEST_DETAIL = 8  # shorter texts are left out
-_SCORES = " + scores"  # follows a time left that does not contain the scores, because none was measured yet
-_SECONDS_BETWEEN_LINES = 60.0  # in a log, while one task is done; more if the series takes hours
+_SHORTEST_NAME = 16  # names are cut to this many characters; if there is less room, the rate is left out
+_SHORTEST_DETAIL = 8  # a text that would be cut to fewer characters is left out
+_SCORES = " + scores"  # follows a time left that lacks the time for scores, because none was measured yet
+_SECONDS_BETWEEN_LINES = 60.0  # between two lines in a log while one task runs; more if the series takes hours
 _LINES = 20  # a log gets at most about this many such lines
 
 
 @dataclass
 class SeriesTask:
-    """A training or a scoring of a series."""
+    """One task of a series: a training, or the scoring of a run."""
 
     kind: Literal["training", "scoring"]
     name: str
-    path: Path | None = None  # of the run; None: not known yet
-    work: float = 1.0  # its amount of work, in a unit that all tasks of this kind share
+    path: Path | None = None  # the run folder; None: not known yet
+    work: float = 1.0  # the amount of work, in a unit that all tasks of this kind share
     seconds: float | None = None  # duration; None: estimated from `work`
     is_limit: bool = False  # whether it takes at most these seconds
-    group: str = ""  # tasks of one group take equally long for the same work; empty: its name
+    group: str = ""  # tasks of one group take the same time per unit of work; empty: the group is `name`
     done: bool = False
 
     @property
     def key(self) -> tuple[str, str]:
-        """What the seconds for one unit of its work depend on."""
+        """Kind and group: tasks with the same key take the same time per unit of work."""
         return self.kind, self.group or self.name
 
 
 class SeriesProgress:
-    """Show which training of how many runs, its step, the rate and the time left of the series.
+    """Show which of all trainings is running, its step and rate, and the time left of the series.
 
-    On a terminal this is one line, which is removed at the end. A log gets a line when a task starts, when a training ends, and a
-    few while a task takes long. A note of a training is printed with its name, once for each recipe.
+    On a terminal this is one line, which is removed at the end. A log gets a line when a task starts, when a training
+    ends, and now and then during a long task. A message of a training is printed with the training's name, and only
+    once for each group of tasks.
     """
 
     def __init__(self, quiet: bool = False) -> None:
@@ -64,14 +65,14 @@ class SeriesProgress:
         self._open = ExitStack()
         self._lock = threading.RLock()  # the terminal's thread reads the tasks; never held while a line is printed
         self._tasks: list[SeriesTask] = []
-        self._task: SeriesTask | None = None  # the one that is being done
+        self._task: SeriesTask | None = None  # the task that is running
         self._progress: _TrainingOfSeries | None = None  # of the training that is running
         self._status = ""  # what the task does now
-        self._printed: set[Hashable] = set()
+        self._printed: set[Hashable] = set()  # the keys of all lines that were printed
         self._measured: dict[tuple[str, str], tuple[float, float]] = {}  # (work, seconds) by key of the task
         self._meter = RateMeter()  # decides when the next line of a log is due
         self._began = self._task_began = time.monotonic()
-        self._share = 0.0  # of the series that is done
+        self._share = 0.0  # how much of the series is done, from 0 to 1
 
     def __enter__(self) -> SeriesProgress:
         if self._is_live:
@@ -95,7 +96,7 @@ class SeriesProgress:
 
     @contextmanager
     def training(self, path: str | Path | None) -> Iterator[None]:
-        """Show the training of the run in this folder inside the block."""
+        """Show, while the block runs, that it trains the run in this folder. None: the folder is not known yet."""
         with self._doing("training", path) as task:
             try:
                 yield
@@ -116,21 +117,23 @@ class SeriesProgress:
                 task.done = True
 
     def _next(self, kind: str, path: Path | None) -> SeriesTask | None:
+        """Return the first task of this kind and folder that is not done; None if there is none."""
         return next((one for one in self._tasks if (one.kind, one.path, one.done) == (kind, path, False)), None)
 
     @contextmanager
     def scoring(self, path: str | Path | None) -> Iterator[None]:
-        """Show the scoring of the run in this folder inside the block."""
+        """Show, while the block runs, that it scores the run in this folder."""
         with self._doing("scoring", path):
             yield
 
     def progress_of(self, names: list[str]) -> Progress:
-        """Return the progress of the training that is running, for members with these names."""
+        """Return a progress display for the training that is running, with members of these names."""
         self._progress = _TrainingOfSeries(names, self)
         return self._progress
 
     @contextmanager
     def _doing(self, kind: Literal["training", "scoring"], path: str | Path | None) -> Iterator[SeriesTask]:
+        """Note, while the block runs, that it does a task: the planned one or, if none was planned, a new one."""
         where = None if path is None else Path(path)
         with self._lock:
             task = self._next(kind, where)
@@ -154,7 +157,7 @@ class SeriesProgress:
     # -- lines ----------------------------------------------------------------------------------------------------
 
     def say(self, text: str) -> None:
-        """Print a line once, for a training with its name. A `Detail` of a task is only part of the line of progress."""
+        """Print a message once, during a training with its name. A `Detail` is only shown in the line of progress."""
         task = self._task
         if isinstance(text, Detail) and (task is not None or self._is_live):
             self._status = text.strip()
@@ -175,7 +178,7 @@ class SeriesProgress:
             printed.say(line)
 
     def print_if_due(self) -> None:
-        """Print the progress into a log, if the last line is long ago."""
+        """Print the line of progress into a log, if the last one was printed long ago."""
         if self._is_live or self._quiet or self._task is None:
             return
         whole = time.monotonic() - self._began + (self._seconds_left()[0] or 0.0)
@@ -183,7 +186,7 @@ class SeriesProgress:
             printed.say(self.line(1000))
 
     def line(self, width: int) -> str:
-        """Return the line of progress, which has at most `width` characters."""
+        """Return the line of progress, cut to at most `width` characters."""
         task, running = self._task, self._progress
         if task is None:
             return one_line(self._status, width)
@@ -214,6 +217,7 @@ class SeriesProgress:
         return view
 
     def _number(self, task: SeriesTask) -> str:
+        """Return the place of a task among those of its kind, such as "training 2 of 5"."""
         alike = [one for one in self._tasks if one.kind == task.kind]
         number = next(place for place, one in enumerate(alike, 1) if one is task)
         return f"{task.kind} {number} of {len(alike)}"
@@ -221,7 +225,7 @@ class SeriesProgress:
     # -- the time left --------------------------------------------------------------------------------------------
 
     def time_left(self) -> str:
-        """Return the time left of the whole series; empty if it is not known yet."""
+        """Return a phrase for the time left of the whole series; empty if it is not known yet."""
         seconds, is_limit, lacks_scores = self._seconds_left()
         if seconds is None:
             return ""
@@ -232,10 +236,11 @@ class SeriesProgress:
         return left
 
     def _seconds_left(self) -> tuple[float | None, bool, bool]:
-        """Estimate the time left.
+        """Estimate the time left of the whole series.
 
         Returns:
-            The seconds, None if unknown; whether it may be less; whether the time of scores is missing in it.
+            The seconds (None if not known), whether they are an upper limit, and whether the time for scores is missing
+            in them.
         """
         total, is_limit, lacks_scores = 0.0, False, False
         for task in self._tasks:
@@ -252,7 +257,7 @@ class SeriesProgress:
         return total, is_limit, lacks_scores
 
     def _left_of_task(self) -> float | None:
-        """Estimate the seconds left of the task that is being done."""
+        """Estimate the seconds left of the task that is running; None if they are not known."""
         assert self._task is not None
         if self._progress is not None and (left := self._progress.seconds_left()) is not None:
             return left
@@ -260,7 +265,7 @@ class SeriesProgress:
         return None if whole is None else max(0.0, whole - (time.monotonic() - self._task_began))
 
     def _estimate(self, task: SeriesTask) -> float | None:
-        """Estimate the seconds of a task from others of the same group, or of the same kind."""
+        """Estimate the seconds of a task from others of its group, or else of its kind; None if none was measured."""
         if task.seconds is not None:
             return task.seconds
         measured, running = dict(self._measured), self._task
@@ -272,7 +277,7 @@ class SeriesProgress:
         return task.work * seconds / work if work else None
 
     def _share_done(self) -> float | None:
-        """Return how much of the series is done; it never decreases. None if it is not known."""
+        """Return how much of the series is done, from 0 to 1. It never decreases. None if it is not known."""
         seconds, _, _ = self._seconds_left()
         if seconds is None or not self._tasks:
             return self._share or None
@@ -282,13 +287,13 @@ class SeriesProgress:
 
 
 class _TrainingOfSeries(Progress):
-    """The progress of one training, which the line of its series shows."""
+    """The progress of one training of a series. It prints nothing itself: the series shows it in its line."""
 
     def __init__(self, names: list[str], series: SeriesProgress) -> None:
         super().__init__(names, quiet=True)
         self._series, self.has_ended = series, False
         self._reported: set[str] = set()  # the kinds of alarms
-        self._first: int | None = None  # step of this process
+        self._first: int | None = None  # the step from which this process trains
 
     def at(self, step: int, seconds: float, members: float) -> None:
         if self._first is None:
@@ -307,11 +312,15 @@ class _TrainingOfSeries(Progress):
         self._series.say(text)
 
     def say_alarms(self, step: int, begun: list[tuple[int, str]]) -> None:
-        """Print the first alarms of each kind. The summary counts the members that have alarms in the end."""
+        """Print alarms of kinds that this training has not had before.
+
+        `summary` counts all members with alarms at the end.
+        """
         super().say_alarms(step, [(member, what) for member, what in begun if what not in self._reported])
         self._reported |= {what for _, what in begun}
 
     def place_and_speed(self, rate: float) -> tuple[str, str]:
+        """Return the step and the speed as text. `rate`: steps per second."""
         return f"step {self._place(self._step)}", self._speed(rate)
 
     def whole_seconds(self) -> float | None:
@@ -325,7 +334,7 @@ class _TrainingOfSeries(Progress):
         return self._seconds_left(self._step, rate) if rate else None
 
     def summary(self, took: str) -> str:
-        """Return how the training ended."""
+        """Return a phrase about the end of the training: its last step, the time that it `took`, and its alarms."""
         return f"step {self._step:,} in {took}, {self._how_many()}"
 
 

@@ -1,4 +1,7 @@
-"""How a herd's sprites are saved: the samples of each member, their size, the index, and the content of a sheet."""
+"""The format of a herd's sprites: small samples of every member, saved together as one sheet per step.
+
+This decides how many samples each member has and their size, and makes the content of sheets and their index.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +21,16 @@ from ganherd.viz import sprite_sheet
 if TYPE_CHECKING:
     from ganherd.training.setup.assemble import PreparedHerd
 
-_FEW, _MANY = 64, 16  # points of each member of a small and of a large herd
+_FEW, _MANY = 64, 16  # points of each member in a herd of few members, and in one of many
 _SMALL_HERD = 256
 _POINT = 20  # bytes of a point as JSON, about
 
 
 class SpriteFormat:
-    """The sheets of a herd: images in a layout that fits the limits of a run, or points."""
+    """The format of a herd's sheets: a picture of small images if the data are images, otherwise points as JSON."""
 
     def __init__(self, prepared: PreparedHerd) -> None:
+        """Choose the number and size of samples so that all sheets of the run together stay below a limit of bytes."""
         self._prepared, self.is_image = prepared, prepared.dataset.is_image
         if not self.is_image:
             self.samples = _FEW if prepared.size <= _SMALL_HERD else _MANY
@@ -38,17 +42,24 @@ class SpriteFormat:
 
     @property
     def kind(self) -> str:
-        """Return what the index calls the sheets."""
+        """Return the kind of the sheets in the index: "images" or "points"."""
         return "images" if self.is_image else "points"
 
     @property
     def sheet_bytes(self) -> int:
-        """Return the bytes of a sheet at most, about: those of its pixels without compression, or of its points."""
+        """Return about the largest size of a sheet in bytes: its pixels without compression, or its points as JSON."""
         per_sample = min(self._channels, 3) * self._layout.height * self._layout.width if self.is_image else _POINT
         return self._prepared.size * self.samples * per_sample
 
     def shrink(self, x: Tensor) -> Tensor:
-        """Return images [n, samples, C, H, W] as bytes in the size of the sheet, or rows [n, samples, d] as points of a plane."""
+        """Return samples as a sheet shows them.
+
+        Args:
+            x: Images [n, samples, C, H, W], or rows of other data [n, samples, d], in the units of the data.
+
+        Returns:
+            Images as bytes [n, samples, C, h, w] in the size of the sheet, or points of a plane [n, samples, 2].
+        """
         if not self.is_image:
             data = self._prepared.dataset
             return to_model(x, data) @ x.new_tensor(data.plane).T if data.plane else x
@@ -58,7 +69,7 @@ class SpriteFormat:
         return x.nan_to_num(0.0).round().clamp(0, 255).to(torch.uint8)
 
     def encode(self, x: Tensor) -> bytes:
-        """Return the content of a sheet of all members: images [N, samples, C, h, w] as bytes, or points [N, samples, 2]."""
+        """Return the bytes of the sheet's file, from what `shrink` returns for all members [N, samples, …]."""
         if self.is_image:
             return sprite_sheet.webp(sprite_sheet.draw_sprites(x.numpy(), self._layout))
         rows = [
@@ -68,7 +79,7 @@ class SpriteFormat:
         return json.dumps(rows, allow_nan=False, separators=(",", ":")).encode()
 
     def index(self) -> SpriteIndex:
-        """Return what the sheets show, and where in a sheet each member is."""
+        """Return the index of the sheets: what they show, and where in a sheet each member is."""
         prepared = self._prepared
         data, everyone = prepared.dataset, range(prepared.size)
         facts = {

@@ -1,4 +1,8 @@
-"""Save sprites while a run trains: a few small samples of every member on fixed noise, at evenly thinned steps."""
+"""Save sprites while a run trains: a few small samples of every member on fixed noise, at evenly spaced steps.
+
+The number of saved steps is limited: as the run gets longer, earlier steps are deleted so that the rest is evenly
+spaced again.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +18,11 @@ from ganherd.util import files
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
 
-_LEAST = 4  # samples that are generated at once: own nets need not run with fewer
+_LEAST = 4  # the least number of samples to generate at once, because nets of users may not run with fewer
 
 
 class SpriteRecorder(Callback):
-    """Save a sheet of all members when one is due, and after the last step. Of several ranks only the first one writes.
+    """Save a sheet of sprites of all members when one is due, and after the last step. Only the first rank writes.
 
     The noise has separate random keys and is the same at every step, so saving sprites does not change the training.
     """
@@ -33,7 +37,7 @@ class SpriteRecorder(Callback):
         step, folder = trainer.step, self._folder
         if trainer.ranks.is_first:
             files.sweep(folder, seconds=-1.0)  # no other process writes here
-            # a resumed run repeats the steps after its checkpoint; without sprites nothing is left of an earlier step
+            # delete sheets of steps that a resumed run repeats; if the recipe now wants no sprites, delete all sheets
             earlier = (saved for saved in sprite_files.saved_sheets(folder) if saved <= step)
             sprite_files.keep_only(folder, self._thinned(earlier, step) if self._most else ())
             if self._most:
@@ -50,15 +54,19 @@ class SpriteRecorder(Callback):
             self._save(trainer)
 
     def _is_due(self, step: int) -> bool:
+        """Return whether a sheet is saved at this step."""
         return self._most > 0 and sprite_files.is_saved_at(step, self._every, self._most)
 
     def _thinned(self, steps: Iterable[int], step: int) -> list[int]:
-        """Return those of the steps that are still saved when the run is at `step`."""
+        """Return those of the saved `steps` that are still to be kept when the run is at `step`."""
         every = sprite_files.interval(step, self._every, self._most)
         return [saved for saved in steps if saved % every == 0]
 
     def _save(self, trainer: Trainer) -> None:
-        """Save the sheet of the current step, and thin the earlier ones. Called by all ranks together."""
+        """Save the sheet of the current step, and delete earlier ones if they are too many.
+
+        Called by all ranks together.
+        """
         step, folder = trainer.step, self._folder
         form = self._format
         own = trainer.preview.generate(max(form.samples, _LEAST))[:, : form.samples]

@@ -1,4 +1,7 @@
-"""Record the tile shapes of a run's GPU kernels in run.json, so that a resumed run adds numbers in the same order."""
+"""Record the tile shapes of a run's GPU kernels (the blocks in which they compute) in run.json.
+
+A resumed run uses the same shapes, so that it adds numbers in the same order and gets the same result.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TileRecord(Callback):
-    """Use the shapes that run.json has, and add those that are used for the first time, of all ranks."""
+    """Use the tile shapes that run.json records, and add to it the shapes that any rank uses for the first time."""
 
     def __init__(self, folder: RunFolder) -> None:
         from ganherd.herd.lowering.kernels import tiles  # needs Triton
@@ -22,7 +25,10 @@ class TileRecord(Callback):
         tiles.start_run(self._recorded)
 
     def on_start(self, trainer: Trainer) -> None:
-        """Record the shapes before the first step. They are known, because the engine is prepared."""
+        """Record the shapes before the first step.
+
+        They are known by then, because the engine has compiled its kernels.
+        """
         self._record(trainer)
 
     def on_checkpoint(self, trainer: Trainer, step: int) -> None:
@@ -30,6 +36,7 @@ class TileRecord(Callback):
         self._record(trainer)
 
     def _record(self, trainer: Trainer) -> None:
+        """Add tile shapes that any rank has used since the last call to run.json. Called by all ranks together."""
         shapes = dict(self._recorded)
         for used in trainer.ranks.all_gather_json(self._used()):
             shapes |= used

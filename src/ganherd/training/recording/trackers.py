@@ -1,4 +1,4 @@
-"""Pass records on to TensorBoard, Weights & Biases and MLflow, which are optional dependencies: a callback for each."""
+"""Callbacks that send the records of a run to TensorBoard, Weights & Biases and MLflow (optional dependencies)."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
 
 MEMORY = "trackers.json"  # in the run folder: what a resumed run needs to continue its curves
-_MOST_BYTES = 1 << 16  # of that file
-_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"
+_MOST_BYTES = 1 << 16  # a larger file is not read
+_ALLOWED = "MLFLOW_ALLOW_FILE_STORE"  # environment variable; see `_file_store`
 _BATCH = 500  # numbers that are sent to MLflow at once
 
 
@@ -48,8 +48,8 @@ def trackers_of(recipe: Recipe) -> list[Tracker]:
 class Tracker(Callback):
     """Write a curve for each number of each member. A resumed run continues its curves, and no step is written twice."""
 
-    package: ClassVar[str]  # that it imports
-    key: ClassVar[str]  # of the recipe's section `run`, and of its extra
+    package: ClassVar[str]  # the package that the tracker needs
+    key: ClassVar[str]  # the name of its key in the recipe's section `run`, and of the extra that installs it
 
     def __init__(self) -> None:
         if not find_spec(self.package):
@@ -64,7 +64,7 @@ class Tracker(Callback):
 
     @abstractmethod
     def write(self, step: int, values: Mapping[str, float]) -> None:
-        """Write the points of one step by the name of their curve."""
+        """Write one point of each curve: the `values` at this step, by the name of the curve."""
 
     def on_start(self, trainer: Trainer) -> None:
         if trainer.ranks.is_first:
@@ -80,7 +80,10 @@ class Tracker(Callback):
                 self.write(step, values)
 
     def recall(self, folder: Path) -> dict[str, Any]:
-        """Return what `remember` has written in an earlier process of this run; empty if there was none."""
+        """Return what `remember` wrote in an earlier process of this run: the tracker's id and the last step.
+
+        Empty if there is no such file or it is damaged.
+        """
         try:
             own = files.read_json(folder / MEMORY, _MOST_BYTES)[self.key]
             return {"id": str(own["id"]), "step": int(own["step"])}
@@ -88,7 +91,7 @@ class Tracker(Callback):
             return {}
 
     def remember(self, folder: Path, **facts: Any) -> None:
-        """Write what a resumed run needs to trackers.json."""
+        """Write what a resumed run needs to trackers.json: `id` (of the run in the tracker) and `step` (the last)."""
         try:
             others = files.read_json(folder / MEMORY, _MOST_BYTES)
         except (OSError, ValueError):
@@ -101,7 +104,7 @@ class TensorBoard(Tracker):
     """Write curves for TensorBoard, in the folder `tensorboard` of the run.
 
     Args:
-        folder: Another folder, of which each run needs its own.
+        folder: Another folder to write to. Each run needs a separate one.
     """
 
     package = key = "tensorboard"
@@ -114,7 +117,7 @@ class TensorBoard(Tracker):
     def open(self, trainer: Trainer) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        last = read_last(trainer.folder.metrics_path, MetricsRecord, 1)  # what a resume repeats is cut off already
+        last = read_last(trainer.folder.metrics_path, MetricsRecord, 1)  # steps that are repeated are cut off already
         last_step = max((line.step for line in last), default=0)
         place = Path(self._folder or trainer.folder.path / "tensorboard")
         _wait_for_next_second(place)
@@ -131,7 +134,11 @@ class TensorBoard(Tracker):
 
 
 def _wait_for_next_second(folder: Path) -> None:
-    """Wait until a new file of TensorBoard sorts after the others: their names have whole seconds, then the process."""
+    """Wait until the name of a new TensorBoard file sorts after those in the folder.
+
+    The names contain the time in whole seconds, followed by the process number, so two files of one second may be read
+    in the wrong order.
+    """
     names = [path.name.split(".") for path in folder.glob("events.out.tfevents.*")]
     latest = max((int(name[3]) for name in names if name[3:] and name[3].isdecimal()), default=0)
     while latest <= time.time() < latest + 1:
@@ -142,9 +149,9 @@ class WandB(Tracker):
     """Log to Weights & Biases. Its files are in the folder `wandb` of the run.
 
     Args:
-        mode: online, or offline: `wandb sync` sends the curves later.
+        mode: `online`, or `offline` to only write files, which `wandb sync` sends later.
         project: The project of W&B.
-        settings: More arguments of `wandb.init`.
+        settings: More arguments for `wandb.init`.
     """
 
     package = key = "wandb"
@@ -232,7 +239,7 @@ class MLflow(Tracker):
 
 @contextmanager
 def _file_store() -> Iterator[None]:
-    """Let MLflow write into a folder: since version 3 it does so only if this variable says that it is meant."""
+    """Let MLflow write into a folder inside the block: since version 3 it requires an environment variable for that."""
     before = os.environ.get(_ALLOWED)
     os.environ[_ALLOWED] = "true"
     try:
@@ -245,7 +252,7 @@ def _file_store() -> Iterator[None]:
 
 
 def _settings(section: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return the settings of a recipe by their whole key.
+    """Return the settings of a recipe as text, by their full key, e.g. `train.batch`.
 
     >>> _settings({"train": {"batch": 32}})
     {'train.batch': '32'}

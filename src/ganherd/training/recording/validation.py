@@ -1,4 +1,4 @@
-"""Measure the cost of discriminators on training data and on held-out data: the gap shows how much they memorise.
+"""Measure the cost (loss) of discriminators on training data and on held-out data; the gap shows their memorisation.
 
 Both costs use the same samples, on fixed noise, and the same number of real images. The nets run as in a step (batch norm with
 the statistics of the batch), and nothing in them is changed.
@@ -44,7 +44,7 @@ class Validation:
     """Measure the discriminators of all members on a fixed choice of training and held-out images."""
 
     def __init__(self, prepared: PreparedHerd, images: int) -> None:
-        """Choose at most `images` training and held-out images for each member; fewer if a member has fewer."""
+        """Choose `images` training and held-out images for each member; fewer for all members if one has fewer."""
         self._herd, self._prepared = prepared.herd, prepared
         held = [len(held_out_rows(prepared, member, images)) for member in range(prepared.size)]
         self.images = min(images, int(prepared.count.min()), *held)
@@ -59,9 +59,10 @@ class Validation:
         self._blocks = [self._block(members, breed, images) for members, breed in self._herd.blocks(_AT_ONCE)]
 
     def _block(self, members: slice, breed: Breed, images: int) -> _Block:
+        """Return the inputs of consecutive members of one breed, given by their rows on this rank."""
         herd, data = self._herd, self._prepared.dataset
         own = range(members.start, members.stop)
-        # of the `images` chosen for each member, as many as the member with the fewest has
+        # first choose `images` for each member, then of these as many as the member with the fewest has
         rows = [evenly(evenly(herd.feed.member_rows(row), images), self.images) for row in own]
         trained = herd.feed.gather(torch.from_numpy(np.stack(rows)).to(herd.device))
         each = [held_out_rows(self._prepared, self._prepared.own[row], images) for row in own]
@@ -83,6 +84,7 @@ class Validation:
         return dict(zip(COSTS, self._prepared.ranks.all_gather(own).T.tolist(), strict=True))
 
     def _costs(self, block: _Block) -> dict[str, Tensor]:
+        """Return the costs of a block's members [n], by name (see `COSTS`)."""
         herd = self._herd
         state = block.breed.view(members_of(herd.state, block.members))
         own = {k: v.to(herd.device) for k, v in state.items() if k[1] == "." or k == "set.loss"}
@@ -96,7 +98,15 @@ class Validation:
         return out
 
     def _call(self, block: _Block, state: State, kind: str, x: Tensor, y: Tensor, call: int) -> Tensor:
-        """Return the output [n, B, …] of a net; samples take the labels of the training images."""
+        """Return the output [n, B, …] of the generators or discriminators of a block.
+
+        Args:
+            state: The tensors of the block's members.
+            kind: "g" or "d".
+            x: The first input [n, B, …].
+            y: The labels [n, B], for nets that take them.
+            call: The number of this call, which selects the random numbers that the nets draw.
+        """
         net = block.breed.g if kind == "g" else self._herd.d
         draws = Streams(torch.from_numpy(rng.keys(block.keys, rng.PREVIEW, call)).to(self._herd.device), 0)
         inputs = (x, y) if net.takes_label else (x,)

@@ -1,4 +1,8 @@
-"""Build the herd of a recipe, ready for its first step."""
+"""Build the herd of a recipe, ready for its first step.
+
+A member has a slot (its place in one replica, from 0) and a number (its place among the members of all replicas). In
+shapes, N is the number of members of all replicas, and n the number of those on this rank.
+"""
 
 from __future__ import annotations
 
@@ -47,15 +51,15 @@ Shape = tuple[int, ...]
 
 @dataclass(frozen=True)
 class PreparedHerd(MemberData):
-    """The data of all members, and the herd that was built from it, which has the members of this rank."""
+    """The data of all members of a run, and the herd that was built from it: the members of this rank."""
 
     herd: StackedHerd
     ranks: Ranks
     origins: list[dict[str, Any]] = field(default_factory=list)  # [n] the run and member that each member started from
     trusted: bool = False  # whether code of the user's own may be imported
-    frozen_members: list[int] = field(default_factory=list)  # members of a run that is grown, not trained in this one
-    among: int = 0  # if this is a subset of a herd: the size of the whole herd …
-    numbers: tuple[int, ...] = ()  # … and the number of each member in it
+    frozen_members: list[int] = field(default_factory=list)  # taken from a finished run (`grow`) and never trained
+    among: int = 0  # if this is a subset of a herd (see `only`): the number of members of the whole herd; otherwise 0
+    numbers: tuple[int, ...] = ()  # … and for each member of the subset its number in the whole herd
 
     def only(self, members: Sequence[int], state: State) -> PreparedHerd:
         """Return a herd of only these members of this rank, numbered from 0 in this order, with this state [n, …]."""
@@ -71,17 +75,20 @@ class PreparedHerd(MemberData):
         )
 
     def number_of(self, member: int) -> int:
-        """Return the number of a member in checkpoints."""
+        """Return the number that a member has in checkpoints: in a subset of a herd, that of the whole herd."""
         return self.numbers[member] if self.numbers else member
 
     @property
     def members(self) -> int:
-        """Members of one replica."""
+        """The number of members in one replica."""
         return self.size // self.recipe.herd.replicas
 
     @property
     def group_members(self) -> int:
-        """Members that can meet: those of one class if a class has several, otherwise those of one replica."""
+        """The number of members that can meet each other.
+
+        These are the members of one class if a class has several, otherwise those of one replica.
+        """
         per_class = self.recipe.herd.per_class
         return per_class if per_class > 1 else self.members
 
@@ -97,16 +104,16 @@ class PreparedHerd(MemberData):
         return tuple(pace[seat.slot % len(pace)] if pace else Fraction(1) for seat in self.seats)
 
     def member_steps(self, step: int) -> list[int]:
-        """Return [N] the steps that each member has made at a step of the run."""
+        """Return the number of steps that each member has made at a step of the run [N]."""
         return [int(step * pace) for pace in self.pace]
 
     def labels_of(self, member: int) -> Sequence[int]:
-        """Return the labels of what a member generates: its own, or all."""
+        """Return the labels of the images that a member generates: its own class, or all classes if it has none."""
         own = int(self.label[member])
         return [own] if own >= 0 else range(len(self.dataset.labels))
 
     def name_of(self, member: int) -> str:
-        """Return a readable name of a member, with its seed if there are several."""
+        """Return a readable name of a member, with its trial and its seed if there are several."""
         name = self.slot_name(member)
         seat, herd = self.seats[member], self.recipe.herd
         words = [herd.trial_name(seat.trial)] if herd.trials else []
@@ -121,18 +128,23 @@ class PreparedHerd(MemberData):
         return f"member {slot}" + (f" ({', '.join(words)})" if words else "")
 
     def label_name(self, member: int) -> str:
-        """Return the label of a member, such as `7`, or `7.2` for the third of its class; empty without a label."""
+        """Return a member's label: `7`, or `7.2` for the third of several members of class 7; empty without a class."""
         per_class = self.recipe.herd.per_class
         of_class = member_labels(self.dataset.labels, [int(self.label[member])] * per_class)
         return of_class[self.seats[member].slot % per_class]
 
     def makers(self, slot: int) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
-        """Return functions that build one generator and one discriminator of the members in a slot, once more."""
+        """Return functions that each build a new generator, or discriminator, like that of the members in a slot."""
         # trusted: `assemble` was allowed to build a net of the user's own already
         return makers(self.recipe, self.dataset.shape, len(self.dataset.labels), trust_code=True, slot=slot)
 
     def fresh_member(self, member: int, life: int) -> State:
-        """Return the state [1, …] of a member with new weights from the random stream of its `life`."""
+        """Return the state [1, …] of a member with fresh weights.
+
+        Args:
+            life: How often the member got fresh weights or was repaired, which selects the random stream of the
+                weights.
+        """
         seat, state = replace(self.seats[member], life=life), self.herd.state
         fresh = new_state(*self.makers(seat.slot), [seat], {}, state["g.params"].dtype, "g.ema" in state)[2]
         return fresh | member_dropout.rates_in(state, self.herd.d.module, self.own.index(member))
@@ -141,7 +153,10 @@ class PreparedHerd(MemberData):
 def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
     """Load the data, divide it among the members, draw the initial weights and put everything on the device.
 
+    The herd has all members: this is for a single process.
+
     Args:
+        trust_code: Whether code of the user's own may be imported.
         begins: Whether the run starts with its first step. False: the weights come from a checkpoint, so the runs that members
             start from are not read.
     """
@@ -151,7 +166,10 @@ def assemble(recipe: Recipe, trust_code: bool = False, begins: bool = True) -> P
 
 
 def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begins: bool = True) -> PreparedHerd:
-    """Build the herd of one rank from the members that it has."""
+    """Build the herd of one rank.
+
+    The arguments are those of `assemble`, with the data and the placement of all members.
+    """
     recipe, dataset, own = data.recipe, data.dataset, ranks.local_members
     device = device_of(recipe, None if ranks.is_single_process else ranks.job.local_rank)
     dtype = DTYPES[recipe.train.precision]
@@ -220,12 +238,13 @@ def _traits(
     look_rows: int | None,
     rows: int,
 ) -> ModuleTraits:
-    """Try a user's net out on the CPU and on the device of the run, and return its traits.
+    """Try a user's net out on the CPU and on the device of the run, and return its traits (how engines can run it).
 
     Args:
+        make: Builds the net.
         shape: The shape of one input.
         label: Whether the net takes labels as well.
-        look_rows: Size of the batches that looks use; None: no look calls the net.
+        look_rows: Size of the batches that looks (health checks) use; None: no look calls the net.
         rows: The size of the batches of random inputs.
     """
 
@@ -243,7 +262,12 @@ def _traits(
 
 
 def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]:
-    """Return one more seat for each breed without a member on this rank, so that the rank builds its net too."""
+    """Return one more seat for each breed without a member on this rank, so that the rank builds the breed's net, too.
+
+    Args:
+        seats: The seats (places in their replica) of this rank's members.
+        counts: The number of slots of each breed (members with the same generator architecture).
+    """
     ends, slots = list(accumulate(counts)), {seat.slot for seat in seats}
     others = [range(end - count, end) for end, count in zip(ends, counts, strict=True)]
     return [Seat(seats[0].seed, breed.start) for breed in others if not slots & set(breed)]
@@ -252,7 +276,14 @@ def _of_other_breeds(seats: Sequence[Seat], counts: Sequence[int]) -> list[Seat]
 def makers(
     recipe: Recipe, shape: Shape, classes: int, trust_code: bool, slot: int = 0
 ) -> tuple[Callable[[], nn.Module], Callable[[], nn.Module]]:
-    """Return functions that build one generator and one discriminator of the members in a slot."""
+    """Return functions that each build a new generator, or discriminator, of the members in a slot.
+
+    Args:
+        shape: The shape of one image.
+        classes: The number of classes of the data.
+        trust_code: Whether code of the user's own may be imported.
+        slot: The place of the members in their replica.
+    """
     net = [net for net, count in recipe.nets.each(slot + 1) for _ in range(count)][slot]
 
     def make_g() -> nn.Module:
@@ -275,7 +306,7 @@ def makers(
 
 
 def _freeze(module: nn.Module, layers: Sequence[str]) -> nn.Module:
-    """Freeze the parameters of these layers, and return the module."""
+    """Freeze the parameters of the layers with these names, and return the module."""
     names = [name for name, _ in module.named_parameters()]
     for layer in layers:
         own = [name for name in names if name == layer or name.startswith(f"{layer}.")]
@@ -289,7 +320,7 @@ def _freeze(module: nn.Module, layers: Sequence[str]) -> nn.Module:
 
 
 def _refuse_misplaced_label(net: nn.Module) -> None:
-    """Refuse a net whose second argument is not `y`: labels are passed as the second input."""
+    """Raise a `UserError` if a net takes labels `y`, but not as its second argument."""
     arguments = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
     if takes_label(net) and arguments[1:2] != ["y"]:
         raise UserError(
@@ -320,7 +351,10 @@ def _try_once(
     own, classes = label_of(recipe.nets.discriminator.name), len(dataset.labels)
 
     def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:
-        """Return (rows, shape of the samples, shapes of the discriminator's outputs, whether the nets drew random numbers)."""
+        """Return (rows, shape of the samples, shapes of the discriminator's outputs, whether nets drew by themselves).
+
+        Nets do so if they use PyTorch's generator, and not the random numbers that ganherd gives each member.
+        """
         g, d = make_g(), make_d()
         _refuse_misplaced_label(g)
         _refuse_misplaced_label(d)

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 
 def plan_meetings(recipe: Recipe, steps_per_epoch: float, steps: int) -> dict[str, int]:
-    """Return the spans of the recipe's strategy, such as that between two swaps, and of its schedules, in steps by their name.
+    """Return the spans of the recipe's strategy and schedules, e.g. between two swaps, as numbers of steps by name.
 
     They are recorded in run.json, and stay the same when the run is extended.
+
+    Args:
+        steps: The expected length of the run, of which a span may be a share.
     """
     spans = {**recipe.strategy.spans, **schedule_spans(recipe)}
     return {name: in_steps(span, steps_per_epoch, steps) for name, span in spans.items()}
@@ -56,7 +59,7 @@ def make_strategy(prepared: PreparedHerd, spans: dict[str, int]) -> Strategy:
     """Return the strategy of a run.
 
     Args:
-        spans: The spans in steps, from `plan_meetings` or as the run recorded them.
+        spans: The steps between meetings by name, from `plan_meetings` or as run.json records them.
     """
     config = prepared.recipe.strategy
     own = strategy_class(prepared.recipe)

@@ -17,31 +17,33 @@ from ganherd.util.text import size
 from ganherd.viz import pictures
 
 _RECORD = 160  # bytes of one member in a line of metrics.jsonl, about
-_PICTURE_COLUMNS = 12  # images of each member in a picture of samples
+_PICTURE_COLUMNS = 12  # the number of images of each member in a picture of samples
 _NEARLY_FULL = 0.9  # a run that may use this much of the free space gets a warning
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True)
 class DiskNeed:
-    """The bytes that a run writes."""
+    """The estimated number of bytes that a run writes."""
 
-    checkpoint: int  # of one checkpoint
-    kept: int  # number of checkpoints that are certainly on the disk at once, with the one that is being written
-    most: int  # the same, if the best one and the one that repairs roll back to are older than those
-    mixture: int
-    other: int  # records and pictures
+    checkpoint: int  # bytes of one checkpoint
+    kept: int  # the least number of checkpoints that are on the disk at once, including the one that is being written
+    most: int  # the largest number: the best one and the one for repairs may be kept in addition to the newest
+    mixture: int  # bytes of the mixture
+    other: int  # bytes of records and pictures
 
     @property
     def least(self) -> int:
+        """The bytes without which the run cannot be trained."""
         return self.kept * self.checkpoint + self.mixture
 
     @property
     def total(self) -> int:
+        """The most bytes that the run may use."""
         return self.most * self.checkpoint + self.mixture + self.other
 
     def describe(self) -> str:
-        """Return a sentence about the need.
+        """Return a phrase for a message that lists what is written.
 
         >>> DiskNeed(2**20, 3, 4, 2**19, 2**10).describe()
         'up to 4.5 MiB: 4 checkpoints of 1.0 MiB, a mixture of 512.0 KiB, 1.0 KiB of records and pictures'
@@ -53,7 +55,7 @@ class DiskNeed:
 
 
 def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
-    """Estimate what a run of this many steps writes."""
+    """Return an estimate of the bytes that a run of this many steps writes."""
     state, settings, members = prepared.herd.state, prepared.recipe.run, prepared.ranks.num_members
     checkpoint = members * (bytes_per_member(state) + bytes_per_member(Monitor(prepared).state))
     every = settings.checkpoint_every or steps
@@ -61,7 +63,7 @@ def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
     generators = {name: value for name, value in state.items() if name.startswith(("g.params", "g.buffers"))}
     picture = min(prepared.members, pictures.MOST_ROWS) * _PICTURE_COLUMNS * math.prod(prepared.dataset.shape)
     drawn = 1 + (steps // settings.sample_every if settings.sample_every else 0)
-    sheets = min(settings.sprites, 2 + steps // settings.record_every)  # with the first step and the last one
+    sheets = min(settings.sprites, 2 + steps // settings.record_every)  # including the first and the last step
     sprites = sheets * SpriteFormat(prepared).sheet_bytes
     return DiskNeed(
         checkpoint,
@@ -73,13 +75,13 @@ def disk_need(prepared: PreparedHerd, steps: int) -> DiskNeed:
 
 
 def check_disk(need: DiskNeed, folder: Path) -> list[str]:
-    """Return warnings about the disk of a run folder, which need not exist yet.
+    """Return warnings if the disk of a run folder may become full. The folder need not exist yet.
 
     Raises:
-        UserError: The run cannot fit.
+        UserError: The disk is too small for the run.
     """
     place = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    # new checkpoints take the place of those of a run that is resumed
+    # if the run is resumed, new checkpoints replace those that it has, so their space counts as free
     used = sum(file.stat().st_size for file in folder.glob("checkpoints/step-*/*") if file.is_file())
     free = shutil.disk_usage(place).free + used
     advice = "Lower run.keep, train fewer members, or choose a folder on another disk with --run"

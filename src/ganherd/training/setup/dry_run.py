@@ -25,7 +25,7 @@ from ganherd.util.memory import refused_if_too_large
 from ganherd.util.text import duration, note_lines, size
 
 LONG = 3.0  # seconds; if one step of one member takes longer, nothing else is measured
-_SECONDS = 1.0  # for measuring the rate
+_SECONDS = 1.0  # duration of the training that measures the steps per second
 
 
 @refused_if_too_large()
@@ -34,10 +34,12 @@ def describe(
     on_known: Callable[[Mapping[str, Any]], None] = lambda facts: None,
     began: float | None = None,
 ) -> JsonObject:
-    """Return what a recipe would train. The herd is built and timed for a second on copies; nothing is written.
+    """Return facts about what a recipe would train: data, members, nets, notes, engine, memory, disk, steps and time.
+
+    The herd is built, and trained for a second on copies to measure it. No run is written.
 
     Args:
-        on_known: Receives the facts that are known before anything is measured.
+        on_known: Called with the facts that are known before anything is measured.
         began: When the command was started, on the clock of `time.monotonic`. Default: now.
     """
     began = time.monotonic() if began is None else began
@@ -76,7 +78,10 @@ def describe(
 
 
 def _measured(prepared: PreparedHerd, began: float) -> JsonObject:
-    """Measure engine, memory, length and time. Nets that are far too slow for this machine get only one step of one member."""
+    """Measure the herd, and return its engine, memory, length and time.
+
+    If nets are far too slow for this machine, only one step of one member is measured.
+    """
     herd, recipe = prepared.herd, prepared.recipe
     assembled = time.monotonic()
     memory = memory_per_member(herd)
@@ -117,13 +122,15 @@ def _measured(prepared: PreparedHerd, began: float) -> JsonObject:
 
 
 def _starts(prepared: PreparedHerd, seconds: float, choice: float) -> tuple[float, float]:
-    """Return the seconds of a cold and of a warm start, from the recorded ones and from the start of this process.
+    """Return the seconds from the start of a command to its first step: (cold, warm).
 
-    If none is recorded, this one was cold. A warm one finds the engine in the cache, which is timed.
+    A cold start, the first of a recipe on this machine, measures engines and compiles kernels; a warm one finds both in
+    caches. Both times come from records of earlier starts, if there are any. Otherwise this start was cold, and it is
+    recorded; a warm one is estimated by choosing the engine again, now from the cache.
 
     Args:
-        seconds: The start of this process.
-        choice: The seconds of it in which the engine was chosen.
+        seconds: The duration of this process's start.
+        choice: The part of these seconds in which the engine was chosen.
     """
     recorded = recorded_starts(prepared.recipe)
     if recorded:
@@ -135,13 +142,13 @@ def _starts(prepared: PreparedHerd, seconds: float, choice: float) -> tuple[floa
 
 
 def _whole(budget: Budget, start: float, rate: float, closing: ClosingTime) -> JsonObject:
-    """Return the seconds of the start and of the whole command up to its saved mixture, and the steps between them."""
+    """Return the seconds to the first step, the number of steps, and the seconds from the start to the mixture."""
     seconds = start + budget.steps / rate + closing.seconds
     return {"start_seconds": round(start, 1), "steps": budget.steps, "seconds": round(seconds, 1)}
 
 
 def known(facts: Mapping[str, Any]) -> str:
-    """Format the facts that are known before anything is measured."""
+    """Return a text of those `describe` facts that are known before anything is measured."""
     low, high = facts["images_per_member"]
     many = len(facts["breeds"]) > 1
     each = f"{low:,}" if low == high else f"{low:,} to {high:,}"
@@ -161,7 +168,7 @@ def known(facts: Mapping[str, Any]) -> str:
 
 
 def measured(facts: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
-    """Format the measurements, with the notes that were not `shown` before."""
+    """Return a text of those `describe` facts that were measured, and of the notes that are not in `shown`."""
     speed = facts["member_steps_per_second"]
     rows = {
         "engine": facts["engine"],
@@ -180,7 +187,7 @@ def measured(facts: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
 
 
 def _line(whole: Mapping[str, Any]) -> str:
-    """Describe a command from its start to its mixture.
+    """Return a phrase about the time of a command. `whole`: what `_whole` returns.
 
     >>> _line({"start_seconds": 3.1, "steps": 1234, "seconds": 60.0})
     'first step after 3 s, mixture of 1,234 steps after 1 min'
@@ -190,4 +197,5 @@ def _line(whole: Mapping[str, Any]) -> str:
 
 
 def _lines(rows: dict[str, str]) -> list[str]:
+    """Return the rows of a table with two columns as lines."""
     return [f"{name:<14}{value}" for name, value in rows.items()]

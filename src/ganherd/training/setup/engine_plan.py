@@ -1,4 +1,7 @@
-"""Plan the engine of each rank: the first rank has `herd.engine.autotune` choose it, the others adapt the plan to their members."""
+"""Plan the engine of each rank.
+
+The first rank chooses it (`herd.engine.autotune`); each rank adapts it to its members.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,12 @@ from ganherd.training.setup.assemble import PreparedHerd
 def choose_plan(
     prepared: PreparedHerd, settings: EngineConfig, log: Callable[[str], None], report: CompileReport = no_report
 ) -> Plan:
-    """Return the engine, chunk and threads that are fastest for the members of the first rank; all ranks use them.
+    """Return the plan that is fastest for the members of the first rank: engine, chunk (members at once) and threads.
+
+    All ranks call this and get the same plan.
 
     Args:
-        report: Gets the progress if kernels are compiled.
+        report: Called with the progress if kernels are compiled.
     """
     ranks = prepared.ranks
     if ranks.member_comm.world_size == 1:
@@ -37,7 +42,7 @@ def choose_plan(
 
 
 def plan_of_rank(prepared: PreparedHerd, plan: Plan) -> Plan:
-    """Adapt the plan of the first rank to the device and the members of this rank."""
+    """Return the plan of the first rank, adapted to the device, the cores and the number of members of this rank."""
     ranks, herd = prepared.ranks, prepared.herd
     if ranks.member_comm.world_size == 1:
         return plan
@@ -48,7 +53,10 @@ def plan_of_rank(prepared: PreparedHerd, plan: Plan) -> Plan:
 
 
 def apply_plan(prepared: PreparedHerd, plan: Plan) -> Plan:
-    """Adapt the plan to this rank, set its threads, move the herd's state to the device or the host, and return the plan."""
+    """Adapt the first rank's plan to this rank, put it into effect and return it.
+
+    This sets the number of threads, and moves the herd's state to the device or, if it does not fit there, to the host.
+    """
     plan = plan_of_rank(prepared, plan)
     torch.set_num_threads(plan.threads)
     place_state(prepared.herd, plan)

@@ -1,4 +1,4 @@
-"""Collect the facts that run.json records of a run, and check that a resume agrees with them."""
+"""Collect the facts that run.json records about a run, and check that a resumed run agrees with them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def _typed(words: Sequence[str]) -> str:
 
 
 def memory_digests(recipe: Recipe) -> dict[str, str]:
-    """Return the sha256 of each object in memory that a recipe names."""
+    """Return the sha256 of each object in memory (a net or a data set) that a recipe names, by its name."""
     names = [name for name in (*recipe.own_names, recipe.data.source) if memory_objects.is_in_memory(name)]
     return {name: memory_objects.find(name).digest for name in names}
 
@@ -97,7 +97,7 @@ def callback_record(callback: Callback) -> JsonObject:
 
 
 def check_callbacks(info: RunInfo, callbacks: Sequence[Callback], folder: RunFolder) -> None:
-    """Refuse to resume a run without a callback that changes its result, or with another one."""
+    """Raise a `UserError` unless a resumed run has the same callbacks that change its result as before."""
     before = {each.sha256: each.name for each in info.callbacks or [] if each.changes_result}
     now = {each.fingerprint(): type(each).__name__ for each in callbacks if each.changes_result}
     if missing := [name for digest, name in before.items() if digest not in now]:
@@ -113,7 +113,7 @@ def check_callbacks(info: RunInfo, callbacks: Sequence[Callback], folder: RunFol
 
 
 def refuse_objects(recipe: Recipe, callbacks: Sequence[Callback], ranks: int) -> None:
-    """Refuse objects of one process in a job of several ranks, and objects that this process does not have."""
+    """Raise a `UserError` if a recipe names objects in memory that ranks cannot share, or that do not exist here."""
     names = [name for name in (*recipe.own_names, recipe.data.source) if memory_objects.is_in_memory(name)]
     if ranks > 1 and (names or callbacks):
         what = memory_objects.label_of(names[0]) if names else type(callbacks[0]).__name__
@@ -126,7 +126,7 @@ def refuse_objects(recipe: Recipe, callbacks: Sequence[Callback], ranks: int) ->
 
 
 def placed(ranks: Ranks) -> JsonObject | None:
-    """Return which rank has which members; None if there is only one process."""
+    """Return the members of each rank, and facts about the ranks, for run.json; None if there is only one process."""
     if ranks.is_single_process:
         return None
     members = [list(own) for own in ranks.placement.ranks]
@@ -135,7 +135,7 @@ def placed(ranks: Ranks) -> JsonObject | None:
 
 
 def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
-    """Return the engine and the budget that the run was started with."""
+    """Return the engine and the budget that run.json records."""
     check_joined(info, folder)
     engine, budget = info.engine, info.budget
     if engine is None or budget is None:
@@ -152,7 +152,7 @@ def recorded(info: RunInfo, folder: RunFolder) -> tuple[Plan, Budget]:
 
 
 def changed_plugins(info: RunInfo, recipe: Recipe) -> list[str]:
-    """Return a note for each plug-in whose code is not that with which the run was started."""
+    """Return a note for each plug-in whose code has changed since the run was started."""
     recorded = {(plugin.kind, plugin.name): plugin for plugin in info.plugins or []}
     notes = []
     for registry, name in plugins_of(recipe):
@@ -169,7 +169,7 @@ def changed_plugins(info: RunInfo, recipe: Recipe) -> list[str]:
 
 
 def check_joined(info: RunInfo, folder: RunFolder) -> None:
-    """Refuse a run in parts unless its parts are joined and ended at the same step."""
+    """Raise a `UserError` for a run in parts, unless the parts are joined and ended at the same step."""
     if info.state == "parts":
         raise UserError(
             f"{folder.path} is trained in parts that are not all finished: continue with `ganherd train --members`; "
@@ -183,7 +183,7 @@ def check_joined(info: RunInfo, folder: RunFolder) -> None:
 
 
 def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
-    """Return how often members are looked at according to run.json; None if it does not record it."""
+    """Return how often the health of members is checked according to run.json; None if that is not recorded."""
     if info.watch is None or info.watch.every is None:
         return None
     if info.watch.first is None:
@@ -194,7 +194,7 @@ def recorded_looks(info: RunInfo, folder: RunFolder) -> LookInterval | None:
 
 
 def recorded_meetings(info: RunInfo, recipe: Recipe, folder: RunFolder) -> dict[str, int]:
-    """Return the steps between meetings that run.json records, by name."""
+    """Return the spans that run.json records: the steps between meetings, and those of schedules, by name."""
     meetings = dict(info.meetings or {})
     if missing := [name for name in (*recipe.strategy.spans, *schedule_spans(recipe)) if name not in meetings]:
         raise UserError(
@@ -205,7 +205,7 @@ def recorded_meetings(info: RunInfo, recipe: Recipe, folder: RunFolder) -> dict[
 
 
 def recorded_streams(info: RunInfo, folder: RunFolder) -> int:
-    """Return the version of the random streams that run.json records; older runs record none and have version 1."""
+    """Return the version of the random streams that run.json records; 1 for older runs, which record none."""
     version = 1 if info.streams is None else info.streams
     if version not in rng.VERSIONS:
         raise UserError(
@@ -224,10 +224,14 @@ def recorded_part(info: RunInfo, folder: RunFolder) -> range | None:
 
 
 def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder, data_may_move: bool = False) -> None:
-    """Refuse to resume a run with another recipe; only `train.budget`, `run.scores` and `run.metrics` may differ.
+    """Raise a `UserError` if a run is to be resumed with another recipe; some keys may differ, such as `train.budget`.
+
+    The others are `run.scores`, `run.metrics` and `code`.
 
     Args:
-        data_may_move: `data.source` may differ, too, because the data is compared when it is read.
+        recipe: The recipe of the run folder.
+        wanted: The recipe to resume with.
+        data_may_move: Whether `data.source` may differ, too; then the data itself is compared when it is read.
     """
     if others := set(modules_of(recipe)) - set(modules_of(wanted)):
         raise UserError(f"{folder.path} names code that this recipe does not ({min(others)}): choose another --run.")
@@ -244,7 +248,7 @@ def refuse_changes(recipe: Recipe, wanted: Recipe, folder: RunFolder, data_may_m
 
 
 def take_up(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
-    """Copy the state of a checkpoint into the herd."""
+    """Check that a checkpoint fits the herd, and copy its state into the herd."""
     check_names(prepared, resumed)
     check_facts(resumed, prepared.size)
     everyone = range(prepared.herd.num_members)
@@ -252,7 +256,7 @@ def take_up(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
 
 
 def check_names(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
-    """Refuse a checkpoint whose tensors have other names or shapes than the herd's."""
+    """Raise a `UserError` if the tensors of a checkpoint have other names or shapes than those of the herd."""
     own = {name: tuple(value.shape) for name, value in prepared.herd.state.items()}
     saved = {
         name: tuple(value.shape)
@@ -265,7 +269,10 @@ def check_names(prepared: PreparedHerd, resumed: checkpoint.Checkpoint) -> None:
 
 
 def check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
-    """Refuse a state.json with lists of another length than the number of members: its sha256 does not prove who wrote it."""
+    """Raise a `UserError` if the lists in state.json have another length than the number of members.
+
+    A file from a stranger can have a valid sha256, so its content has to be checked.
+    """
     sizes = [len(resumed.meta.repairs), *(len(row) for row in resumed.meta.sums)]
     if sizes != [size] * (1 + len(SUMS)):
         raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")

@@ -20,39 +20,42 @@ from ganherd.util.errors import UserError
 class MemberData:
     """The members of all replicas, replica by replica, and the data that each of them sees."""
 
-    recipe: Recipe  # with the nets of the runs that it starts from
+    recipe: Recipe  # completed with the nets of the runs that members start from
     dataset: source.Dataset
-    index: np.ndarray  # [N, n_max] rows of the data for each member; a view of one row if all members see the same
-    count: np.ndarray  # [N] images that each member sees
+    # [N, n_max] the row numbers of each member's data, of which the first `count` are valid; if all members see the
+    # same, one row of numbers, broadcast to all members
+    index: np.ndarray
+    count: np.ndarray  # [N] the number of images that each member sees
     label: np.ndarray  # [N] the class of each member; -1: it has no class
-    seats: list[Seat]  # [N]
-    slots: int  # members of one replica of the recipe, of which this run may train only a part
-    steps_per_epoch: float  # in which the member that `data.epoch` names sees all of its data once
+    seats: list[Seat]  # [N] the seed, the slot (place in the replica) and the trial of each member
+    slots: int  # the number of members in one replica of the recipe, of which this run may train only a part
+    steps_per_epoch: float  # steps in which the member that `data.epoch` names sees all of its data once
     notes: tuple[str, ...]  # what the user should know
 
     @property
     def size(self) -> int:
-        """Members of all replicas on all ranks."""
+        """The number of members of all replicas, on all ranks."""
         return len(self.seats)
 
     def select(self, members: Sequence[int]) -> Self:
-        """Return these members without the others. The steps of an epoch stay those of the whole herd."""
+        """Return the data of only these members, numbered from 0. `steps_per_epoch` stays that of the whole herd."""
         own = list(members)
         seats = [self.seats[member] for member in own]
         return replace(self, index=self.rows(own), count=self.count[own], label=self.label[own], seats=seats)
 
     def rows(self, members: Sequence[int]) -> np.ndarray:
-        """Return [n, n_max] the rows of the data for these members."""
+        """Return the row numbers of these members' data [n, n_max]."""
         if self.index.strides[0] == 0:
             return np.broadcast_to(self.index[0], (len(members), self.index.shape[1]))
         return self.index[list(members)]
 
 
 def cut(recipe: Recipe, begins: bool = True) -> MemberData:
-    """Load the data and divide it among the members.
+    """Load the data of a recipe and divide it among the members of all replicas.
 
     Args:
-        begins: Whether the run starts with its first step. Then the runs that members start from supply their nets.
+        begins: Whether the run starts with its first step. Then the recipe is first completed with the nets of the runs
+            that members start from. False: the recipe is that of a run folder, which is complete.
     """
     recipe = finetune.resolved(recipe) if begins else recipe
     dataset = source.load(recipe.data)

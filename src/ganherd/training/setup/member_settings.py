@@ -1,4 +1,4 @@
-"""Convert a recipe's settings for the training step: those that members may differ in, and the rules for all of them."""
+"""Convert a recipe for the training step: into settings in which members may differ, and rules for all members."""
 
 from __future__ import annotations
 
@@ -13,22 +13,26 @@ from ganherd.recipe.member_values import SCHEDULED
 from ganherd.recipe.schema import Recipe
 from ganherd.util.errors import UserError
 
-_LONG_AGO = -(2**40)
+_LONG_AGO = -(2**40)  # a step before any other, for members that have not met yet
 
 
 def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]], tuple[str, ...]]:
-    """Return the settings of each member by name, for one replica of each trial, and the names of the losses.
+    """Return (settings, names of losses).
 
-    The setting `loss` of a member is an index into these names.
+    The settings have an entry for each trial of a sweep (one entry if it is no sweep): a list [members] by the name of
+    the setting. A member's setting `loss` is an index into the names of losses.
+
+    Args:
+        members: The number of members in one replica.
     """
     trials = recipe.each_trial
     chosen = [each_value(trial, "loss.name", trial.loss.name, members) for trial in trials]
     mutation = recipe.strategy.settings.mutation_rules
-    # the losses that mutation draws come first; one that is drawn twice as often is listed twice
+    # the losses that mutation draws from come first; a loss that is listed twice is drawn twice as often
     others = dict.fromkeys(name for names in chosen for name in names if name not in mutation.losses)
     distinct = (*mutation.losses, *others)
     mixed, own = prior_of(recipe) == "mixed", _own_settings(recipe)
-    shrinks, has_lecam = shrinking(recipe), any(_values(recipe, "lecam"))  # once: each looks at all trials
+    shrinks, has_lecam = shrinking(recipe), any(_values(recipe, "lecam"))  # outside of the loop: they read all trials
     each = []
     for trial, names in zip(trials, chosen, strict=True):
         settings = _numbers(trial, members, own, shrinks)
@@ -48,7 +52,12 @@ def settings_of(recipe: Recipe, members: int) -> tuple[list[dict[str, list[Any]]
 
 
 def _numbers(recipe: Recipe, members: int, own: Sequence[str], shrinks: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the settings of each member that are numbers: those that every herd has, those of `own`, and of `shrinks`."""
+    """Return those settings that are numbers: a list [members] by name.
+
+    Args:
+        own: Names of `_OWN` settings in which members differ.
+        shrinks: Which of `weight_decay` and `l2_weight` are used.
+    """
     optim = recipe.optim
     numbers = {
         "lr_g": each_value(recipe, "optim.lr_g", optim.lr_g, members),
@@ -66,7 +75,8 @@ def _numbers(recipe: Recipe, members: int, own: Sequence[str], shrinks: Sequence
     return {name: [float(value) for value in values] for name, values in numbers.items()}
 
 
-# Settings that a step takes from the rules, unless members differ in them: the key of the recipe, and its value.
+# Settings that a step takes from the rules for all members, unless members differ in them: by name, the key of the
+# recipe and a function that reads its value.
 _OWN: dict[str, tuple[str, Callable[[Recipe], Any]]] = {
     "gp_weight": ("loss.gp_weight", lambda recipe: recipe.loss.gp_weight),
     "r1": ("loss.r1_weight", lambda recipe: recipe.loss.r1_weight),
@@ -80,7 +90,7 @@ _OWN: dict[str, tuple[str, Callable[[Recipe], Any]]] = {
 
 
 def _values(recipe: Recipe, name: str) -> list[Any]:
-    """Return the different values of a setting over all trials and members."""
+    """Return the distinct values that a setting of `_OWN` has over all trials and members."""
     values: list[Any] = []
     for trial in recipe.each_trial:
         value = _OWN[name][1](trial)
@@ -89,19 +99,23 @@ def _values(recipe: Recipe, name: str) -> list[Any]:
 
 
 def _own_settings(recipe: Recipe) -> list[str]:
-    """Return the names of the settings of `_OWN` in which members differ, or come to differ."""
+    """Return the names of the settings of `_OWN` in which members differ, or may differ later in the training."""
     steered = {"augment_probability"} if recipe.train.augment_target is not None else set()
     return [name for name in _OWN if name in steered or len(set(_values(recipe, name))) > 1]
 
 
 def prior_of(recipe: Recipe) -> str:
-    """Return the prior of all members, or "mixed" if they differ."""
+    """Return the prior (distribution of the noise) of all members, or "mixed" if they differ."""
     given = recipe.nets.prior
     return given if isinstance(given, str) else given[0] if len(set(given)) == 1 else "mixed"
 
 
 def schedules_of(recipe: Recipe, spans: Mapping[str, int]) -> tuple[SettingSchedule, ...]:
-    """Return the schedules of a recipe, with their spans in steps as `schedule_spans` names them."""
+    """Return the schedules of a recipe.
+
+    Args:
+        spans: Their start and duration in steps, by the names of `schedule_spans`.
+    """
     return tuple(
         SettingSchedule(
             tuple(SCHEDULED[key] for key in one.keys),
@@ -116,7 +130,10 @@ def schedules_of(recipe: Recipe, spans: Mapping[str, int]) -> tuple[SettingSched
 
 
 def idle_schedules(recipe: Recipe, rules: StepRules) -> list[str]:
-    """Return a note for each setting that a schedule moves without any effect. Comparisons may set a weight to 0 on purpose."""
+    """Return a note for each setting that a schedule changes without any effect.
+
+    This is no error, because comparisons may set a weight to 0 on purpose.
+    """
     notes = []
     for key in dict.fromkeys(key for one in recipe.train.schedules for key in one.keys):
         section, name = key.split(".")
@@ -135,7 +152,7 @@ def idle_schedules(recipe: Recipe, rules: StepRules) -> list[str]:
 
 
 def uneven_records(recipe: Recipe, rules: StepRules, on_gpu: bool) -> list[str]:
-    """Return a note if records divide sequences of steps that a GPU could run as a whole."""
+    """Return a note, in a list, if the interval of records splits groups of steps that a GPU could run as a whole."""
     every, period = recipe.run.record_every, rules.period
     if not on_gpu or every % period == 0:
         return []
@@ -146,13 +163,13 @@ def uneven_records(recipe: Recipe, rules: StepRules, on_gpu: bool) -> list[str]:
 
 
 def schedule_spans(recipe: Recipe) -> dict[str, str]:
-    """Return the spans of the recipe's schedules by name."""
+    """Return the start and the duration of each of the recipe's schedules, as the recipe has them, by name."""
     each = enumerate(recipe.train.schedules)
     return {f"schedule-{number}-{name}": getattr(one, name) for number, one in each for name in ("start", "over")}
 
 
 def shrinking(recipe: Recipe) -> list[str]:
-    """Return which of `weight_decay` and `l2_weight` act on the weights of any member."""
+    """Return which of `weight_decay` and `l2_weight` are above 0 for any member."""
 
     def acts(name: str) -> bool:
         each = [getattr(trial.optim, name) for trial in recipe.each_trial]
@@ -162,12 +179,20 @@ def shrinking(recipe: Recipe) -> list[str]:
 
 
 def averages(recipe: Recipe) -> bool:
-    """Return whether the weights of any member's generator are averaged."""
+    """Return whether a running average (EMA) of the generator's weights is used for any member."""
     return any(value is not None for value in _values(recipe, "ema_decay"))
 
 
 def each_value(recipe: Recipe, key: str, value: Any, members: int) -> Sequence[Any]:
-    """Return the value of a key for each member; a single value is for all, and one for each of a class is for all classes."""
+    """Return the value of a key for each member.
+
+    A single value is for all members. A list has a value for each member of a replica, or for each member of a class;
+    the latter is used for every class.
+
+    Args:
+        key: The key, for the error message.
+        members: The number of members in one replica.
+    """
     if not isinstance(value, list):
         return [value] * members
     per_class = recipe.herd.per_class
@@ -180,7 +205,11 @@ def each_value(recipe: Recipe, key: str, value: Any, members: int) -> Sequence[A
 
 
 def rules_of(recipe: Recipe, losses: tuple[str, ...]) -> StepRules:
-    """Return the rules of a step that are the same for all members. `losses`: the names that `settings_of` returns."""
+    """Return the rules of a step, which are the same for all members.
+
+    Args:
+        losses: The names that `settings_of` returns.
+    """
     train, noises = recipe.train, [trial.train.input_noise for trial in recipe.each_trial]
     most = {name: max(value or 0.0 for value in _values(recipe, name)) for name in _OWN}
     mutation = recipe.strategy.settings.mutation_rules

@@ -1,4 +1,4 @@
-"""Check a recipe's nets before a run starts: which engines compute what plain PyTorch does. The results are cached."""
+"""Check a recipe's nets before a run starts: which engines train them as plain PyTorch does. The results are cached."""
 
 from __future__ import annotations
 
@@ -50,11 +50,12 @@ _NARROW = 4  # channels of a packaged net while it is checked: its code is the s
 
 
 def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None, plan: Plan | None = None) -> None:
-    """Check all nets on the first rank. Nets that give other results when members are fused are marked, on all ranks.
+    """Check all nets on the first rank, and mark on all ranks those that cannot be run for all members at once (fused).
 
-    A marked net is run for one member after another.
+    A net cannot be fused if it then gives other results than in plain PyTorch. It is run for one member after another.
 
     Args:
+        say: Called with messages for the user.
         plan: The recorded engine of a run that is resumed; None for a new run.
 
     Raises:
@@ -69,7 +70,7 @@ def examine(prepared: PreparedHerd, say: Callable[[str], None] = lambda text: No
 
 
 def _reasons(prepared: PreparedHerd, say: Callable[[str], None], plan: Plan | None) -> list[str]:
-    """Return the reason why each net cannot be fused; empty if it can."""
+    """Return for each net the reason why it cannot be fused, empty if it can; see `examine`."""
     out = []
     for task, report in checked(prepared, say, plan):
         loop, fused = (report.results[engine] for engine in ("loop", "fused"))
@@ -83,7 +84,11 @@ def _reasons(prepared: PreparedHerd, say: Callable[[str], None], plan: Plan | No
 
 
 def _why_alone(fused: Agreement) -> str:
-    """Return the reason why a net cannot be fused, from the result of the engine `fused`; empty if it can."""
+    """Return the reason why a net cannot be fused; empty if it can.
+
+    Args:
+        fused: How the engine `fused` agrees with PyTorch.
+    """
     if fused.failed:
         return f"it cannot run for all members at once: {fused.why.removeprefix(FAILS)}"
     return fused.why and f"for all members at once it is not what it is in plain PyTorch: {fused.why}"
@@ -95,11 +100,7 @@ def _blueprints(prepared: PreparedHerd) -> list[Blueprint]:
 
 
 def refuse(prepared: PreparedHerd, engine: str) -> None:
-    """Refuse to continue a run with an engine that trains its nets wrongly.
-
-    Raises:
-        UserError: The nets cannot be fused, and the engine fuses them.
-    """
+    """Raise a `UserError` if a run is to be continued with an engine that fuses nets which cannot be fused."""
     for net in _blueprints(prepared):
         if net.traits.why_not_fused and engine != "loop":
             raise UserError(
@@ -111,9 +112,12 @@ def refuse(prepared: PreparedHerd, engine: str) -> None:
 def checked(
     prepared: PreparedHerd, say: Callable[[str], None] = lambda text: None, plan: Plan | None = None
 ) -> Iterator[tuple[ComparisonTask, GuardReport]]:
-    """Yield each net of a recipe, generators first, with its report from the cache or from a new comparison.
+    """Yield each net of a recipe, generators first, with a report that compares it with plain PyTorch.
+
+    The report comes from the cache or from a new comparison.
 
     Args:
+        say: Called with messages for the user.
         plan: The recorded engine of a run that is resumed; None for a new run.
     """
     operations = (plan or new_plan("fused", 1, 1, prepared.herd.device)).operations
@@ -133,7 +137,10 @@ def checked(
 
 
 def tasks(prepared: PreparedHerd) -> list[tuple[NetConfig, ComparisonTask]]:
-    """Return the nets to compare with plain PyTorch: a user's nets as they are, packaged ones with few channels."""
+    """Return the nets to compare with plain PyTorch, generators first, each with the task that compares it.
+
+    A user's nets are compared as they are, ganherd's own with few channels.
+    """
     recipe, data, herd = prepared.recipe, prepared.dataset, prepared.herd
     classes, trust, batch = len(data.labels), prepared.trusted, recipe.train.batch
 
@@ -185,7 +192,10 @@ def facts(report: GuardReport) -> JsonObject:
 
 
 def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
-    """Return the cache file of a comparison, named by a hash of everything its result depends on; None: do not cache it."""
+    """Return the cache file of a comparison, named by a hash of everything that its result depends on.
+
+    None if the result must not be cached, because the code of the net is in no file, or if there is no cache folder.
+    """
     code = [] if catalog.is_packaged(net.name) else _user_code(task)
     if code is None:
         return None
@@ -203,12 +213,12 @@ def _cache_path(net: NetConfig, task: ComparisonTask) -> Path | None:
 
 @cache
 def _own_code() -> str:
-    """Hash the files of this package that decide what an engine, a net or plain PyTorch computes."""
+    """Return a hash of those files of this package that determine what engines, nets and losses compute."""
     return _files(file for folder in ("herd", "nets", "losses") for file in (PACKAGE / folder).rglob("*.py"))
 
 
 def _user_code(task: ComparisonTask) -> list[str] | None:
-    """Return the graph and the layers of a user's net and a hash of its code; None if its code is in no file."""
+    """Return the graph of a user's net, its layers as text, and a hash of its code; None if its code is in no file."""
     try:
         with seeded_generators(0):
             module = task.make()
@@ -234,7 +244,7 @@ def _loaded_files() -> Iterator[Path]:
 
 
 def _files(paths: Iterable[Path]) -> str:
-    """Hash the contents of files."""
+    """Return a hash of the contents of files; a missing file counts as empty."""
     digest = hashlib.sha256()
     for path in sorted(paths):
         digest.update(hashlib.sha256(path.read_bytes() if path.is_file() else b"").digest())
@@ -242,6 +252,7 @@ def _files(paths: Iterable[Path]) -> str:
 
 
 def _read(path: Path) -> GuardReport | None:
+    """Return a cached report; None if it is missing, damaged or of other engines."""
     try:
         report = _REPORT.validate_json(path.read_bytes())
     except (OSError, ValueError):  # missing or damaged: compare again

@@ -7,8 +7,9 @@
 4. `check_length`: the run is long enough for what the recipe plans.
 5. `check_space`: the run fits on its disk.
 
-Memory is checked where it is needed: whatever does not fit before the first step ends as one sentence (`util/memory.py`).
-A check raises `UserError` if the run cannot work, and returns notes about what the user should know.
+Memory is not checked in advance: if it runs out before the first step, the error is reported in one sentence
+(`util/memory.py`). A check raises `UserError` if the run cannot work, and returns notes about what the user should
+know.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from ganherd.util.registry import AUGMENTATIONS, LOSSES, METRICS
 
 
 def check_request(recipe: Recipe, new_folder: str | Path | None = None) -> None:
-    """Check everything that needs no data.
+    """Check what can be checked without data: the run folder, trackers and metrics.
 
     Args:
         new_folder: The folder of a new run, if the user named one.
@@ -58,9 +59,12 @@ def check_herd(prepared: PreparedHerd) -> None:
 
 
 def check_nets(prepared: PreparedHerd, log: Callable[[str], None], plan: Plan | None = None) -> list[str]:
-    """Compare the nets with plain PyTorch, and return notes for the user.
+    """Check that the nets are trained as plain PyTorch trains them, and that plug-ins keep members separate.
+
+    Notes for the user are logged and returned.
 
     Args:
+        log: Called with messages for the user.
         plan: The recorded engine of a run that is resumed; None for a new run.
     """
     notes = [] if plan else [*prepared.notes, *missing_gpu(prepared.recipe)]
@@ -75,7 +79,7 @@ def check_nets(prepared: PreparedHerd, log: Callable[[str], None], plan: Plan | 
 
 
 def check_plugins(recipe: Recipe) -> None:
-    """Refuse losses and augmentations of plug-ins that do not treat every member separately."""
+    """Raise a `UserError` for losses and augmentations of plug-ins that do not treat every member separately."""
     for registry, name in plugins_of(recipe):
         if registry is LOSSES:
             plugin_rows.check_loss(name, LOSSES[name].build(recipe.loss.settings_by_name.get(name)))
@@ -86,12 +90,16 @@ def check_plugins(recipe: Recipe) -> None:
 
 
 def check_length(recipe: Recipe, meetings: dict[str, int], budget: Budget) -> list[str]:
-    """Return notes about a budget that is too short to learn anything, or for what the strategy plans."""
+    """Return notes if a budget is too short to learn anything, or ends before the strategy's first meeting.
+
+    Args:
+        meetings: The steps between meetings, by name.
+    """
     return [*too_short(recipe.train.budget, budget), *recipe.strategy.settings.never_due(meetings, budget.steps)]
 
 
 def check_space(prepared: PreparedHerd, steps: int, folder: Path) -> list[str]:
-    """Check the free disk space on the first rank, which writes the records. Called by all ranks."""
+    """Check the free disk space on the first rank, and return its warnings there. Called by all ranks."""
     ranks = prepared.ranks
     return run_on_all_ranks(
         ranks.member_comm, lambda: check_disk(disk_need(prepared, steps), folder) if ranks.is_first else []

@@ -24,8 +24,12 @@ def build_herd(
     All ranks partition all of the data, which is cheap, so that each knows the data of every member. If the ranks differ in speed,
     the members are divided again by the measured speeds; a run that is resumed on the same hosts keeps its division of members.
 
+    Args:
+        job: All ranks.
+        trust_code: Whether code of the user's own may be imported.
+
     Returns:
-        This rank, and its herd; the herd is None for a spare, which has no members.
+        The placement of members on ranks, and this rank's herd; the herd is None on a spare, which has no members.
     """
 
     def load() -> MemberData:
@@ -49,7 +53,7 @@ def build_herd(
     ranks = Ranks.distribute(job, data.recipe, members, weights)
     prepared = run_on_all_ranks(job, build)
     if not is_known and (weights := balance.balanced(ranks, prepared)) is not None:
-        del prepared  # before there are two
+        del prepared  # free its memory before the next herd is built
         ranks = Ranks.distribute(job, data.recipe, members, weights)
         prepared = run_on_all_ranks(job, build)
     return ranks, prepared

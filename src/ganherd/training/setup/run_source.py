@@ -42,13 +42,13 @@ class RunSource(ABC):
     """The steps of a session that differ between a new run and a resumed one."""
 
     path: str | Path | None = None  # the folder of the run; None: the next one below `runs`
-    folder: RunFolder | None = None  # of a run that exists
-    begins = True  # whether the run starts with its first step; False: a checkpoint has the state
-    part: range | None = None  # the only members that are trained in this run; None: all
+    folder: RunFolder | None = None  # the folder of a resumed run; None: a new run
+    begins = True  # whether the run starts with its first step; False: it continues from a checkpoint
+    part: range | None = None  # the members to train, if other jobs train the rest; None: all
     placed_before: RanksRecord | None = None  # what run.json records about the ranks
     plan: Plan | None = None  # the recorded engine and its settings; None: not chosen yet
-    looks: LookInterval | None = None  # the recorded interval of looks
-    wanted: Recipe  # with the budget of this command, which a resume may change
+    looks: LookInterval | None = None  # the recorded interval of health checks; None: not chosen yet
+    wanted: Recipe  # the recipe with the budget of this command, which may differ from that of a resumed run
 
     @abstractmethod
     def accept(self, session: Session) -> Recipe:
@@ -60,11 +60,14 @@ class RunSource(ABC):
 
     @abstractmethod
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
-        """Return the length of the run, and the steps between meetings by name."""
+        """Return the length of the run, and by name the spans of its strategy and schedules in steps."""
 
     @abstractmethod
     def write(self, session: Session) -> RunFolder:
-        """Create the folder or update the existing one, on the first rank."""
+        """Create the run's folder, or update the existing one, on the first rank, and return it.
+
+        Called by all ranks.
+        """
 
     @property
     def streams(self) -> int:
@@ -95,7 +98,8 @@ class NewRun(RunSource):
         Args:
             path: The new folder; None: the next one below `runs`, called `name`.
             counts_all: Whether a time budget is for the training alone, without the start and the making of the mixture.
-            part: The only members to train; None: all.
+            name: The name of the new folder if `path` is None.
+            part: The members to train, if other jobs train the rest; None: all.
             origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
         """
         self.recipe = self.wanted = recipe
@@ -103,17 +107,20 @@ class NewRun(RunSource):
         self.origin = {"recipe": name} if origin is None else origin
 
     def accept(self, session: Session) -> Recipe:
-        if any(plugins_of(self.recipe)):  # their settings may have been read before there was leave to import them
+        """Check the recipe and the folder of a new run, and return the recipe; called by all ranks."""
+        if any(plugins_of(self.recipe)):  # read again: importing plug-ins, to check their settings, is only allowed now
             self.recipe = self.wanted = recipe_file.load(self.recipe, is_own=False)
         preflight.check_request(self.recipe, self.path)
         identity.refuse_objects(self.recipe, session.options.callbacks, session.job.world_size)
         return self.recipe
 
     def choose_plan(self, session: Session) -> Plan:
+        """Measure which engine is fastest, and return its plan."""
         with session.compile_bar() as report:
             return choose_plan(session.herd, session.herd.recipe.engine, session.log, report)
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
+        """Return the budget in steps and the spans in steps by name, and log notes about length and disk space."""
         herd = session.herd
         began = None if self.counts_all else session.options.began
         budget = plan_budget(
@@ -130,15 +137,18 @@ class NewRun(RunSource):
         return budget, meetings
 
     def _measure(self, session: Session, began: float | None) -> Timing:
+        """Measure the rate and the overheads of the run for a time budget."""
         with session.compile_bar() as report:
             return measure(session.herd, session.own_plan, began, self.part is None, report)
 
     def write(self, session: Session) -> RunFolder:
+        """Create the run's folder on the first rank, and return it."""
         facts, ranks = identity.facts_of(session), session.ranks
         create = partial(self._create, session, facts) if ranks.is_first else lambda: RunFolder(self._new_path())
         return run_on_all_ranks(ranks.member_comm, create)
 
     def _create(self, session: Session, facts: dict[str, Any]) -> RunFolder:
+        """Create and lock the run's folder with recipe.yaml and run.json, and return it."""
         folder = RunFolder.create(self._new_path())
         session.lock(folder)
         try:
@@ -149,6 +159,7 @@ class NewRun(RunSource):
         return folder
 
     def _new_path(self) -> Path:
+        """Return the path of the new folder: the given one, or the next free number below `runs`."""
         return Path(self.path) if self.path is not None else next_path(RUNS, self.name)
 
 
@@ -156,12 +167,17 @@ class RecordedRun(RunSource):
     """A run folder whose run is continued from its last checkpoint, or from its first step if it has none."""
 
     def __init__(self, path: Path, overrides: Sequence[str] = ()) -> None:
-        """Describe a run to resume. `overrides`: settings of the recipe to change; only some may differ (`refuse_changes`)."""
+        """Describe a run to resume.
+
+        Args:
+            overrides: Settings `key=value` that replace those of the recipe; only some may differ (`refuse_changes`).
+        """
         self.path: Path = path
         self.overrides = overrides
         self.folder: RunFolder = RunFolder(path)
 
     def accept(self, session: Session) -> Recipe:
+        """Check that the run can be continued, lock its folder, read what run.json records, and return its recipe."""
         self.folder = RunFolder.open(self.path)
         if session.options.trust_code:
             trust.vouch(self.folder.recipe)
@@ -196,9 +212,11 @@ class RecordedRun(RunSource):
 
     @property
     def streams(self) -> int:
+        """The version of the random streams that run.json records."""
         return identity.recorded_streams(self.info, self.folder)
 
     def accept_data(self, data: MemberData) -> None:
+        """Raise a `UserError` if the data is not that with which the run was started."""
         if self.info.data != data.dataset.digest:
             raise UserError(
                 f"the data of {self.folder.path} has changed since it was started (its sha256 differs): it cannot be resumed "
@@ -206,15 +224,17 @@ class RecordedRun(RunSource):
             )
 
     def choose_plan(self, session: Session) -> Plan:
+        """Return the recorded plan, or a new one for the recorded engine if members are on other ranks now."""
         assert self.plan is not None
         before, now = self.placed_before, identity.placed(session.herd.ranks) or {}
-        # the chunks that were measured may be for other members
+        # if members are placed on other ranks now, the recorded size of chunks may not suit them
         if (before.members if before else None) != now.get("members"):
             engine = session.herd.recipe.engine.model_copy(update={"name": self.plan.name})
             return choose_plan(session.herd, engine, session.log)
         return self.plan
 
     def restore(self, session: Session) -> None:
+        """Load the newest checkpoint, or copies from memory, into the herd; without any, the run starts at step 0."""
         herd, ranks = session.herd, session.herd.ranks
         if session.resumed is not None:  # from copies in memory, after the loss of a rank
             session.state_from = "memory"
@@ -232,11 +252,12 @@ class RecordedRun(RunSource):
             session.log(f"{self.folder.path} has no checkpoint: it starts again from its first step.")
 
     def _check_origins(self, origins: list[JsonObject]) -> None:
-        """Refuse to restart a run if the runs that its members start from have changed."""
+        """Raise a `UserError` if the runs that members start from have changed since this run was started."""
         if [origin.as_json() for origin in self.info.origins or []] != origins:
             raise UserError(f"the runs that {self.folder.path} starts from have changed: it cannot be resumed exactly.")
 
     def plan_steps(self, session: Session) -> tuple[Budget, dict[str, int]]:
+        """Return the recorded budget, or the new one that the user gave, and the recorded spans in steps by name."""
         herd, resumed, budget = session.herd, session.resumed, self.budget
         if self.wanted != self.recipe:
             budget = run_on_all_ranks(
@@ -253,6 +274,7 @@ class RecordedRun(RunSource):
         return budget, self.meetings
 
     def write(self, session: Session) -> RunFolder:
+        """Update the run's folder on the first rank, and return it."""
         ranks = session.herd.ranks
         try:
             ranks.run_io(lambda: self._update(session) if ranks.is_first else None)
@@ -262,6 +284,7 @@ class RecordedRun(RunSource):
         return self.folder
 
     def _update(self, session: Session) -> None:
+        """Remove leftovers of a killed process, and update run.json and recipe.yaml."""
         now = identity.placed(session.herd.ranks)
         checkpoint.sweep(self.folder.checkpoints)
         files.sweep(self.folder.path)
@@ -277,5 +300,5 @@ class RecordedRun(RunSource):
         self.folder.write_info(
             state="running", reason="", budget=session.budget.record(), watch=vars(session.looks), **facts
         )
-        if self.wanted != self.folder.recipe:  # after run.json, so that a kill between the two leaves a valid budget
+        if self.wanted != self.folder.recipe:  # after run.json, so that its budget is valid if the process dies here
             atomic_write(self.folder.recipe_path, recipe_file.dump(self.wanted))

@@ -1,4 +1,4 @@
-"""Start members of one class each from a finished conditional GAN: extract the nets of a class from its nets."""
+"""Start members, of one class each, from a finished conditional GAN: extract nets for single classes from its nets."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ from ganherd.util.errors import UserError
 if TYPE_CHECKING:
     from ganherd.training.variants.finetune import OriginRun
 
-_IMAGES = 1024  # samples from which the statistics of the classes are estimated
-_LEAST = 16  # samples of each class, at least
+_IMAGES = 1024  # number of samples, over all classes, from which the statistics of the generator's layers are estimated
+_LEAST = 16  # … of which each class has at least this many
 
 
 class ByClass:
-    """The nets of one conditional GAN, separated by class."""
+    """The nets of one conditional GAN, as one unconditional generator and discriminator for each class."""
 
     def __init__(self, source: OriginRun, member: State) -> None:
-        """Extract the generators of all classes. `member`: the state [1, …] of the run's conditional member."""
+        """Extract the generators of all classes.
+
+        Args:
+            source: The finished run.
+            member: The state [1, …] of its conditional GAN.
+        """
         facts, own = source.facts, source.recipe.nets
         shape, classes = tuple(facts.shape), len(facts.labels)
         g: Any = nets.build_generator(own.generator, shape, own.latent, classes)
@@ -40,9 +45,14 @@ class ByClass:
         self._generators = list(class_extraction.generators(g, z, labels))
 
     def state(self, name: str, g: Blueprint, d: Blueprint) -> State:
-        """Return the nets of a class as the state [1, …] of a member whose nets have these blueprints.
+        """Return the nets of a class as the state [1, …] of a member.
 
         The weights of the generator are the running average, if the run has one.
+
+        Args:
+            name: The label of the class.
+            g: The parameter layout of the member's generator.
+            d: The parameter layout of the member's discriminator.
         """
         if name not in self._labels:
             raise UserError(
@@ -58,13 +68,14 @@ class ByClass:
 
 
 def _load(module: nn.Module, member: State, kind: str, rows: str) -> None:
+    """Load a member's net into a module. `kind`: "g" or "d"; `rows`: the name of the parameters in the state."""
     named = Blueprint(module).views(member[rows])
     module.to(member[rows].dtype)
     module.load_state_dict({name: value[0] for name, value in {**named, **buffers_of(member, kind)}.items()})
 
 
 def _labels(weights: Sequence[float]) -> Tensor:
-    """Return the labels of a batch with the class frequencies of the data, and at least `_LEAST` of each class."""
+    """Return about `_IMAGES` labels [B] with these class weights as frequencies, at least `_LEAST` of each class."""
     share = np.asarray(weights) / sum(weights)
     counts = np.maximum(_LEAST, np.round(share * _IMAGES)).astype(np.int64)
     return torch.from_numpy(np.repeat(np.arange(len(counts)), counts))

@@ -1,8 +1,9 @@
-"""Fine-tune: start members from those of finished runs, with their nets, their prior and their weights.
+"""Fine-tune: start the members of a new run from members of finished runs, with their nets, prior and weights.
 
-A member takes both nets with their buffers and the running average, if there is one; Adam starts from zero. If the finished run
-is one conditional GAN and each member here has a class, a member takes the nets of its class (`class_start`). The first
-checkpoint holds the weights that members started from, so a run can be resumed without the runs that it started from.
+A member takes both nets with their buffers and the running average of the generator's weights, if there is one; Adam
+starts from zero. If the finished run is one conditional GAN and each new member has a class, a member takes the nets of
+its class (`class_start`). The first checkpoint holds the weights that members started from, so that a run can be
+resumed without the runs that it started from.
 """
 
 from __future__ import annotations
@@ -66,17 +67,20 @@ class OriginRun:
 
     @property
     def members(self) -> int:
+        """The number of members in one replica of the run."""
         return len(self.facts.label_of)
 
     @property
     def replicas(self) -> int:
+        """The number of replicas (copies of the herd with other seeds) in the run."""
         return len(self.facts.seeds)
 
     def net(self, member: int) -> NetConfig:
+        """Return the generator of a member."""
         return [net for net, count in self.recipe.nets.each(self.members) for _ in range(count)][member]
 
     def check(self, member: int, replica: int) -> None:
-        """Refuse a member or a replica that this run does not have."""
+        """Raise a `UserError` if this run does not have this member or replica."""
         for what, number, there in (("member", member, self.members), ("replica", replica, self.replicas)):
             if number >= there:
                 raise UserError(
@@ -89,10 +93,11 @@ class OriginRun:
         """Read members from the newest complete checkpoint.
 
         Args:
-            wanted: The member and the replica that each row of a new herd starts from, by the row.
+            wanted: For each row of a new herd, the member and the replica of this run that it starts from.
+            trust_code: Whether code of the user's own may be imported to build nets.
 
         Yields:
-            The row, the state [1, …] of its member, and what run.json records of its origin.
+            For each row: the row, the state [1, …] to start from, and its origin as run.json records it.
         """
         own, shape, classes = self.recipe.nets, tuple(self.facts.shape), len(self.facts.labels)
         with importable_from(self.recipe.code):
@@ -115,7 +120,11 @@ class OriginRun:
 
         Args:
             members: The number of members of the herd; None if it is not known yet.
-            key: The recipe's key that names this run.
+            seeds: The number of replicas of the herd.
+            key: The recipe's key that names this run, for the message.
+
+        Raises:
+            UserError: The numbers differ.
         """
         for mine, theirs, what in ((members, self.members, "members"), (seeds, self.replicas, "replicas")):
             if mine is not None and theirs not in (1, mine):
@@ -126,7 +135,11 @@ class OriginRun:
 
 
 def resolved(recipe: Recipe) -> Recipe:
-    """Return the recipe with the nets of the runs that members start from; unchanged if they start from fresh weights."""
+    """Return the recipe, completed with the nets of the runs that members start from.
+
+    `herd.members` is set, too, if nothing else decides the number of members. A recipe whose members start from fresh
+    weights is returned as it is.
+    """
     herd = recipe.herd
     if isinstance(herd.members, list):
         needed: dict[str, int] = {}
@@ -162,10 +175,11 @@ def resolved(recipe: Recipe) -> Recipe:
 
 
 def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
-    """Return what `resolved` would return for a recipe, without reading other runs.
+    """Return what `resolved` would return for a recipe, without reading the runs that members start from.
 
     Args:
-        before: The recorded recipe of the run, which `resolved` has completed.
+        recipe: The recipe as the user gives it now.
+        before: The recorded recipe of the same run, which `resolved` has completed.
     """
     if recipe.herd.first is not None and recipe.herd.start_from is None and before.herd.first is None:
         second = {"first": None, "start_from": before.herd.start_from}
@@ -179,7 +193,10 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
 
 
 def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
-    """Return the nets of a herd of these members, in this order: neighbours with the same generator are one breed."""
+    """Return the nets of a herd that starts from these members (run, number), in this order.
+
+    Consecutive members with the same generator become one breed.
+    """
     first = each[0][0]
     for source, _ in each:
         for what in ("discriminator", "latent"):
@@ -205,7 +222,11 @@ def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
 
 
 def as_taken(recipe: Recipe, inherited: NetsConfig) -> NetsConfig:
-    """Return the nets that a herd takes from a run: members of one class take the unconditional form of conditional nets."""
+    """Return the nets of a herd that starts from a run with the nets `inherited`.
+
+    These are the same nets, with one exception: if each member has one class and the run's nets are conditional,
+    members get their unconditional form.
+    """
     is_conditional = {inherited.generator.name, inherited.discriminator.name} == {"conditional"}
     by_class = recipe.data.partition == "by-class" and recipe.nets != inherited
     if not by_class or not is_conditional or inherited.breeds:
@@ -224,8 +245,13 @@ def start(herd: StackedHerd, data: MemberData, own: Sequence[int], trust_code: b
     """Copy the weights that members start from into a new herd, and return the origin of each of its members.
 
     Args:
+        herd: The members of this rank, with fresh weights.
         data: The members of the whole run.
-        own: The numbers of those that the herd has.
+        own: The numbers of this rank's members in the whole run.
+        trust_code: Whether code of the user's own may be imported to build nets.
+
+    Returns:
+        The facts for run.json [n]; empty if members start from fresh weights.
     """
     recipe, shape, members = data.recipe, data.dataset.shape, data.slots
     everyones, seats = _origins(recipe, members), [data.seats[member] for member in own]
@@ -253,7 +279,7 @@ def start(herd: StackedHerd, data: MemberData, own: Sequence[int], trust_code: b
 
 
 def notes(started: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return a note for each run that members start from."""
+    """Return a note for the user about each run that members start from. `started`: the origins of members."""
     runs = dict.fromkeys((one["from"], one["step"], "kept" in one) for one in started if one)
     return [
         f"classes of {run} (step {step:,}) are kept as they are"
@@ -271,7 +297,7 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
     if herd.start_from is None:
         return []
     source = OriginRun.open(herd.start_from)
-    # All members of a class may start from the only one of that class.
+    # If the run has one member for each class, all members of a class start from it.
     together = herd.per_class if source.members * herd.per_class == members else 1
     source.must_have(members // together, herd.replicas)
     return [
@@ -284,12 +310,20 @@ def _origins(recipe: Recipe, members: int) -> list[OriginConfig]:
 
 
 def take(herd: StackedHerd, row: int, member_state: State, name: str) -> str:
-    """Write one member's nets into a row of the herd, and return the sha256 of what was written."""
+    """Write one member's nets into a row of the herd, and return the sha256 of what was written.
+
+    Args:
+        member_state: The state [1, …] of the member.
+        name: What the error message calls the member.
+
+    Raises:
+        UserError: The nets do not fit the herd, or are not finite.
+    """
     breed = herd.breed_of(row)
     mine = breed.view(herd.state)
     prefixes = ("g.params", "g.ema", "d.params", "g.buffers.", "d.buffers.")
     target = {key: value for key, value in mine.items() if key.startswith(prefixes)}
-    # for a run without a running average
+    # used if the run has no running average: it then starts with the weights
     average = {"g.ema": member_state["g.params"], "g.ema.t": member_state["g.adam.t"]}
     taken = {**average, **{key: value for key, value in member_state.items() if key.startswith(prefixes)}}
     if wrong := [key for key, value in target.items() if key not in taken or taken[key].shape[1:] != value.shape[1:]]:

@@ -1,7 +1,7 @@
-"""Grow a herd: keep the classes of a finished run bit for bit, and train only the classes that it lacks.
+"""Grow a herd: take over the classes of a finished run bit for bit, and train only the classes that it lacks.
 
-The members of the finished run are frozen: they have the weights and statistics of that run's mixture and are never trained. The
-first checkpoint holds all of it, so the grown run does not need the other one any more.
+The members that are taken over are frozen: they have the weights and batch-norm statistics of the finished run's
+mixture and are never trained. The first checkpoint holds them, so the new run does not need the finished one any more.
 """
 
 from __future__ import annotations
@@ -23,7 +23,15 @@ from ganherd.util.files import JsonObject
 
 
 def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
-    """Return the members that are not trained, of all replicas: number -> (member, replica) in the run that is grown."""
+    """Return the members that are frozen, i.e. taken from the finished run and not trained, of all replicas.
+
+    Returns:
+        For the number of each frozen member, its (member, replica) in the finished run. Empty if the recipe grows no
+        run.
+
+    Raises:
+        UserError: The finished run cannot be grown with this data.
+    """
     path = members.recipe.herd.grow_from
     if path is None:
         return {}
@@ -58,10 +66,11 @@ def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
 def start(
     herd: StackedHerd, recipe: Recipe, wanted: Mapping[int, tuple[int, int]], trust_code: bool
 ) -> dict[int, JsonObject]:
-    """Copy the nets of frozen members into rows of the herd, and return the origin of each by its row.
+    """Copy the nets of frozen members into rows of the herd, and return the origin of each by its row, for run.json.
 
     Args:
-        wanted: The member and the replica in the run that is grown, by the row.
+        wanted: For each row of a frozen member, its (member, replica) in the finished run.
+        trust_code: Whether code of the user's own may be imported to build nets.
     """
     if not wanted:
         return {}
@@ -77,7 +86,11 @@ def start(
 
 
 def _as_exported(herd: StackedHerd, row: int, own: dict[str, torch.Tensor]) -> None:
-    """Write the generator of the other mixture into a row, with its batch-norm statistics, so that the export is the same."""
+    """Write an exported generator into a row, so that the new run exports it with the same numbers.
+
+    Args:
+        own: Parameters and buffers, batch-norm statistics included, from the finished run's mixture.
+    """
     weights = torch.cat([own[name].reshape(-1) for name in herd.g.shapes]) if herd.g.shapes else torch.zeros(0)
     name = "g.ema" if "g.ema" in herd.state else "g.params"
     rows = {name: weights[None], **{f"g.buffers.{key}": own[key][None] for key in herd.g.buffers}}

@@ -1,7 +1,7 @@
 """Train a herd in parts (`ganherd train --members 0-9`): separate jobs train some members each, and the last one joins them.
 
-A part is a complete run in RUN/parts/000-009 that starts, stops and is resumed like any other. The job that finishes the last
-part joins all of them, and RUN then equals the run of one process.
+A part is a complete run in RUN/parts/000-009, which is started, stopped and resumed like any other. The job that
+finishes the last part joins all of them into RUN, which then equals the run of one process.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.files import atomic_write, lock
 
 Lines = Sequence[Mapping[str, Any]]
+# How single numbers of the parts' records become one number of the whole run.
 _COMBINED: dict[str, Callable[[list[Any]], Any]] = {"seconds": max, "rate": lambda rates: round(sum(rates), 1)}
 
 
@@ -50,7 +51,11 @@ def train_part(
     Args:
         path: The folder of the whole run.
         members: The members of the part, e.g. `0-9`.
+        finishers: Work on the mixture of the whole run, for example score it.
         began: When the command was started, on the clock of `time.monotonic`. Default: now.
+
+    Returns:
+        The whole run if its parts were joined, otherwise the run of the part, without scores.
     """
     with trust.vouched(recipe) if trust_code else nullcontext():
         data = cut(recipe)
@@ -108,7 +113,7 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Fi
     for (part, _), one in zip(each, checkpoints, strict=True):
         take_(prepared.herd.state, one.state, part, range(len(part)))
     firsts = [part.start for part, _ in each]
-    metrics, events = [], []  # (of the checkpoint, written after it) of each part
+    metrics, events = [], []  # for each part: (lines that belong to its newest checkpoint, lines written after it)
     for (_, folder), one in zip(each, checkpoints, strict=True):
         metrics.append(_by_checkpoint(folder.metrics_path, folder.metrics(), one))
         events.append(_by_checkpoint(folder.events_path, folder.events(), one))
@@ -117,7 +122,7 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Fi
             "metrics": _write(whole.metrics_path, *map(joined_metrics, zip(*metrics, strict=True))),
             "events": _write(whole.events_path, *(joined_events(firsts, lines) for lines in zip(*events, strict=True))),
         }
-        if len({one.step for one in checkpoints}) == 1:  # Otherwise there is no checkpoint of the whole.
+        if len({one.step for one in checkpoints}) == 1:  # otherwise the whole run gets no checkpoint
             _save(whole, prepared, checkpoints, lengths)
         join_sprites(whole, prepared, [folder for _, folder in each])
         step = max(one.step for one in checkpoints)
@@ -136,7 +141,13 @@ def join(whole: RunFolder, quiet: bool, trust_code: bool, finishers: Sequence[Fi
 
 
 def joined_metrics(each: Sequence[Lines]) -> Lines:
-    """Return the records of the steps that all parts have: lists joined, the largest `seconds`, the sum of the rates.
+    """Return the records of the whole run, for those steps of which all parts have a record.
+
+    Lists, which have a number for each member, are joined; `seconds` is the largest, `rate` the sum. Other values, and
+    scores of looks at different steps, are left out if the parts differ.
+
+    Args:
+        each: The records of each part.
 
     >>> joined_metrics([[{"step": 5, "rate": 2.0, "loss_g": [1.0]}], [{"step": 5, "rate": 3.0, "loss_g": [2.0, 3.0]}]])
     [{'step': 5, 'rate': 5.0, 'loss_g': [1.0, 2.0, 3.0]}]
@@ -160,7 +171,14 @@ def joined_metrics(each: Sequence[Lines]) -> Lines:
 
 
 def joined_events(firsts: Sequence[int], each: Sequence[Lines]) -> Lines:
-    """Return all events by step, with members numbered as in the whole run. `firsts`: the first member of each part."""
+    """Return the events of all parts, sorted by step, with members numbered as in the whole run.
+
+    An event that names no member gets the key `part`, the number of the part's first member.
+
+    Args:
+        firsts: The number of each part's first member in the whole run.
+        each: The events of each part.
+    """
     out: list[Mapping[str, Any]] = []
     for first, events in zip(firsts, each, strict=True):
         for event in events:
@@ -170,7 +188,13 @@ def joined_events(firsts: Sequence[int], each: Sequence[Lines]) -> Lines:
 
 
 def _by_checkpoint(path: Path, lines: Lines, last: checkpoint.Checkpoint) -> tuple[Lines, Lines]:
-    """Return the lines that belong to a checkpoint, and those that were written after it."""
+    """Return the lines of a record file that belong to a checkpoint, and those that were written after it.
+
+    Args:
+        path: The file.
+        lines: Its content.
+        last: The checkpoint, which knows the length of the file when it was saved.
+    """
     count = path.read_bytes()[: last.meta.bytes[path.stem]].count(b"\n")
     return lines[:count], lines[count:]
 
@@ -178,7 +202,12 @@ def _by_checkpoint(path: Path, lines: Lines, last: checkpoint.Checkpoint) -> tup
 def _save(
     whole: RunFolder, prepared: PreparedHerd, checkpoints: list[checkpoint.Checkpoint], lengths: dict[str, int]
 ) -> None:
-    """Save a checkpoint of all members, from which the whole run can be resumed."""
+    """Save a checkpoint of all members, from which the whole run can be resumed.
+
+    Args:
+        checkpoints: The newest checkpoint of each part, all of the same step.
+        lengths: The length in bytes of each record file at that step.
+    """
     state = {name: torch.cat([one.state[name] for one in checkpoints]) for name in checkpoints[0].state}
     each = [one.meta for one in checkpoints]
     joined = TrainerState(
@@ -196,7 +225,7 @@ def _save(
 
 
 def _write(path: Path, before: Lines, after: Lines) -> int:
-    """Write both groups of lines, and return the length of the first in bytes."""
+    """Write the lines `before`, followed by the lines `after`, and return the length of `before` in bytes."""
     with closing(JsonLinesWriter(path, length=0)) as out:
         for line in before:
             out.write(line)
@@ -211,7 +240,7 @@ def _write(path: Path, before: Lines, after: Lines) -> int:
 
 @contextmanager
 def _locked(whole: RunFolder) -> Iterator[None]:
-    """Lock the parts of a run: one job at a time reads or joins them, the others wait."""
+    """Lock the parts of a run inside the block: only one job at a time reads or joins them, and the others wait."""
     try:
         whole.path.mkdir(parents=True, exist_ok=True)
         handle = lock(whole.path / ".parts", waits=None)
@@ -222,7 +251,11 @@ def _locked(whole: RunFolder) -> Iterator[None]:
 
 
 def _create_or_check(whole: RunFolder, recipe: Recipe, facts: Mapping[str, Any]) -> None:
-    """Create the run that the parts belong to, or check that an existing one has the same recipe."""
+    """Create the run that the parts belong to, or check that the existing one has the same recipe and budget.
+
+    Args:
+        facts: What run.json of the whole run records.
+    """
     if whole.info_path.exists():
         refuse_changes(whole.recipe, recipe, whole)
         if whole.info.parts is None:

@@ -1,4 +1,4 @@
-"""Join the sprites of the parts of a run: the steps that all parts have saved, in the sheets of the whole herd."""
+"""Join the sprites (small samples of all members at saved steps) of a run's parts into sheets of the whole herd."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from ganherd.util import files
 def join_sprites(whole: RunFolder, prepared: PreparedHerd, parts: Sequence[RunFolder]) -> None:
     """Write the sprites of a whole run from those of its parts, in the order of their members.
 
-    A step of which a sheet is damaged is left out. Nothing is written if a part has no sprites.
+    Only steps that all parts have saved are written, without those of which a sheet is damaged. Nothing is written if a
+    part has no sprites.
     """
     indices = [index for part in parts if (index := sprite_files.read_index(part.sprites)) is not None]
     if len(indices) < len(parts) or prepared.recipe.run.sprites == 0:
@@ -44,7 +45,12 @@ def join_sprites(whole: RunFolder, prepared: PreparedHerd, parts: Sequence[RunFo
 
 
 def _samples(content: bytes, index: SpriteIndex) -> Tensor:
-    """Return what a sheet holds: images [N, samples, 3, h, w], or points [N, samples, 2] with NaN for those not finite."""
+    """Return the samples in a sheet: images [N, samples, 3, h, w], or points [N, samples, 2], NaN if not finite.
+
+    Args:
+        content: The bytes of the sheet's file.
+        index: The index of the sheets, which describes their layout.
+    """
     if index.kind == "points":
         rows = sprite_files.parse_points(content, index)
         nowhere = [float("nan")] * 2

@@ -1,4 +1,8 @@
-"""The dropout of discriminators as a setting of each member: `nets.discriminator.dropout` as a list, or varied by trials."""
+"""Let members differ in the dropout of their discriminators.
+
+The recipe's `nets.discriminator.dropout` is then a list with a probability for each member, or trials of a sweep vary
+it. Members share one module, in which the probabilities are buffers.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,11 @@ def varies(recipe: Recipe) -> bool:
 
 
 def build_varied(recipe: Recipe, make: MakeDiscriminator) -> nn.Module:
-    """Build a discriminator in which members can have different probabilities; they all begin with the largest."""
+    """Return a discriminator in which members can have different dropout probabilities; all begin with the largest one.
+
+    Args:
+        make: Builds a discriminator from its settings.
+    """
     rates = [rate for trial in _settings(recipe) for rate in (trial if isinstance(trial, list) else [trial])]
     module = build_with_rates(recipe.nets.discriminator, rates, make)
     if any(rates) and not rates_of(module):
@@ -36,12 +44,12 @@ def build_varied(recipe: Recipe, make: MakeDiscriminator) -> nn.Module:
 
 
 def set_rates_(state: State, recipe: Recipe, members: int, seats: Sequence[Seat], make: MakeDiscriminator) -> None:
-    """Write the probabilities of each member into its state [N, …].
+    """Write the dropout probabilities of each member into the state [n, …].
 
     Args:
         members: The number of members of one replica.
-        seats: [N] the seat of each member.
-        make: Builds a discriminator.
+        seats: [n] the place of each member in its replica, and its trial.
+        make: Builds a discriminator from its settings.
     """
     rates = [each_value(recipe, KEY, trial, members) for trial in _settings(recipe)]
     names = rates_of(build_varied(recipe, make))
@@ -52,18 +60,30 @@ def set_rates_(state: State, recipe: Recipe, members: int, seats: Sequence[Seat]
 
 
 def rates_in(state: State, module: nn.Module, row: int) -> State:
-    """Return the probabilities [1] of one member, by their names in the state."""
+    """Return the dropout probabilities of one member [1], by their names in the state.
+
+    Args:
+        module: The discriminator.
+        row: The row of the member in the state.
+    """
     names = [f"d.buffers.{name}" for name in rates_of(module)]
     return {name: state[name][[row]] for name in names}
 
 
 def _settings(recipe: Recipe) -> list[float | list[float]]:
-    """Return the dropout of each trial."""
+    """Return the value of `nets.discriminator.dropout` in each trial: a number, or a list with one for each member."""
     return [trial.nets.discriminator.settings.get("dropout", 0.0) for trial in recipe.each_trial]
 
 
 def _layer_rates(recipe: Recipe, rate: float, names: dict[str, float], make: MakeDiscriminator) -> dict[str, float]:
-    """Return the probability of each dropout layer for a value of the setting, which a net of the user's own may convert."""
+    """Return the probability of each dropout layer, by its name, if `nets.discriminator.dropout` has the value `rate`.
+
+    In a packaged net all layers have this probability. A net of the user's own may use another one in each layer, so it
+    is built to find out.
+
+    Args:
+        names: The dropout layers that the discriminator has in this run.
+    """
     net = recipe.nets.discriminator
     if is_packaged(net.name):
         return dict.fromkeys(names, rate)

@@ -1,4 +1,8 @@
-"""Split a recipe with `herd.first` into two phases: the run that is trained first, and the herd that starts from it."""
+"""Split a recipe with `herd.first` into two phases, each with its own recipe.
+
+The first phase is a run of another recipe. The second phase is the herd, whose members start from the members of that
+run.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,15 @@ from ganherd.util.errors import UserError
 
 
 def pending(recipe: Recipe) -> FirstPhaseConfig | None:
-    """Return the phase to train before this recipe; None if it starts from an existing run or from fresh weights."""
+    """Return the first phase that has to be trained before this recipe's herd.
+
+    None if the herd starts from an existing run or from fresh weights.
+    """
     return recipe.herd.first if recipe.herd.start_from is None else None
 
 
 def refuse(recipe: Recipe) -> None:
-    """Refuse a first phase, which jobs that know nothing of each other cannot train."""
+    """Raise a `UserError` if the recipe has a first phase: separate jobs with `--members` cannot train it together."""
     if (first := pending(recipe)) is not None:
         raise UserError(
             f"herd.first is not for --members: train {first.recipe} by itself, then all parts with --set herd.start_from=RUN."
@@ -32,7 +39,8 @@ def refuse(recipe: Recipe) -> None:
 def before(recipe: Recipe) -> Recipe:
     """Return the recipe of the first phase, with its share of the budget.
 
-    Data, seeds, precision, engine and the size of the nets are those of the recipe; the first phase is not scored.
+    It is the recipe that `herd.first` names, with the data, seeds, precision, engine and sizes of nets of `recipe`. The
+    first phase is not scored.
     """
     assert recipe.herd.first is not None
     first, own = recipe.herd.first, recipe_file.load(recipe.herd.first.recipe, is_own=False)
@@ -52,9 +60,11 @@ def before(recipe: Recipe) -> Recipe:
 def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
     """Return the recipe of the second phase, with the rest of the budget.
 
-    If the first phase has nets of the user's own and the recipe names none, the result names them: the recipe vouches for them.
+    If the recipe names no nets and the first phase has nets of the user's own, the result names these nets and their
+    code, because whoever trusts the recipe also trusts the one that it names as first phase.
 
     Args:
+        recipe: The recipe with `herd.first`.
         start_from: The run of the first phase. None: start from fresh weights, for example to describe the herd.
     """
     assert recipe.herd.first is not None
@@ -69,7 +79,15 @@ def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
 
 
 def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
-    """Prepare the herd that will start from a run of `first` before that run exists; refuse it if the two do not fit."""
+    """Prepare the herd of the second phase before the first phase is trained, so that mistakes are reported early.
+
+    Args:
+        recipe: The recipe of the second phase, without a run to start from.
+        first: The recipe of the first phase.
+
+    Raises:
+        UserError: The nets or the numbers of members of the two phases do not fit.
+    """
     inherited = as_taken(recipe, first.nets)
     if recipe.nets not in (inherited, NetsConfig()):
         one, other = (
@@ -90,7 +108,10 @@ def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
 
 
 def _sized(nets: NetsConfig, like: NetsConfig) -> RecipeData:
-    """Return nets with the settings of `like`, as far as `nets` has settings of the same name."""
+    """Return a recipe section `nets` with the nets of `nets`, and with latent, prior and sizes of `like`.
+
+    A setting of a net is taken from `like` if both have it.
+    """
     sized = {}
     for role in ("generator", "discriminator"):
         net, other = getattr(nets, role), getattr(like, role)
@@ -100,6 +121,7 @@ def _sized(nets: NetsConfig, like: NetsConfig) -> RecipeData:
 
 
 def _changed(recipe: Recipe, changes: dict[str, RecipeData]) -> Recipe:
+    """Return the recipe with other values of some keys, by section."""
     whole = recipe.model_dump()
     changed = {**whole, **{section: {**whole[section], **own} for section, own in changes.items()}}
     return recipe_file.load(changed, is_own=False)

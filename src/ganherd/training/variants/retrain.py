@@ -1,7 +1,7 @@
-"""Retrain some classes of a finished run in place: their members get fresh weights, and all others are paused meanwhile.
+"""Retrain some classes of a finished run in its own folder: their members get fresh weights, and the others are paused.
 
-The last checkpoint is rewritten with fresh weights for these members, and the run is resumed from there. It can be interrupted
-like any other run, and ends with a new mixture, new scores and a new report.
+The last checkpoint is rewritten with fresh weights for the members of these classes, and the run is resumed from there.
+It can be interrupted like any other run, and ends with a new mixture, new scores and a new report.
 """
 
 from __future__ import annotations
@@ -28,11 +28,14 @@ from ganherd.util.errors import UserError, few
 
 
 def prepare(path: str | Path, which: str, budget: str | None = None, trust_code: bool = False) -> str:
-    """Reset some members of a finished run, so that a resume trains them, and return a message about it.
+    """Give some members of a finished run fresh weights, so that a resume trains them, and return a message.
 
     Args:
+        path: The run folder.
         which: Classes or numbers of members, e.g. `cat`, `cat,dog` or `3`.
-        budget: Steps, epochs or a time. Default: the number of steps that the members have made.
+        budget: How long to train them: steps, epochs or a time. Default: the number of steps that they have made so
+            far.
+        trust_code: Whether code of the user's own may be imported to build nets.
     """
     folder = RunFolder.open(path)
     check_joined(folder.info, folder)
@@ -71,14 +74,14 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
         }
         state = {**last.state, **prepared.herd.state, **_remembered(prepared, last, members, until)}
         checkpoint.save(folder.checkpoints, last.step, state, prepared.herd.nets, last.meta.model_copy(update=changed))
-        # The checkpoint decides how far the run goes; run.json repeats it for readers.
+        # The end of the retraining is saved in the checkpoint (`rest.until`); run.json repeats it for readers.
         folder.write_info(state="interrupted", budget={"steps": until, "deadline": None})
     names = few([facts["name"] for facts in restarted], 3)
     return f"retraining for {until - last.step:,} steps: {names}; the others are paused"
 
 
 def chosen(prepared: PreparedHerd, which: str) -> list[int]:
-    """Return the members of all replicas that have these classes or numbers."""
+    """Return the numbers of all members, in all replicas, that have these classes or numbers; see `prepare`."""
     labels, slots = prepared.dataset.labels, set()
     for word in map(str.strip, which.split(",")):
         labelled = [m for m in range(prepared.members) if prepared.label[m] >= 0]
@@ -93,7 +96,7 @@ def chosen(prepared: PreparedHerd, which: str) -> list[int]:
 
 
 def _steps(prepared: PreparedHerd, folder: RunFolder, members: Sequence[int], budget: str | None) -> int:
-    """Return the number of steps for which these members are retrained."""
+    """Return the number of steps for which these members are retrained; see `prepare` for `budget`."""
     if budget is None:
         return max(1, int(prepared.herd.state["g.adam.t"][list(members)].max()))
     try:
@@ -110,7 +113,13 @@ def _steps(prepared: PreparedHerd, folder: RunFolder, members: Sequence[int], bu
 
 
 def _restart(prepared: PreparedHerd, fresh: State, member: int) -> dict[str, Any]:
-    """Give a member fresh weights, from the random stream of its next life, and the settings of the recipe."""
+    """Give a member fresh weights and the settings of the recipe, and return facts about it for the event.
+
+    The weights come from the random stream of its next `life`, the number that also counts repairs.
+
+    Args:
+        fresh: The state of the herd before the checkpoint was loaded, which has the settings of the recipe.
+    """
     herd = prepared.herd
     life = int(herd.state["set.life"][member]) + 1
     settings = {name: value[[member]] for name, value in fresh.items() if name.startswith("set.")}
@@ -119,10 +128,13 @@ def _restart(prepared: PreparedHerd, fresh: State, member: int) -> dict[str, Any
 
 
 def _remembered(prepared: PreparedHerd, last: checkpoint.Checkpoint, members: Sequence[int], until: int) -> State:
-    """Return the health and convergence state of the checkpoint, without that of the retrained members."""
+    """Return the health and convergence state [N, …] of the checkpoint, reset for the retrained members.
+
+    All other members are paused until the step `until`.
+    """
     watch, alarms = Monitor(prepared, last.state), Alarms(prepared.size, last.state)
     rest = Convergence(prepared.recipe.train.stop, prepared.size, last.state, ())
-    rest.end_pauses(last.step)  # of an earlier retraining
+    rest.end_pauses(last.step)  # pauses of an earlier retraining
     for member in members:
         watch.forget(member, last.step)
         alarms.forget(member)

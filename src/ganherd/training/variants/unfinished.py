@@ -18,10 +18,10 @@ from ganherd.util.errors import UserError
 def load_unfinished(run: str | Path, trust_code: bool = False) -> Mixture:
     """Return a mixture of all members as they were at the newest checkpoint that is not damaged.
 
-    A grid's evolved weights are not part of it: every member of a label has the same weight.
+    Mixture weights that a cellular herd has evolved are not used: every member of a class has the same weight.
 
     Args:
-        trust_code: Build nets that are not ganherd's; this runs their code.
+        trust_code: Whether to build nets that are not ganherd's, which runs their code.
     """
     folder = RunFolder.open(run)
     info = folder.info
@@ -30,7 +30,7 @@ def load_unfinished(run: str | Path, trust_code: bool = False) -> Mixture:
         raise UserError(f"{folder.path} is one of several parts of a run: sample the run when all parts are joined.")
     if trust_code:
         trust.vouch(folder.recipe)
-    # Without trust, nothing is imported from there.
+    # Without trust, no code is imported from the folders that the recipe names.
     recipe = folder.recipe if trust_code else folder.recipe.model_copy(update={"code": []})
     with rng.using(recorded_streams(info, folder)):
         prepared = assemble(recipe, trust_code, begins=False)
