@@ -80,6 +80,21 @@ def test_metrics_are_the_records_in_long_form(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("brief")
+def test_metrics_of_trials_name_the_trial_of_each_member(tmp_path: Path) -> None:
+    trials = "herd.trials=[{optim.lr_g: 1e-3}, {optim.lr_g: 2e-3}]"
+    recipe = recipes.noise_recipe(tmp_path, "6steps")
+    run = ganherd.train(recipe, [trials, "herd.seeds=2", "run.seed=7"], run="run", quiet=True)
+    columns = run.metrics()
+    last = run_files.json_lines(run.path / "metrics.jsonl")[-1]
+    chosen = (columns["metric"] == "loss_g") & (columns["step"] == last["step"])
+    rows = {name: columns[name][chosen].tolist() for name in columns}
+    assert rows["value"] == last["loss_g"]  # members of a replica, replicas of a trial, trials
+    assert rows["trial"] == [0] * 6 + [1] * 6
+    assert rows["seed"] == ([7] * 3 + [8] * 3) * 2 and rows["member"] == [0, 1, 2] * 4
+    assert set(columns["trial"][columns["metric"] == "rate"].tolist()) == {-1}
+
+
+@pytest.mark.usefixtures("brief")
 def test_pandas_takes_metrics_and_events_in_one_call(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
     run = ganherd.train(recipes.noise_recipe(tmp_path, "6steps"), run="run", quiet=True)

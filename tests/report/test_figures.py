@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import run_files
 import tiny_runs
+import yaml
 from PIL import Image
 from recipes import tiny_data, tiny_recipe
 
@@ -100,6 +102,26 @@ def test_curves_are_the_recorded_costs(runs: dict[str, Path]) -> None:
     np.testing.assert_allclose(one.lines[3].get_ydata(), held[:, 0])
     np.testing.assert_allclose(gap.lines[1].get_ydata(), (held - trained).mean(1))
     np.testing.assert_allclose(mean.lines[2].get_xdata(), [line["epoch"] for line in lines])
+
+
+def test_trials_are_replicas_and_not_members(runs: dict[str, Path], tmp_path: Path) -> None:
+    """A run of two trials and one seed has two replicas of three members, as the run of two seeds has."""
+    path = shutil.copytree(runs["gap"], tmp_path / "trials")
+    recipe = yaml.safe_load((path / "recipe.yaml").read_text())
+    recipe["herd"] |= {"seeds": 1, "trials": [{"optim.lr_g": 1e-3}, {"optim.lr_g": 2e-3}]}
+    (path / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    for seeds, trials in zip(of(runs["gap"])[0].costs, of(path)[0].costs, strict=True):
+        np.testing.assert_array_equal(seeds, trials)
+
+
+def test_images_of_other_data_are_not_drawn_as_the_same(tmp_path: Path, runs: dict[str, Path]) -> None:
+    """Data of the same shape and labels, but with other images."""
+    other = shutil.copytree(runs["single"], tmp_path / "other")
+    recipe = yaml.safe_load((other / "recipe.yaml").read_text())
+    recipe["data"]["source"] = str(tiny_data(tmp_path / "data.npz", each=(60, 60, 61)))
+    (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    with pytest.raises(FigureSkipped, match="other was trained on other data than single"):
+        list(class_maps.classes(of(runs["single"], other), 0, lambda line: None))
 
 
 def test_spread_is_the_standard_deviation_over_the_members_of_each_seed(runs: dict[str, Path]) -> None:

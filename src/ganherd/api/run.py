@@ -107,16 +107,17 @@ class Run:
     def metrics(self, most: int | None = None) -> long_form.Columns:
         """Return the recorded numbers in long form, as columns for `pandas.DataFrame(run.metrics())`.
 
-        A row has the step, the metric, the member, the seed of its replica and the value. Member -1 is the whole run.
+        A row has the step, the metric, the member, the seed of its replica and the value; runs with `herd.trials` also
+        have the number of the trial. Member -1 is the whole run.
 
         Args:
             most: Read about this many records, evenly chosen; None: all.
         """
         if most is not None:
             most = whole_number("most", most, 1)
-        seeds = self.recipe.herd.seeds
-        members = max(1, (self.folder.info.members or seeds) // seeds)
-        return long_form.columns(self.folder.metrics(most), members, self.recipe.run.seed)
+        herd = self.recipe.herd
+        members = max(1, (self.folder.info.members or herd.replicas) // herd.replicas)
+        return long_form.columns(self.folder.metrics(most), members, self.recipe.run.seed, herd.seeds, len(herd.trials))
 
     def events(self) -> list[dict[str, Any]]:
         """Return the recorded events, such as alarms and swaps, as rows for `pandas.DataFrame(run.events())`."""

@@ -78,7 +78,7 @@ def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[st
 def _images(runs: Sequence[FigureRun]) -> Dataset:
     """Return the data set of the runs; raise `FigureSkipped` if their data sets differ or are not images."""
     data = runs[0].dataset
-    others = [run for run in runs if (run.dataset.shape, run.dataset.labels) != (data.shape, data.labels)]
+    others = [run for run in runs if run.dataset.digest != data.digest]
     if others:
         raise FigureSkipped(f"{others[0].name} was trained on other data than {runs[0].name}")
     if not data.is_image:

@@ -75,13 +75,13 @@ class FigureRun:
         """
         records = self.folder.metrics(_MOST_RECORDS)
         lines = [line for line in records if all(_is_of_members(line, name) for name in COSTS)]
-        seeds, members = self.recipe.herd.seeds, len(lines[0][COSTS[0]]) if lines else 0
-        if members % seeds or any(len(line[name]) != members for line in lines for name in COSTS):
+        replicas, members = self.recipe.herd.replicas, len(lines[0][COSTS[0]]) if lines else 0
+        if members % replicas or any(len(line[name]) != members for line in lines for name in COSTS):
             raise UserError(
                 f"{self.folder.metrics_path} holds records of different herds, which ganherd did not write."
             )
         epochs = np.array([float(str(line["epoch"])) for line in lines])
-        shape = (len(lines), seeds, members // seeds)
+        shape = (len(lines), replicas, members // replicas)
         costs = np.array([[line[name] for line in lines] for name in COSTS], float)
         trained, held_out = np.where(np.isfinite(costs), costs, np.nan).reshape(2, *shape)
         return epochs, trained, held_out

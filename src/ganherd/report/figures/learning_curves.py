@@ -90,7 +90,7 @@ def spread(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str
         "spread",
         "Left: the cost of every member's discriminator on held-out data, and a band of one standard deviation over the "
         "members (first replica). Right: that standard deviation, averaged over the second half of the training; a dot for "
-        "each seed." + left_out(missing, "spread", log),
+        "each replica." + left_out(missing, "spread", log),
         figure,
     )
 

@@ -48,25 +48,33 @@ def points(record: Mapping[str, Any]) -> Iterator[Point]:
         yield Point(record["step"], "rate", WHOLE, rate)
 
 
-def columns(records: Iterable[Mapping[str, Any]], members: int, first_seed: int) -> Columns:
+def columns(
+    records: Iterable[Mapping[str, Any]], members: int, first_seed: int, seeds: int = 1, trials: int = 0
+) -> Columns:
     """Return all points of records as columns of equal length: `step`, `metric`, `member`, `seed` and `value`.
 
-    `member` is the number within one replica, whose seed is in `seed`; both are -1 for numbers of the whole run.
+    `member` is the number within one replica, whose seed is in `seed`; both are -1 for numbers of the whole run. Runs
+    with trials (settings in which replicas differ) have the number of the trial in a column `trial`, too.
 
     Args:
         members: The number of members of one replica.
         first_seed: The seed of the first replica.
+        seeds: The number of replicas of each trial, one for each seed.
+        trials: The number of trials; 0: the run has none.
 
     >>> columns([{"step": 6, "loss_g": [0.5, 0.25]}], 2, 0)["value"].tolist()
     [0.5, 0.25]
     """
     each = [point for record in records for point in points(record)]
     member = np.array([point.member for point in each], np.int64)
+    replica = member // members
+    trial = {"trial": np.where(member < 0, WHOLE, replica // seeds)} if trials else {}
     return {
         "step": np.array([point.step for point in each], np.int64),
         "metric": np.array([point.metric for point in each], np.str_),
         "member": np.where(member < 0, WHOLE, member % members),
-        "seed": np.where(member < 0, WHOLE, first_seed + member // members),
+        **trial,
+        "seed": np.where(member < 0, WHOLE, first_seed + replica % seeds),
         "value": np.array([point.value for point in each], np.float64),
     }
 
