@@ -1,12 +1,10 @@
 """Choose the tile shape of a kernel: from measurements on this kind of GPU if there are any, otherwise by a rule.
 
 A training run measures nothing, so that it starts at once; `ganherd doctor --warm RECIPE` measures for later runs
-(`measuring`).
-Measured shapes come from three tables, in this order: the user's own file, a cache shared by several users, and a file
-    that is
-part of ganherd. The shape decides in which order numbers are added, and so how results are rounded. Therefore a run
-records the shapes that it uses (`used`), and a resumed run uses the same ones (`start_run`), even if the tables have
-changed.
+(`measuring`). Measured shapes come from three tables, in this order: the user's own file, a cache shared by several
+users, and a file that is part of ganherd. The shape decides in which order numbers are added, and so how results are
+rounded. Therefore a run records the shapes that it uses (`used`), and a resumed run uses the same ones (`start_run`),
+even if the tables have changed.
 """
 
 from __future__ import annotations
@@ -181,7 +179,7 @@ def choose_shape(
 
 
 def member_bucket(members: int) -> int:
-    """Return the number of members rounded up to a power of two, at most 64. Launches share measurements by this number.
+    """Return the number of members rounded up to a power of two, at most 64: measurements are shared by this number.
 
     The limit is 64 because with more members every tile shape keeps the device busy, so that the best shape does not
     change.

@@ -17,8 +17,7 @@ def cache_weights(keep: bool = True) -> Iterator[None]:
     """Let `cached` store results for reuse inside this context.
 
     While a CUDA graph is captured, enter a new context for each step: a replay of the graph does not have results from
-        before the
-    capture, so that the graph must contain the computation of each result it uses.
+    before the capture, so that the graph must contain the computation of each result it uses.
 
     Args:
         keep: False: store nothing inside this context, because no other forward pass has the same weights.
