@@ -80,7 +80,7 @@ def _linear(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _elementwise(layer: Layer, x: Tensor) -> Tensor:
-    """Run a layer that does the same to every number, or uses the last axes only, so that a member axis changes nothing."""
+    """Run a layer that treats each number separately, or uses the last axes only: a member axis changes nothing."""
     out: Tensor = layer.module(x)
     return out
 
@@ -165,9 +165,7 @@ def _conv(layer: Layer, x: Tensor) -> Tensor:
     weight, bias = layer.params["weight"], layer.params.get("bias")
     result: Tensor = layer.library.conv2d(x, weight, bias, layer.module, layer.fusions)
     if x.dim() == 4 and getattr(layer.module, "has_added_bias", False):
-        return result[
-            :, None
-        ]  # in plain PyTorch, adding the bias as [1, C, 1, 1] to one image [C, H, W] adds a batch axis
+        return result[:, None]  # the sum of one image [C, H, W] and a bias [1, C, 1, 1] has a batch axis
     return result
 
 
@@ -189,7 +187,7 @@ def embed(library: Library, y: Tensor, weight: Tensor, padding_idx: int | None) 
 
 
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
-    """Run one of ganherd's spectral layers: divide the weight by its largest singular value, and run the layer with it."""
+    """Run one of ganherd's spectral layers, which divide their weight by its largest singular value."""
     weight, new_u = layer.library.divide(layer.params["weight"], layer.buffers["u"], layer.module.training)
     layer.buffers["u"] = new_u
     operation = next(_LAYERS[base] for base in type(layer.module).__bases__ if base in _LAYERS)

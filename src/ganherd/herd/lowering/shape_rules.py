@@ -31,7 +31,7 @@ _AXIS_NAMES = ("dim", "dims", "axis")
 
 
 def shifted(dims: Any) -> Any:
-    """Return axes of one member's tensor as axes of a tensor [N, …]. Negative axes count from the end and stay the same.
+    """Return axes of one member's tensor as axes of a tensor [N, …]. Negative axes count from the end and stay.
 
     >>> shifted((0, 2, -1))
     (1, 3, -1)
@@ -95,7 +95,7 @@ def maximum_of(largest: bool) -> Rule:
 
 
 def aligned(values: Sequence[Any]) -> list[Any]:
-    """Return the values with tensors [N, …] reshaped to equally many axes, so that they broadcast as they would for one member.
+    """Return the values with tensors [N, …] reshaped to equally many axes, so that they broadcast as for one member.
 
     Axes of length 1 are inserted after the member axis. A tensor [N] is one number for each member, i.e. a 0-dim tensor
     for one member. It is cast to the dtype that PyTorch would cast the 0-dim tensor to; see `_result_dtype`.
@@ -141,7 +141,7 @@ def _category(dtype: torch.dtype) -> tuple[bool, bool, bool]:
 
 
 def elementwise(call: Call, *args: Any, **kwargs: Any) -> Any:
-    """Run a function that treats each number separately, e.g. `add`, on tensors [N, …] that broadcast as for one member."""
+    """Run a function that treats each number separately, e.g. `add`; tensors [N, …] broadcast as for one member."""
     values = aligned((*args, *kwargs.values()))
     return call.function(*values[: len(args)], **dict(zip(kwargs, values[len(args) :], strict=True)))
 

@@ -30,7 +30,7 @@ class SpectralNormOf(NamedTuple):
 
 
 def find_spectral_norm(layer: nn.Module) -> SpectralNormOf | None:
-    """Return the spectral norm of a layer's weight; None if it has none, or if it has further hooks or parametrisations.
+    """Return the spectral norm of a layer's weight; None if it has none, or further hooks or parametrisations.
 
     >>> find_spectral_norm(nn.utils.spectral_norm(nn.Linear(2, 3))).u
     'weight_u'

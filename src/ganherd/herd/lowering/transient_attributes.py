@@ -1,4 +1,4 @@
-"""Restore the attributes that a forward pass assigns to a module, so that no later call finds tensors of an earlier one.
+"""Restore attributes that a forward pass assigns to a module, so that no later call finds tensors of an earlier one.
 
 Members (GANs) take turns in one module.
 """

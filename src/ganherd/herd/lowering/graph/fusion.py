@@ -52,7 +52,7 @@ class ImageNorm(NamedTuple):
 
 
 class DoubledSum(NamedTuple):
-    """The nodes of `other + upsampling(x)` for an upsampling by 2 whose output nothing else reads; one kernel runs both."""
+    """The nodes of `other + upsampling(x)` for an upsampling by 2 that nothing else reads; one kernel runs both."""
 
     other: fx.Node
     upsampling: fx.Node
