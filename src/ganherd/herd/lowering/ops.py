@@ -57,9 +57,7 @@ class Fusions:
     upsample: bool = False  # double height and width of the input of a convolution
     pool: nn.AvgPool2d | None = None  # applied to the output of a convolution
     epilogue: Epilogue | None = None  # applied to the output at the end
-    feeds_norm: bool = (
-        False  # the only reader of the output is a batch norm, which cancels the bias; used by kernels only
-    )
+    feeds_norm: bool = False  # only a batch norm reads the output, so that the bias has no effect; for kernels
 
     def finish(self, out: Tensor, pool: Callable[[nn.Module, Tensor], Tensor] | None = None) -> Tensor:
         """Apply the pooling and the epilogue to the output of a convolution or linear layer.
