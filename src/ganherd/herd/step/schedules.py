@@ -1,4 +1,4 @@
-"""Schedules of settings such as learning rates: factors that depend on the step alone, so that resumed runs get the same."""
+"""Schedules of settings such as learning rates: factors that depend on the step alone, also in a resumed run."""
 
 from __future__ import annotations
 

@@ -15,9 +15,7 @@ from torch import Tensor
 from ganherd.herd.state import Blueprint
 from ganherd.util.errors import UserError
 
-_LARGE = (
-    1 << 14
-)  # parameters with at least this many numbers are pieces of their own, because copying gradients takes time
+_LARGE = 1 << 14  # gradients with at least this many numbers are pieces of their own, because copying takes time
 # Pieces start at multiples of this many numbers, the longest vector of a CPU. Adam would round others differently.
 _ALIGNMENT = 16
 
