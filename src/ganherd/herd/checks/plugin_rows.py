@@ -1,6 +1,8 @@
-"""Check that losses and augmentations of plug-ins treat every member separately, as promise 1 demands.
+"""Check that losses and augmentations of plug-ins compute each member (GAN) separately.
 
-Each is computed for three members at once and for each member alone, with its gradients, in float64.
+Otherwise members that are trained together would not get the same weights as if they were trained alone. Each function
+is called for three members at once and for each member alone, with its gradients, in float64; the results must be
+equal.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ _SEED = 1234
 
 
 def check_loss(name: str, loss: Loss) -> None:
-    """Refuse a loss that does not return one number for each member, or whose value for a member depends on another.
+    """Check that a loss returns one number for each member, and that this number depends on no other member.
 
     Raises:
-        UserError: The message says what is wrong.
+        UserError: If it does not; the message names the problem.
     """
     real, fake = _random(_BATCH, 0), _random(_BATCH, 1)
     what, shape = f"the loss {name}", (_MEMBERS,)

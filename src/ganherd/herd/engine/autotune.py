@@ -44,9 +44,7 @@ from ganherd.util.registry import ENGINES
 _SECONDS = 0.4  # for each measured plan
 _MAX_SECONDS = 60.0  # on a CPU, no further plan is measured after this time
 _MOST_MEASURED = 256  # on a CPU, plans are measured with at most this many members
-_RAREST_R1 = (
-    4  # while plans are measured, R1 acts at least at each K-th step: with rarer R1, measurements would take longer
-)
+_RAREST_R1 = 4  # while plans are measured, R1 acts at least at each 4th step; rarer R1 would make measurements longer
 _IMMEDIATELY = 1e-9  # seconds; so short that a measurement ends after one period, for one that only has to succeed
 _GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
 # A herd on the host has at least this many blocks: the copies of the first and the last block are not hidden by
@@ -289,7 +287,7 @@ def _chunk(herd: StackedHerd, settings: Settings) -> int:
 
 
 def _block_size(num_members: int, most: int) -> int:
-    """Return the number of members in a block, for a GPU and a herd that does not fit there. Blocks are equal if possible.
+    """Return the number of members in a block, for a herd that does not fit on a GPU. Blocks are equal if possible.
 
     Args:
         most: The largest number of members that fits.
@@ -327,7 +325,7 @@ def _limit(herd: StackedHerd, settings: Settings) -> int:
 
 
 def _identity(herd: StackedHerd, plans: list[Plan]) -> str:
-    """Return the key of the cache: a hash of everything that the choice depends on, e.g. machine, nets, rules and sizes."""
+    """Return the cache's key: a hash of everything that the choice depends on, e.g. machine, nets, rules and sizes."""
     gpu = torch.cuda.get_device_name(herd.device) if herd.device.type == "cuda" else ""
     rules = {name: value for name, value in vars(herd.rules).items() if name != "game"} | {
         "game": [herd.rules.game.names, herd.rules.game.d_name]

@@ -62,7 +62,10 @@ class GraphEngine(Engine):
             self._capture(report)
 
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
-        """Train from step `start` to step `stop` as `Engine.advance` does; steps that fill no whole period run without a graph."""
+        """Train from step `start` to step `stop`, and return the step that was reached; see `Engine.advance`.
+
+        Steps outside of whole periods run without a graph.
+        """
         base = base_keys(self.herd.state)
         aligned = -(-start // self._period) * self._period
         if aligned != start:  # a resumed run may start inside a period
@@ -91,7 +94,7 @@ class GraphEngine(Engine):
         self._cursor.zero_()
 
     def _replay(self, step: int, stop: int, should_stop: StopCheck, tick: Tick) -> int:
-        """Replay graphs to train from `step` to `stop`, both the first step of a period; return the step that was reached."""
+        """Replay graphs from `step` to `stop`, both the first step of a period; return the step that was reached."""
         while step < stop:
             periods = max(periods for periods in self._graphs if step + periods * self._period <= stop)
             self._graphs[periods].replay()
@@ -103,7 +106,7 @@ class GraphEngine(Engine):
         return step
 
     def _capture(self, report: CompileReport) -> None:
-        """Compile the kernels, warm up, and capture the graphs; the warm-up trains the herd, so restore its state afterwards."""
+        """Compile the kernels, warm up, capture the graphs, and restore the state, which the warm-up changes."""
         saved = _copy_aside(self.herd.state, self.herd.device)
         if has_kernels(self.herd):
             with collecting(report):
@@ -152,7 +155,7 @@ class GraphEngine(Engine):
             value.copy_(saved[name])
 
     def _steps(self, periods: int) -> None:
-        """Run the steps of this many periods, as a graph captures them: every number that changes between replays is a tensor."""
+        """Run this many periods in the form that graphs capture: numbers that change between replays are tensors."""
         feed, n_critic, opponents = self.herd.feed, self.herd.rules.n_critic, self.herd.opponents
         for number in range(periods * self._period):
             phase = number % self._period  # decides whether the discriminator is updated

@@ -1,4 +1,4 @@
-"""Try engines on copies of a herd's state: measure their speed and memory, compile their kernels, and measure tile shapes.
+"""Try engines on copies of a herd's state: measure their speed and memory, and compile and tune their kernels.
 
 The herd itself, i.e. the state of its members (GANs), does not change.
 """
@@ -41,9 +41,7 @@ _LONG = 1.0  # seconds; a plan whose first period takes longer is given up if it
 # A plan below this share of the best rate so far is measured for a shorter time: even if its measured rate is a third
 # too low, it will not be chosen.
 _CLEARLY_SLOWER = 0.6
-_VERY_LONG = (
-    10.0  # seconds; on a CPU, where nothing is compiled, a first period of this length is measured precisely enough
-)
+_VERY_LONG = 10.0  # seconds; on a CPU, where nothing is compiled, a first period of this length is measured well enough
 
 
 def trial_engine(herd: StackedHerd, plan: Plan) -> Engine:
@@ -78,7 +76,7 @@ def train_copy(herd: StackedHerd, block: slice, breed: Breed, fused: bool) -> St
 
 
 def memory_per_member(herd: StackedHerd) -> int:
-    """Return the measured bytes that one member takes on the device while it trains: state, gradients and saved activations.
+    """Return the measured bytes that a member takes while it trains: state, gradients and saved activations.
 
     A copy of one member of each breed is trained for one step; the largest result is returned.
     """
@@ -115,7 +113,7 @@ def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
 
 
 def _compile_nothing() -> AbstractContextManager[object]:
-    """Return a context inside of which kernels that are not compiled yet are skipped instead of compiled and launched."""
+    """Return a context that skips launches of kernels that are not compiled yet."""
     from ganherd.herd.lowering.kernels import compile_ahead
 
     return compile_ahead.collected()
@@ -167,7 +165,7 @@ def _synchronize(device: torch.device) -> None:
 
 @contextmanager
 def compiling_meanwhile(herd: StackedHerd) -> Iterator[None]:
-    """Compile the kernels of a herd's step in the background while the context is open, for an engine that is built later.
+    """Compile the kernels of a herd's step in the background while the context is open, for an engine built later.
 
     Without kernels, or if the herd does not fit into memory now, nothing is compiled.
     """
@@ -187,7 +185,7 @@ def compiling_meanwhile(herd: StackedHerd) -> Iterator[None]:
 
 
 def _kernels_of(herd: StackedHerd) -> Sequence[KernelSource]:
-    """Return the kernels of a herd's step that this process has not loaded yet, found by a trial on a copy of the state."""
+    """Return the kernels of a herd's step that this process has not loaded yet, found by training a copy."""
     from ganherd.herd.lowering.kernels import compile_ahead
 
     with compile_ahead.collected() as sources:

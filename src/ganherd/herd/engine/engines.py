@@ -260,7 +260,7 @@ def evaluation_operations(herd: StackedHerd) -> str:
 
 @contextmanager
 def collecting(report: CompileReport = no_report) -> Iterator[None]:
-    """Skip launches of kernels that are not compiled yet; at the end of the context, compile these kernels in parallel."""
+    """Skip launches of kernels that are not compiled yet; compile them in parallel at the end of the context."""
     from ganherd.herd.lowering.kernels import compile_ahead
 
     with compile_ahead.collected() as sources:

@@ -1,1 +1,1 @@
-"""Train herds that do not fit on the device: blocks of members are copied to the device in turn, trained and copied back."""
+"""Train herds that do not fit on the device: copy blocks of members to the device in turn, train and copy them back."""

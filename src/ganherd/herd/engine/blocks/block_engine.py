@@ -1,4 +1,4 @@
-"""Train a herd that does not fit on the device: its state is on the host, and blocks of members visit the device in turn.
+"""Train a herd that does not fit on the device: its state is on the host, and blocks of members are trained in turn.
 
 The place of a block is the memory on the device that holds the state of the block that trains; every block uses the
 same place.
@@ -130,7 +130,7 @@ class BlockEngine(Engine):
 
 
 class BlockFeed(Feed):
-    """The feed of the block that trains: it numbers the block's members from 0, and reads from the feed of the whole herd."""
+    """The feed of the block that trains: the whole herd's feed, but with the block's members numbered from 0."""
 
     def __init__(self, feed: Feed) -> None:
         self._of_herd = feed
@@ -138,7 +138,7 @@ class BlockFeed(Feed):
         self.first = 0  # the first member of the block
 
     def indices(self, members: slice, base: np.ndarray, c: int) -> np.ndarray:
-        """Return the rows of the data in batch number `c` of some members of the block, int64 [n, B]; see `Feed.indices`."""
+        """Return the rows of the data in batch `c` of some members of the block, int64 [n, B]; see `Feed.indices`."""
         return self._of_herd.indices(self._in_herd(members), base, c)
 
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""While a block of members (GANs) trains on the device, copy the next block to the device and the previous one to the host."""
+"""Copy the next block of members (GANs) to the device, and the previous one to the host, while a block trains."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class BlockTransfer:
         self._wait(self._departures)
 
     def abandon(self) -> None:
-        """Wait for all copies after an error, so that none is still running afterwards; their own errors are ignored."""
+        """Wait for all copies after an error, so that none is running afterwards; their own errors are ignored."""
         for copies in (self._arrivals, self._departures):
             with suppress(Exception):
                 copies.wait()
@@ -73,7 +73,7 @@ class BlockTransfer:
 
     @staticmethod
     def _move(source: State, target: State, num_members: int) -> State:
-        """Copy the first `num_members` members from one place on the device to another, and return their state there."""
+        """Copy the first `num_members` members from one place to another, and return their state in the latter."""
         rows = slice(0, num_members)
         source, target = members_of(source, rows), members_of(target, rows)
         for name, value in target.items():

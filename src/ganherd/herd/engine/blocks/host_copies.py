@@ -75,7 +75,7 @@ class HostCopies:
             self._buffers.put(buffer)
 
     def _transfer(self, target: Tensor, source: Tensor) -> None:
-        """Copy between a pinned buffer and the GPU on this object's own CUDA stream, and wait until the copy is complete."""
+        """Copy between a pinned buffer and the GPU on this object's own CUDA stream, and wait for the copy."""
         done = torch.cuda.Event(blocking=True)  # a thread that waits takes no core
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
