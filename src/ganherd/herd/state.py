@@ -307,7 +307,7 @@ def members_of(state: State, which: slice | Sequence[int]) -> State:
 
 
 def take_(state: State, source: State, rows: Sequence[int], source_rows: Sequence[int]) -> None:
-    """Overwrite members in place: row `rows[i]` of `state` becomes row `source_rows[i]` of `source`, with its settings."""
+    """Overwrite members in place: row `rows[i]` of `state` becomes row `source_rows[i]` of `source`, with settings."""
     with torch.no_grad():
         for name, value in state.items():
             value[list(rows)] = source[name][list(source_rows)].to(value.device, value.dtype)

@@ -115,7 +115,7 @@ class StreamFeed(Feed):
             return super().indices(members, base, c)
 
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
-        """Return samples [n, B, …] and labels [n, B] of batch `c` of some members, and start to read the next batches."""
+        """Return samples [n, B, …] and labels [n, B] of batch `c` of some members, and start to read the next ones."""
         block = self._block(members, base, c)
         following = block.following(BATCHES_AHEAD)
         num_bytes = len(base) * self.plan.batch * self._row_bytes

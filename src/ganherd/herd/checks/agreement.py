@@ -26,9 +26,7 @@ class Agreement:
     """The result of comparing an engine with plain PyTorch."""
 
     difference: float  # the largest one, relative to the largest number of its kind; NaN if the engine does not run
-    why: str = (
-        ""  # what differs by more than the tolerance, or why the engine does not run; empty if the results are equal
-    )
+    why: str = ""  # what differs by more than the tolerance, or why the engine does not run; empty if all is equal
 
     @property
     def failed(self) -> bool:

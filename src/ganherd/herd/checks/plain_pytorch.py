@@ -81,7 +81,7 @@ class PlainGan:
         self._outputs = {"loss_d": loss_d, "loss_g": loss_g, "real": real.mean(), "fake": logits.mean()}
 
     def snapshot(self) -> Snapshot:
-        """Return copies of the outputs and gradients of the last step, and of all parameters and buffers as they are now."""
+        """Return copies of the outputs and gradients of the last step, and of all present parameters and buffers."""
         out: Snapshot = {("", "output", name): value.detach().clone() for name, value in self._outputs.items()}
         out |= {(kind, "gradient", name): value for (kind, name), value in self._gradients.items()}
         for kind, module in self.modules.items():

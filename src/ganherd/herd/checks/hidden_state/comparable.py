@@ -1,4 +1,4 @@
-"""Copy Python values in a form that can be compared later, within limits of time and memory and without running users' code.
+"""Copy Python values in a form that can be compared later, with limited time and memory, without running users' code.
 
 A value may be anything in a user's file, such as a data set of gigabytes. Small tensors, arrays and containers are copied; of
 larger ones only sums, samples and lengths are stored. A copy is a nested list, not an object of the original class.
@@ -214,7 +214,7 @@ OF_PYTORCH = {*vars(nn.Module()), "_is_full_backward_hook", "_is_hf_initialized"
 
 
 def _items_of(value: dict[Any, Any]) -> Iterator[Any]:
-    """Yield the length of a dictionary, then its keys and values; of a large dictionary only the first and the last items.
+    """Yield the length of a dictionary, then its keys and values; of a large one only the first and the last ones.
 
     A key that is neither a string nor an integer is replaced by the name of its class.
     """
@@ -249,7 +249,7 @@ def _sample_indices(value: Tensor) -> tuple[Tensor, ...]:
 
 
 def _sums(flat: Tensor) -> Tensor:
-    """Return the sums of `_PIECES` equally long pieces of a tensor [n], followed by the remaining numbers at its end."""
+    """Return the sums of `_PIECES` equally long pieces of a tensor [n], followed by the numbers that remain at its end."""
     each = flat.numel() // _PIECES
     dtype = torch.complex128 if flat.is_complex() else torch.float64
     pieces = flat[: each * _PIECES].view(_PIECES, each).sum(1, dtype=dtype)

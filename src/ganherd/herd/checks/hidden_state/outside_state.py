@@ -64,9 +64,9 @@ class OutsideState:
         self.values = {name: copier.copy(value) for name, value in self._variables.items()}
 
     def describe(self, names: Sequence[str]) -> str:
-        """Return the names of variables for a message, with the line of code that changes the first one, if it is found.
+        """Return the names of variables for a message, with the line of code that changes the first one.
 
-        If no line changes it, a line that reads it is named.
+        If no such line is found, a line that reads the variable is given.
         """
         path, code = names[0], list(self._code.get(names[0], ()))
         while "." in path:
@@ -89,7 +89,7 @@ class OutsideState:
         self._queue += [("", each) for value in (type(layer), *held) for each in _code_of(value)]
 
     def _follow(self, name: str, value: Any) -> None:
-        """Add the variables that a value contains or whose names occur in its code, and queue their values for the search.
+        """Add the variables that a value contains or that its code names, and queue their values for the search.
 
         Args:
             name: The name of the variable that has this value.
@@ -179,13 +179,13 @@ class OutsideState:
     # -- ownership of code -----------------------------------------------------------------------------------------------
 
     def _is_own(self, kind: type) -> bool:
-        """Return whether a class was defined by the user. A class that `exec` created may belong to the module `builtins`."""
+        """Return whether a class was defined by the user. If `exec` defined it, its module may be `builtins`."""
         if kind.__module__ == "builtins":
             return bool(kind.__flags__ & _HEAP_TYPE)
         return self._is_users(kind.__module__)
 
     def _is_users(self, module: str) -> bool:
-        """Return whether a module, by name, is the user's: it belongs to the net's package, or to no installed package."""
+        """Return whether a module, by name, is the user's: part of the net's package, or of no installed package."""
         top = _top(module)
         return top not in ("torch", "ganherd") and (top == self._package or _is_users_file(module, top))
 
@@ -261,7 +261,7 @@ def _assigned_attributes(code: types.CodeType) -> frozenset[str]:
 
 
 def _line_that_changes(name: str, codes: Iterable[types.CodeType]) -> str:
-    """Return the first line that changes a variable; if none does, one that reads it; if none does, one that reads its owner.
+    """Return the first line that changes a variable; if there is none, one that reads it, or one that reads its owner.
 
     Args:
         name: The name of a variable, e.g. `count`, or of an attribute, e.g. `tracker.count`.

@@ -16,7 +16,7 @@ def copy_numbers(net: nn.Module) -> dict[str, Tensor]:
 
 
 def copy_attributes(net: nn.Module) -> dict[str, Any]:
-    """Return comparable copies (see `Copier`) of all attributes of a net's layers, by dotted name, and of their hooks' state.
+    """Return comparable copies (see `Copier`) of all attributes and hooks of a net's layers, by dotted name.
 
     Parameters and buffers are left out, but not their flags `requires_grad`.
     """
