@@ -78,8 +78,8 @@ def no_seeding(kind: str) -> Iterator[None]:
 class RefuseDraws(TorchFunctionMode):
     """Raise `UserError` if a function draws from PyTorch's default generator while this mode is active.
 
-    `MemberRandomness`, which is active as well, replaces the draws of common functions before; all others are noticed
-    here.
+    `MemberRandomness`, which is active as well, replaces the draws of common functions, so that only others are
+    noticed.
     """
 
     def __init__(self, kind: str) -> None:

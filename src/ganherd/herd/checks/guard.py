@@ -47,9 +47,7 @@ class GuardReport:
 
     extent: str  # how much was computed, for users; see `Extent.describe`
     results: dict[str, Agreement]  # by engine
-    slow: tuple[
-        str, ...
-    ] = ()  # operations that vmap runs member by member, because PyTorch has no batching rule for them
+    slow: tuple[str, ...] = ()  # operations that vmap runs member by member, because PyTorch has no batching rule
 
 
 class _PlainFailure(Exception):

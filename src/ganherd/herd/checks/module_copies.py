@@ -135,7 +135,7 @@ def at_line(file: str, number: int) -> str:
 
 
 def calling_net() -> str:
-    """Return the class name of the outermost module that is running now; "the net" if its lowered graph runs instead."""
+    """Return the class name of the outermost module that is running; "the net" if its lowered graph runs instead."""
     modules = [frame.f_locals.get("self") for frame in _frames()]
     return next((type(module).__name__ for module in reversed(modules) if isinstance(module, nn.Module)), "the net")
 

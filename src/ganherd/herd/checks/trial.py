@@ -108,7 +108,7 @@ def first_that_runs(call: Callable[[int], T], batches: Sequence[int], failure: t
 
 
 def rules_of(task: ComparisonTask, extent: Extent) -> StepRules:
-    """Return rules with one update of each net per step, a smooth loss, and gradient penalties if the recipe has them."""
+    """Return rules with one update of each net per step, a smooth loss, and the gradient penalties of the recipe."""
     game = Game(("wasserstein-gp" if task.penalty else "non-saturating",))
     r1 = float(task.r1)
     return StepRules(game, extent.batch, task.latent, eps=ADAM["eps"], gp_weight=1.0, r1=r1, precision="float64")
@@ -126,7 +126,7 @@ def feed_of(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> Feed:
 
 
 class _Judge(nn.Module):
-    """A trivial discriminator that depends on every number of a sample."""
+    """A trivial discriminator whose logit depends on every number of a sample."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__()

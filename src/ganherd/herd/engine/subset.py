@@ -25,7 +25,7 @@ from ganherd.herd.state import members_of
 
 
 class SubsetEngine:
-    """An engine for some members of a herd. Each call reads their state from the herd, and writes the result back to it."""
+    """An engine for some members of a herd. Each call of `advance` copies their state from the herd, and back at the end."""
 
     def __init__(self, herd: StackedHerd, plan: Plan, rows: Sequence[int]) -> None:
         """Prepare the training of some members. The herd must have neither frozen opponents nor paces.

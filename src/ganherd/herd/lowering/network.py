@@ -183,7 +183,7 @@ class StackedNetwork:
         """Do nothing after training; `MemberNetwork` overrides this."""
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return the context in which nets are called."""
+        """Return a context for calls of nets: autocast to bfloat16 if the precision is `bf16`, otherwise an empty one."""
         if self._precision == "bf16":
             return torch.autocast(device.type, dtype=torch.bfloat16)
         return nullcontext()

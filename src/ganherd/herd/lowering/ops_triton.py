@@ -367,7 +367,10 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
 
 
 def has_conv_kernel(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
-    """Return whether a kernel runs this layer: square, stride 1 or 2, up to 5×5, no groups or dilation, zero padding."""
+    """Return whether a kernel can run this convolution.
+
+    It must be square and at most 5×5, have stride 1 or 2 and zero padding, and have neither groups nor dilation.
+    """
     k, stride, pad = like.kernel_size, like.stride, like.padding
     square = all(len({*pair}) == 1 for pair in (k, stride, like.output_padding))
     square = square and not isinstance(pad, str) and len({*pad}) == 1

@@ -109,7 +109,7 @@ def _betas(state: State, rules: StepRules, step: int | Tensor) -> list[Tensor]:
 def adam_(
     params: Tensor, grads: Pieces, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
 ) -> None:
-    """Take one step of `torch.optim.Adam` for each row, in place.
+    """Take one step of `torch.optim.Adam` for each member (row), in place.
 
     On a CPU this uses PyTorch's fused kernel, which makes one pass over each row instead of eight.
 
@@ -140,7 +140,12 @@ def adam_(
 
 
 def clip_(params: Tensor, columns: Tensor, members: Tensor, limit: float) -> None:
-    """Clamp params [N, P] to ±limit in place, in the columns (bool [P]) of the members (bool [N]) that are True."""
+    """Clamp params [N, P] to ±limit in place.
+
+    Args:
+        columns: bool [P], True for parameters that are clamped.
+        members: bool [N], True for members whose parameters are clamped.
+    """
     if params.is_cuda and params.dtype == torch.float32 and rng.HAS_TRITON:
         from ganherd.herd.lowering.kernels.adam_kernel import clip_triton_
 

@@ -66,7 +66,7 @@ class StepRules:
     drawn_losses: int = 0  # draw the generator's loss at each step from the first N losses of the game; 0: never
 
     def d_updates(self, step: int) -> int:
-        """Return the number of discriminator updates at a step."""
+        """Return the number of discriminator updates at a step: `n_critic`, or 0 if the step is skipped by `skip_d`."""
         return self.n_critic if step % (self.skip_d + 1) == 0 else 0
 
     @property

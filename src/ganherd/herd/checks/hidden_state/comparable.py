@@ -173,7 +173,7 @@ def _random_state(value: Any, kind: type) -> Iterable[Any]:
 
 
 def _position(value: Any, kind: type) -> Iterable[Any]:
-    """Return the position of an iterator or a generator without advancing it."""
+    """Return the position of an iterator or a generator, without advancing it; nothing for other values."""
     if kind is types.GeneratorType:
         frame = value.gi_frame
         return ["ended"] if frame is None else [frame.f_lasti, dict(frame.f_locals)]
@@ -249,7 +249,7 @@ def _sample_indices(value: Tensor) -> tuple[Tensor, ...]:
 
 
 def _sums(flat: Tensor) -> Tensor:
-    """Return the sums of `_PIECES` equally long pieces of a tensor [n], followed by the numbers that remain at its end."""
+    """Return the sums of `_PIECES` equally long pieces of a tensor [n], then the numbers that remain at its end."""
     each = flat.numel() // _PIECES
     dtype = torch.complex128 if flat.is_complex() else torch.float64
     pieces = flat[: each * _PIECES].view(_PIECES, each).sum(1, dtype=dtype)

@@ -195,7 +195,7 @@ class FusionPlan:
         return not any(_is_in_place(other, self._graph.layer(other)) for other in between)
 
     def _activations_of_image_norms(self) -> dict[fx.Node, fx.Node]:
-        """Map the activation after an `ImageNorm` to the sum that computes it."""
+        """Return the activations that follow an `ImageNorm`, mapped to the node of its sum, which computes them."""
         after = {total: only_user(total) for total in self.image_norms}
         return {user: total for total, user in after.items() if user is not None and _is_activation(self._layer(user))}
 

@@ -15,11 +15,11 @@ class ConvSpec(NamedTuple):
     """The settings of a convolution, or of a transposed convolution of stride 2."""
 
     size: tuple[int, int]  # height and width of the output
-    layout: WeightLayout
+    layout: WeightLayout  # of the module's weight
     stride: int
     pad: int
-    transposed: bool
-    tf32: bool
+    transposed: bool  # a transposed convolution, whose stride is 2
+    tf32: bool  # float32 products may be computed in TF32
 
 
 def dot_precision(x: Tensor, tf32: bool) -> str:
