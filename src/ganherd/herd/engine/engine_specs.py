@@ -12,7 +12,7 @@ from ganherd.util.registry import ENGINES, load_target
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """An engine that a recipe can name."""
+    """The entry of the registry for an engine that recipes can name."""
 
     target: Any  # the class, or its name as `module:Class`, which is imported when the engine is built
     about: str = ""  # one phrase for users

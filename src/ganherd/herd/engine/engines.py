@@ -71,7 +71,7 @@ class StackedHerd:
 
     @property
     def nets(self) -> dict[str, NamedRows]:
-        """Return the generators under the key `g` and the discriminator under `d`, as the names in the state begin."""
+        """Return the generators (key `g`) and the discriminator (`d`); names of their tensors in the state begin so."""
         return {"g": self.breeds, "d": self.d}
 
     @property

@@ -25,7 +25,7 @@ from ganherd.herd.state import members_of
 
 
 class SubsetEngine:
-    """An engine for some members of a herd. Each call of `advance` copies their state from the herd, and back at the end."""
+    """An engine for some members of a herd. `advance` copies their state from the herd, and the result back to it."""
 
     def __init__(self, herd: StackedHerd, plan: Plan, rows: Sequence[int]) -> None:
         """Prepare the training of some members. The herd must have neither frozen opponents nor paces.

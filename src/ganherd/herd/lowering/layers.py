@@ -144,7 +144,7 @@ def _running_statistics(layer: Layer) -> ops.RunningStats | None:
 
 
 def image_norm(layer: Layer, x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-    """Return batch_norm(x) · gain + shift with batch statistics, after a fused activation if there is one.
+    """Return act(batch_norm(x) · gain + shift) with batch statistics; act is a fused activation if there is one.
 
     Args:
         layer: The batch norm, which has no weight and bias of its own.

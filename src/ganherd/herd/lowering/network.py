@@ -183,7 +183,7 @@ class StackedNetwork:
         """Do nothing after training; `MemberNetwork` overrides this."""
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return a context for calls of nets: autocast to bfloat16 if the precision is `bf16`, otherwise an empty one."""
+        """Return the context for calls of nets: autocast to bfloat16 if the precision is `bf16`, otherwise none."""
         if self._precision == "bf16":
             return torch.autocast(device.type, dtype=torch.bfloat16)
         return nullcontext()

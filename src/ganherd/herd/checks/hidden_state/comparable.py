@@ -162,7 +162,7 @@ def _known_items(value: Any, kind: type) -> Iterable[Any]:
 
 
 def _random_state(value: Any, kind: type) -> Iterable[Any]:
-    """Return the state of a random generator; nothing for other values."""
+    """Return the state of a random generator as a list of values; empty if the value is no random generator."""
     if issubclass(kind, np.random.Generator):
         return [value.bit_generator.state]
     if issubclass(kind, np.random.RandomState):
@@ -173,7 +173,7 @@ def _random_state(value: Any, kind: type) -> Iterable[Any]:
 
 
 def _position(value: Any, kind: type) -> Iterable[Any]:
-    """Return the position of an iterator or a generator, without advancing it; nothing for other values."""
+    """Return the position of an iterator or a generator as a list of values, without advancing it; otherwise empty."""
     if kind is types.GeneratorType:
         frame = value.gi_frame
         return ["ended"] if frame is None else [frame.f_lasti, dict(frame.f_locals)]
@@ -297,7 +297,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def differing_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
-    """Return the names whose values are not equal in both dictionaries."""
+    """Return the names whose values differ between two dictionaries, or that only one of them has."""
     missing = object()
     names = one.keys() | other.keys()
     return {name for name in names if not equal(one.get(name, missing), other.get(name, missing))}

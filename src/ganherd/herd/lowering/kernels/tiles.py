@@ -45,7 +45,10 @@ Launch = Callable[[TileShape], object]  # runs a kernel with tiles of this shape
 
 
 class TileTable:
-    """Measured tile shapes by kernel, device and sizes. The files are read once, so that shapes never change during a run."""
+    """Measured tile shapes by kernel, device and sizes.
+
+    The files are read only once, so that shapes never change during a run.
+    """
 
     def __init__(self, own: Path, others: Sequence[Path] = ()) -> None:
         """Remember the files of the table; they are read at the first use.

@@ -19,10 +19,9 @@ from ganherd.herd.lowering.kernels.convolution.taps import channel_major
 def load_normed(x, place, mask, table, n, N, c, LC, NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr):
     """Return the numbers of x at offsets `place` [rows, columns], 0 outside of the mask.
 
-    NORM_INPUT: return x · scale + shift after an activation with this SLOPE below 0, i.e. the batch norm that the layer
-        before has left to the reader of its output. Scale and shift are rows 2 and 3 of `table` [4, N, LC] (mean,
-        1/deviation, scale, shift). Column c belongs to channel c % LC of member n. Numbers outside of the mask are 0
-        nevertheless, as padding is.
+    NORM_INPUT: return act(x · scale + shift) inside of the mask, where act is a (leaky) ReLU with this SLOPE below 0.
+        This is a batch norm before the convolution, which has left the work to its reader. Scale and shift are rows 2
+        and 3 of `table` [4, N, LC] (mean, 1/deviation, scale, shift); column c belongs to channel c % LC of member n.
     """
     value = tl.load(x + place, mask=mask, other=0.0)
     if NORM_INPUT:
@@ -47,8 +46,8 @@ def gather_kernel(
     """Convolve x [N, B, H, W, CI] to y [N, B, OH, OW, CO].
 
     A program computes BM places and BN channels of the output of a member. The places are numbered by (b, qy, qx) of
-    [B, QH, QW]: all places of the output or, if TRANSPOSED, those of one parity (even or odd row, even or odd column),
-    which read J × J of the K × K taps.
+    [B, QH, QW]: all places of the output or, if TRANSPOSED, those of one parity (even or odd row, even or odd column).
+    J is the number of taps along an axis that one place reads: K or, if TRANSPOSED, half of it.
 
     w has the strides WN, WT, WC and WO along members, taps, input channels and output channels, so that an input
     gradient can read the taps of the forward pass with the channels exchanged.
@@ -59,8 +58,9 @@ def gather_kernel(
         steps of BK channels for each tap.
     NORM_INPUT: apply a batch norm and an activation with this SLOPE to x on load; see `load_normed`.
     PLANES: store y as [N, B, CO, OH, OW].
-    All other options are those of `activate`, `store_moments` (HAS_STATS) and `store_norm_sums` (HAS_SUMS) in
-    `epilogue`; both store in `stats`, and read the output of the operation before from `producer`.
+    All other options are those of functions in `epilogue`: `activate`, `store_moments` (if HAS_STATS) and
+    `store_norm_sums` (if HAS_SUMS), which store in `stats`. For UNDO and HAS_SUMS, `producer` has their argument
+    `value`.
     """
     n = tl.program_id(2).to(tl.int64)
     partial = tl.program_id(0)
