@@ -28,7 +28,7 @@ class SideStreams:
 
     @contextmanager
     def fork(self, number: int) -> Iterator[None]:
-        """Run the context's body on a side stream, after the current stream's work so far and parallel to later work."""
+        """Run the context's body on a side stream: after the current stream's work so far, parallel to later work."""
         stream = self._streams[number]
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):

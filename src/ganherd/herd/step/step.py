@@ -417,7 +417,8 @@ class Step:
             twice: Whether the output will be differentiated twice.
 
         Returns:
-            Samples or logits [N, B], and class logits [N, B, K] if the discriminator predicts classes.
+            Samples [N, B, …] or logits [N, B], and class logits [N, B, K] if the discriminator predicts classes, or
+            None.
         """
         network = self._critic if twice else self._networks[kind]
         buffers = buffers_of(ctx.state, kind) if network.net.buffers else {}

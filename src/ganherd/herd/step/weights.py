@@ -101,7 +101,7 @@ class MemberModule:
         self.net.loaded = views
 
     def write_back(self) -> None:
-        """Copy parameters whose `data` a forward pass replaced to the member's row, and let them share its memory again."""
+        """Copy parameters whose `data` a forward pass has replaced to the member's row, and share its memory again."""
         for name, view in self.net.loaded.items():
             parameter = self.parameters[name]
             if parameter.data_ptr() != view.data_ptr():
