@@ -268,7 +268,8 @@ def init_members(make: MakeNet, seeds: Sequence[int], dtype: torch.dtype) -> tup
                 f"{type(module).__name__} is built with other parameters for each seed: members must be alike."
             )
         for column, parameter in zip(params[row].split(blueprint.param_sizes), module.parameters(), strict=True):
-            np.copyto(column.numpy(), parameter.detach().cpu().reshape(-1).numpy())  # in this thread alone
+            # NumPy copies in this thread alone, whereas PyTorch would start others.
+            np.copyto(column.numpy(), parameter.detach().cpu().reshape(-1).numpy())
         for name, buffer in module.named_buffers():
             buffers[name][row] = buffer
 

@@ -103,7 +103,7 @@ def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
             with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
                 state = train_copy(herd, block, breed, fused=False)  # also works for nets that cannot be fused
         except RuntimeError as error:
-            if "saved tensor hooks" not in str(error):  # a net that uses torch.func allows none
+            if "saved tensor hooks" not in str(error):  # a net that uses torch.func does not allow such hooks
                 raise
             with register_module_forward_hook(remember_outputs):
                 state = train_copy(herd, block, breed, fused=False)

@@ -275,17 +275,17 @@ def place_state(herd: StackedHerd, plan: Plan) -> None:
 
 
 def _placed(value: Tensor, device: torch.device) -> Tensor:
-    """Return a tensor on a device (without a copy if it is there already), with rows aligned as by `aligned_rows`."""
+    """Return a tensor on a device (itself if nothing has to change), with rows aligned as by `aligned_rows`."""
     if not _needs_padding(tuple(value.shape), value.dtype, device):
         return value.to(device)
     return aligned_rows(tuple(value.shape), value.dtype, device).copy_(value)
 
 
 def aligned_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros of a shape on a device. On a GPU, rows of float32 parameters [N, P] start at multiples of 128 bytes.
+    """Return zeros of a shape on a device. On a GPU, rows of float32 parameters [N, P] are aligned.
 
-    For that, rows are padded in memory, but the result has this shape. With unaligned rows a matrix product would have
-    to load its weights number by number.
+    If their length P is no multiple of 4, they are padded in memory to start at multiples of 128 bytes; the result has
+    the given shape nevertheless. With unaligned rows a matrix product would have to load its weights number by number.
     """
     if not _needs_padding(shape, dtype, device):
         return torch.zeros(shape, dtype=dtype, device=device)

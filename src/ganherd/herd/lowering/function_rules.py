@@ -135,7 +135,7 @@ def _folded(*axes: int) -> Rule:
 
 
 def _pad(call: Call, x: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    if mode == "constant":  # counts axes from the last one
+    if mode == "constant":  # here `pad` counts axes from the last one, so a member axis changes nothing
         return F.pad(x, pad, mode, value)
     return _folded(3, 4, 5)(call, x, pad, mode)
 

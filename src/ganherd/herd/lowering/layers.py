@@ -29,7 +29,7 @@ Library = Any
 _ELEMENTWISE = (
     nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity, nn.Mish, nn.ReLU6,
     nn.SELU, nn.CELU, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Tanhshrink,
-    nn.PixelShuffle, nn.PixelUnshuffle, nn.ZeroPad2d, nn.ConstantPad2d,  # they treat the last axes alone
+    nn.PixelShuffle, nn.PixelUnshuffle, nn.ZeroPad2d, nn.ConstantPad2d,  # these use the last axes only
 )  # fmt: skip
 # Layers without parameters whose first axis is the sample.
 _IMAGE_LAYERS = (

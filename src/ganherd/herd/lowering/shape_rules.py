@@ -210,7 +210,7 @@ def _transpose_matrix(call: Call, x: Tensor) -> Tensor:
 
 
 def _index(call: Call, x: Any, index: Any) -> Any:
-    if not isinstance(x, Tensor):  # one of several tensors
+    if not isinstance(x, Tensor):  # an element of a tuple of tensors
         return call.function(x, index)
     indices = basic_indices(index)
     return NotImplemented if indices is None else x[(slice(None), *indices)]

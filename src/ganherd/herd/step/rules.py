@@ -42,7 +42,7 @@ class StepRules:
     r1_every: int = 1  # R1 and R2 act only at each K-th step that updates the discriminator, but K times as strongly
     slope_noise: float = 0.0  # standard deviation of noise by which R1 and R2 are estimated; 0: by second derivatives
     lecam: float = 0.0  # weight of the LeCam regulariser
-    lecam_decay: float = 0.99  # of its running means
+    lecam_decay: float = 0.99  # decay of LeCam's running means
     lecam_start: int = 0  # the first step at which the LeCam regulariser counts
     consistency: float = 0.0  # weight of the difference between logits of real images and of the same ones augmented
     consistency_fake: float = 0.0  # the same weight for generated images

@@ -201,7 +201,7 @@ class Step:
         """
         rules, state, draws = self.rules, ctx.state, ctx.draws
         weights = self._networks["d"].weights(state["d.params"], state)
-        call = 8 * (update + 1)  # every forward pass of a step has its own random streams
+        call = 8 * (update + 1)  # forward passes have numbers, by which they draw differently: 8 for each update
         # Generators without labels need not wait for the batch. The side stream reads it until the join; if it were released
         # earlier, its memory could be overwritten.
         with nullcontext() if self.g.takes_label else self._fork(_REAL):

@@ -51,7 +51,7 @@ class BlockTransfer:
         Args:
             block: The block's state on the host, which is overwritten.
         """
-        self._wait(self._departures)  # of the block before
+        self._wait(self._departures)  # wait for the copy of the previous block
         num_members = len(block["set.seed"])
         trained = self._move(self._training, self._leaving, num_members)
         self._departures.start((value, trained[name]) for name, value in block.items())

@@ -83,7 +83,7 @@ def gather_kernel(
     known = b < B
     x += n * B * H * W * CI
     w += n * WN
-    STEP: tl.constexpr = 1 if TRANSPOSED else STRIDE  # of the input from one q to the next
+    STEP: tl.constexpr = 1 if TRANSPOSED else STRIDE  # distance of the input places that neighbouring q read
     if TRANSPOSED and K % 2 == 1 and not FLAT:  # with an odd number of taps, one parity has one tap more than the other
         across = (K - first_x + 1) // 2
         steps = (K - first_y + 1) // 2 * across * KB
