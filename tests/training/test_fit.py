@@ -308,6 +308,9 @@ def test_the_cache_of_engines_is_written_whatever_another_host_left_there(tmp_pa
     path.with_suffix(f".{os.getpid()}").mkdir()  # processes of two hosts may have the same number
     write_cache(path, {"herd": ["fused", 2, 1]})
     assert autotune._read(path) == {"herd": ["fused", 2, 1]}
+    for damaged in ('{"herd": ["fused"', "[1]", ""):
+        path.write_text(damaged)
+        assert autotune._read(path) == {}
 
 
 def test_what_is_cached_for_scores_can_be_read_by_all_users_of_the_cache(tmp_path: Path) -> None:

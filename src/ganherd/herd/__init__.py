@@ -1,1 +1,1 @@
-"""The hot path: the stacked state of all members, their random streams, their batches and the fused training step."""
+"""Train all members (GANs) of a herd at once: stacked state, random streams, batches, engines and training step."""

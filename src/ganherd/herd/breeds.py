@@ -1,8 +1,10 @@
-"""Stack members with different generator architectures (breeds) in one state.
+"""Stack members (GANs) with different generator architectures in one state. Members with the same one are a breed.
 
-Every member's row is as wide as the widest breed's; the rest is padded with zeros that nothing reads or writes. Buffers carry
-the number of their breed in their name. A state therefore stays one dictionary of tensors [N, …], and a member is one row of
-each tensor. A training step works on a `Breed.view`: the same storage, with the names and widths of a herd of one breed.
+The parameters of a generator are a row of a tensor [N, P], with P of the largest breed; the rows of other breeds are
+padded with zeros that nothing reads or writes. The names of buffers contain the number of their breed. So the state is
+still one dictionary of tensors [N, …], in which a member is one row of each tensor. A training step works on a
+`Breed.view`: the same storage, with the names and row lengths of a herd of that breed alone. The slot of a member is
+its place in its replica, i.e. in one of several copies of the herd with other seeds.
 """
 
 from __future__ import annotations
@@ -21,20 +23,23 @@ _BUFFERS = "g.buffers."
 
 @dataclass(frozen=True, eq=False)
 class Breed:
-    """One generator architecture, and the slots of each replica that use it."""
+    """One generator architecture, and the slots of the members that have it, in each replica."""
 
-    name: str  # of the net
-    g: Blueprint
+    name: str  # the name of the net
+    g: Blueprint  # the generator
     slots: range
-    buffer_prefix: str = ""  # starts the names of its buffers; empty if the herd has only one breed
+    buffer_prefix: str = ""  # begins the names of its buffers in the state; empty if the herd has only one breed
 
     @property
     def infinite_buffers(self) -> set[str]:
-        """Return the tensors of the herd's state that hold infinity on purpose."""
+        """Return the names of this breed's buffers in the herd's state that hold infinity on purpose, e.g. masks."""
         return {_BUFFERS + self.buffer_prefix + name for name in self.g.infinite_buffers}
 
     def view(self, state: State) -> State:
-        """Return the state of this breed's members with the names and widths of a herd of this breed only; storage is shared."""
+        """Return a state of members of this breed with the names and row lengths of a herd of this breed alone.
+
+        The tensors share storage with `state`, the state of these members in the herd.
+        """
         if not self.buffer_prefix:
             return state
         prefix, out = _BUFFERS + self.buffer_prefix, State()
@@ -50,7 +55,7 @@ class Breeds:
     """All breeds of a herd, in the order of their slots. A member's slot alone determines its breed."""
 
     def __init__(self, each: Sequence[tuple[str, Blueprint, int]]) -> None:
-        """Take (name of the net, blueprint, number of members in a replica) for each breed."""
+        """Take (name of the net, generator's blueprint, number of members in a replica) for each breed."""
         slots = slot_ranges([members for *_, members in each])
         self.all = tuple(
             Breed(name, g, slots[number], f"{number}." if len(each) > 1 else "")
@@ -63,7 +68,7 @@ class Breeds:
         return next((breed for breed in self.all[:-1] if slot in breed.slots), self.all[-1])
 
     def blocks(self, slots: Sequence[int]) -> list[tuple[slice, Breed]]:
-        """Cut members with these slots into slices of consecutive members of one breed."""
+        """Return (slice, breed) for each run of consecutive members of one breed, given the slots of all members."""
         out: list[tuple[slice, Breed]] = []
         start = 0
         for breed, members in groupby(self.of(slot) for slot in slots):
@@ -79,7 +84,10 @@ class Breeds:
     # -- rows under the names of their parameters -------------------------------------------------------------------
 
     def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
-        """Split rows [n, row_width] into named parameters; with several breeds the names are `breed_number/name`."""
+        """Split rows [n, row_width] of members in these slots [n] into named parameters [m, …].
+
+        With several breeds, names are `breed_number/name`, and each tensor has only the m members of that breed.
+        """
         if len(self.all) == 1:
             return self.all[0].g.views(rows)
         out: dict[str, Tensor] = {}
@@ -98,7 +106,7 @@ class Breeds:
         return self.all[int(number)].g.shape_of(parameter) if is_breed else None
 
     def join_rows(self, params: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
-        """Join named parameters to rows [n, row_width]; the inverse of `split_rows`."""
+        """Join named parameters to rows [n, row_width] of members in these slots [n]; the inverse of `split_rows`."""
         if len(self.all) == 1:
             return self.all[0].g.join_rows(params, slots)
         if not params:
@@ -163,6 +171,6 @@ def new_breeds(
 
 
 def _is_row(name: str) -> bool:
-    """Return whether a tensor of the state holds one number per parameter of the generator."""
+    """Return whether a tensor of the state, by name, has one number for each parameter of the generator: [N, P]."""
     kind, _, tensor = name.partition(".")
     return kind == "g" and tensor in ROWS

@@ -1,7 +1,8 @@
-"""Call a net in evaluation mode with the weights of any member.
+"""Call a net in evaluation mode with the weights of any member (GAN).
 
-In plain PyTorch you load the weights, call `eval()`, then call the net. A user's net may do work in `eval()` or in the first call
-after it, e.g. merge or cache weights. Such a net gets a fresh copy for each call; all others share one module.
+In plain PyTorch one loads the weights, calls `eval()`, then calls the net. A user's net may do work in `eval()` or in
+the first call after it, e.g. merge or cache weights. For such a net a fresh copy of the module is made for each call;
+for all others, one module is used for all members.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ Tensors = dict[str, Tensor]
 
 
 def member_module(template: nn.Module, tensors: Tensors) -> nn.Module:
-    """Return a copy of a net in evaluation mode; `eval()` is called after these parameters and buffers are loaded.
+    """Return a copy of a net with these parameters and buffers, for which `eval()` is called after they are loaded.
 
     Args:
         template: The net as it trains; `eval()` was never called on it.
@@ -40,7 +41,7 @@ def member_module(template: nn.Module, tensors: Tensors) -> nn.Module:
 
 
 class EvaluationCall:
-    """Call a net in evaluation mode, with the weights of any member."""
+    """A net in evaluation mode that can be called with the weights of any member."""
 
     def __init__(self, template: nn.Module) -> None:
         self._template = template
@@ -52,7 +53,8 @@ class EvaluationCall:
 
         Args:
             tensors: The member's parameters and buffers by canonical name; buffers may change.
-            key: The random key for draws inside the net.
+            inputs: Arguments of the net.
+            key: The key of the random draws inside the net.
         """
         if self.needs_copies(tensors, inputs, key):
             module = member_module(self._template, tensors)
@@ -64,19 +66,26 @@ class EvaluationCall:
             return call_with_tensors(self._shared, tensors, inputs)
 
     def needs_copies(self, tensors: Tensors, inputs: tuple[Tensor, ...], key: Tensor) -> bool:
-        """Return whether each call needs a fresh copy of the net; determined once, with the tensors of one member."""
+        """Return whether each call needs a fresh copy of the net.
+
+        This is determined at the first call, with the tensors of one member; the arguments are those of `__call__`.
+        """
         if self._needs_copies is None:
             self._needs_copies = _works_in_evaluation(self._template, tensors, inputs, key)
         return self._needs_copies
 
 
 def _is_foreign(module: nn.Module) -> bool:
-    """Return whether any layer is neither PyTorch's nor ganherd's."""
+    """Return whether any layer of a module is of a class of neither PyTorch nor ganherd."""
     return not all(type(layer).__module__.startswith(("torch.nn.", "ganherd.")) for layer in module.modules())
 
 
 def _works_in_evaluation(template: nn.Module, tensors: Tensors, inputs: tuple[Tensor, ...], key: Tensor) -> bool:
-    """Return whether `eval()` or a call after it changes the net, or a shared module gives another output than a fresh copy."""
+    """Return whether calls in evaluation mode need a fresh copy of the net.
+
+    This is so if a layer overrides `train()` or `eval()`, if a call changes the net, or if a module without its own
+    weights gives another output than a fresh copy.
+    """
     kinds = {type(layer) for layer in template.modules()}
     if any(kind.train is not nn.Module.train or kind.eval is not nn.Module.eval for kind in kinds):
         return True

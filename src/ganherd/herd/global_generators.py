@@ -14,7 +14,7 @@ from ganherd.herd import rng
 
 
 def outside_torch() -> dict[str, Any]:
-    """Return the states of the generators of Python and NumPy, by the module that draws from them."""
+    """Return the states of the global random generators of Python and NumPy, by the name of the module."""
     return {"random": random.getstate(), "numpy.random": np.random.get_state()}
 
 
@@ -23,7 +23,7 @@ def seeded_generators(seed: int) -> Iterator[None]:
     """Seed the global generators of Python, NumPy and PyTorch inside this context, and restore their states afterwards.
 
     Args:
-        seed: Up to 64 bits, all of which are used.
+        seed: An integer of up to 64 bits, all of which influence the generators.
     """
     before, before_numpy = random.getstate(), np.random.get_state()
     try:

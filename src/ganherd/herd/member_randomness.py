@@ -1,4 +1,7 @@
-"""Let random functions inside a plain module, such as dropout and `randn`, draw from the stream of the member that is running."""
+"""Let random functions inside a plain module, such as dropout and `randn`, draw from a member's own random stream.
+
+A member is one GAN of the herd. All of its draws depend on its key alone; see `herd.rng`.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,13 @@ DROPOUTS = {"dropout", "dropout1d", "dropout2d", "dropout3d"}
 _LIKE = {"randn_like": "normal", "rand_like": "uniform"}
 _NEW = {"randn": "normal", "rand": "uniform"}
 _IN_PLACE = {"normal_": "normal", "uniform_": "uniform"}
-# Function -> axes of an input without a batch axis, whose first axis has the channels. dropout2d reads 3 axes as [B, C, L].
+# Function -> number of axes of an input without a batch axis, [C, …]. dropout2d always takes 3 axes as [B, C, L].
 _WITHOUT_BATCH = {"dropout1d": 2, "dropout3d": 4}
 _REFUSED = {
     "alpha_dropout", "feature_alpha_dropout", "bernoulli", "bernoulli_", "multinomial", "normal", "randint", "randint_like",
     "randperm", "poisson", "exponential_", "geometric_", "cauchy_", "log_normal_", "random_", "rrelu", "gumbel_softmax",
 }  # fmt: skip
-# Arguments of functions that draw nothing with some of their settings.
+# Names of the arguments of those refused functions that draw nothing with some settings, and are allowed then.
 _ARGUMENTS = {
     "alpha_dropout": ("input", "p", "training"),
     "feature_alpha_dropout": ("input", "p", "training"),
@@ -35,7 +38,10 @@ DRAWS = DROPOUTS | _LIKE.keys() | _NEW.keys() | _IN_PLACE.keys() | _REFUSED
 
 
 class _Draw(torch.autograd.Function):
-    """Draw inside a module. Under `vmap` it receives the keys of all members and draws for all of them at once."""
+    """Draw random numbers of a shape with the key of one member, a scalar tensor.
+
+    Under `vmap`, the rule `vmap` gets the keys of all members and draws for all of them at once.
+    """
 
     @staticmethod
     def forward(member_key: Tensor, call: int, shape: tuple[int, ...], kind: str, dtype: torch.dtype) -> Tensor:
@@ -61,19 +67,23 @@ class _Draw(torch.autograd.Function):
 
 
 class MemberRandomness(TorchFunctionMode):
-    """Let dropout, `randn`, `rand`, … inside a plain module draw from the member's own stream while this mode is active."""
+    """Let dropout, `randn`, `rand`, … draw from a member's own random stream while this mode is active.
+
+    Other random functions, and draws from a generator of the user, raise `UserError`.
+    """
 
     def __init__(self, member_key: Tensor, calls: Iterator[int] | None = None) -> None:
-        """Take the member's key, a scalar tensor; under `vmap` it is batched over the members.
+        """Take the key of a member.
 
         Args:
-            calls: Numbers the draws of one call of a module, in the order in which they happen; None: 1, 2, …
+            member_key: A scalar tensor int64; under `vmap` it is batched over the members.
+            calls: Yields the number of each draw, in the order in which they happen; None: 1, 2, …
         """
         super().__init__()
         self._key, self._calls = member_key, count(1) if calls is None else calls
 
     def _draw(self, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-        """Draw numbers of this shape with the key of the next draw."""
+        """Return random numbers of this shape, `normal` or `uniform` (kind), with the key of the next draw."""
         arguments = (self._key, next(self._calls), tuple(shape), kind, dtype)
         if not torch._C._are_functorch_transforms_active():
             # Nothing is differentiated: `apply` would only read the signature once more.
@@ -111,7 +121,7 @@ class MemberRandomness(TorchFunctionMode):
         )
 
     def _new(self, shape: Sequence[int], kind: str, options: dict[str, Any]) -> Tensor:
-        """Draw a new tensor, with the options that `torch.randn` and the like accept."""
+        """Return a new tensor of random numbers; `options` are those of `torch.randn`, e.g. `dtype` and `out`."""
         out, dtype = options.get("out"), options.get("dtype")
         drawn = self._draw(shape, kind, dtype or (torch.get_default_dtype() if out is None else out.dtype))
         if out is not None:
@@ -127,7 +137,7 @@ class MemberRandomness(TorchFunctionMode):
     def _dropout(
         self, name: str, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, **more: bool
     ) -> Tensor:
-        """Apply one of the dropout functions; those with a dimension in their name drop whole channels."""
+        """Run one of PyTorch's dropout functions, by name; those with a dimension in their name drop whole channels."""
         x = input
         if not more.get("train", training) or p == 0.0:  # torch.dropout names the argument `train`
             return x
@@ -138,7 +148,7 @@ class MemberRandomness(TorchFunctionMode):
         return x.mul_(scale) if inplace else x * scale
 
     def _in_place(self, name: str, x: Tensor, *args: float, **kwargs: Any) -> Tensor:
-        """Fill a tensor like `normal_` (mean, std) or `uniform_` (from, to)."""
+        """Fill x in place as `normal_` (arguments mean, std) or `uniform_` (arguments from, to) does, and return it."""
         first, second = (("mean", "std"), ("from", "to"))[name == "uniform_"]
         a = args[0] if args else kwargs.get(first, 0.0)
         b = args[1] if len(args) > 1 else kwargs.get(second, 1.0)
@@ -147,7 +157,7 @@ class MemberRandomness(TorchFunctionMode):
 
 
 def _draws_nothing(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Return whether a function of `_ARGUMENTS` draws nothing: it does not train, or drops nothing.
+    """Return whether a function of `_ARGUMENTS` draws nothing with these arguments: not in training mode, or p is 0.
 
     >>> _draws_nothing("rrelu", (torch.ones(2), 0.1, 0.3), {}), _draws_nothing("alpha_dropout", (), {"p": 0.0, "training": True})
     (True, True)

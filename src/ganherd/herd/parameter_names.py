@@ -1,4 +1,7 @@
-"""Name a module's parameters and buffers. A tensor that layers share has several names; the first one is its canonical name."""
+"""Name a module's parameters and buffers, and refuse modules whose tensors cannot be stacked for many members (GANs).
+
+A tensor that layers share has several names. The first of them is its canonical name.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ _PATHS: WeakKeyDictionary[nn.Module, dict[str, str]] = WeakKeyDictionary()
 
 
 def canonical_names(module: nn.Module) -> dict[str, str]:
-    """Map every name of a parameter or buffer to its canonical name.
+    """Return the canonical name of each parameter and buffer by each of its names.
 
     >>> net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     >>> net[1].weight = net[0].weight
@@ -31,9 +34,10 @@ def canonical_names(module: nn.Module) -> dict[str, str]:
 
 
 def attribute_paths(module: nn.Module) -> dict[str, str]:
-    """Return the canonical name of every parameter and buffer by its attribute path. The result is cached.
+    """Return the canonical name of each parameter and buffer by its path (name of the layer and attribute), cached.
 
-    A layer with several names appears under the first one only; a tensor that several layers share has a path in each of them.
+    A layer that has several names appears under the first one only. A tensor that several layers share has a path in
+    each of them.
     """
     if module not in _PATHS:
         names, paths = canonical_names(module), list[str]()
@@ -45,13 +49,16 @@ def attribute_paths(module: nn.Module) -> dict[str, str]:
 
 
 def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], args: Any, kwargs: Any = None) -> Any:
-    """Call a module with other parameters and buffers than those it holds.
+    """Call a module with other parameters and buffers than its own, and return its output.
 
-    Shared tensors are resolved here, not by `functional_call`: with `tie_weights` it would set the tensors of a layer with two
-    names twice, and afterwards leave the caller's tensors in the module.
+    The paths of shared tensors are looked up here instead of by the option `tie_weights` of `functional_call`: for a
+    layer with two names, that option would set its tensors twice, and leave the caller's tensors in the module
+    afterwards.
 
     Args:
-        tensors: Parameters and buffers by canonical name. Buffers that the module replaces are replaced in this dictionary.
+        tensors: Parameters and buffers by canonical name. If the call replaces a buffer, the new one is put into this
+            dictionary.
+        args, kwargs: Arguments of the module.
     """
     paths = attribute_paths(module)
     by_path = {path: tensors[name] for path, name in paths.items()}
@@ -61,7 +68,7 @@ def call_with_tensors(module: nn.Module, tensors: dict[str, Tensor], args: Any, 
 
 
 def refuse_shared_buffers(module: nn.Module) -> None:
-    """Raise if layers share a buffer: PyTorch splits it into copies as soon as the module is moved or cast."""
+    """Raise `UserError` if layers share a buffer, of which PyTorch makes copies when the module is moved or cast."""
     owners: dict[int, str] = {}
     for prefix, layer in module.named_modules():
         for name, buffer in layer.named_buffers(prefix, recurse=False, remove_duplicate=False):
@@ -73,7 +80,11 @@ def refuse_shared_buffers(module: nn.Module) -> None:
 
 
 def _refuse_compiled(module: nn.Module) -> None:
-    """Raise if a layer is compiled: members take turns in one module, but compiled code is bound to that module's weights."""
+    """Raise `UserError` if a layer is compiled by `torch.compile` or `torch.jit`.
+
+    Members take turns in one module with other weights, but compiled code is bound to the weights that it was compiled
+    with.
+    """
     for name, layer in module.named_modules():
         subject = f"its layer {name}" if name else "it"
         compiled = type(layer).__name__ == "OptimizedModule" or getattr(layer, "_compiled_call_impl", None) is not None
@@ -86,7 +97,11 @@ def _refuse_compiled(module: nn.Module) -> None:
 
 
 def refuse_unsupported_tensors(module: nn.Module) -> None:
-    """Raise if the module is compiled, or if a tensor does not fit into members' rows, which hold real floats of one dtype."""
+    """Raise `UserError` if the module is compiled, or if it has tensors that cannot be stacked.
+
+    The parameters of a member are one row of real floating-point numbers of one dtype; so complex or integer parameters
+    cannot be stacked, nor complex buffers.
+    """
     _refuse_compiled(module)
     kind = type(module).__name__
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):

@@ -1,12 +1,14 @@
-"""Draw random numbers that depend only on a member and a step, never on the process, the device or the other members.
+"""Draw random numbers that depend only on a member (GAN) and a step, never on the process or on the other members.
 
-Every draw is made from a key that is hashed from (seed, slot, life, step, purpose, call). There is no generator state to save, and
-a member draws the same numbers no matter which members train with it. On a CPU the key seeds a `torch.Generator`; on a GPU the key
-and a counter are hashed. CPU and GPU draws differ.
+Every draw is made from a key, a hash of (seed, slot, life, step, purpose, call): the first three identify the member
+(`state.Seat`), the last two the use of the numbers within a step. There is no generator state to save, and a member
+draws the same numbers no matter which members train with it. On a CPU the key seeds a `torch.Generator`; on a GPU the
+numbers are hashes of the key and a counter. CPU and GPU draws differ.
 
-Streams have a version, which runs and mixtures record, so that old ones reproduce their numbers. Version 1 seeds the CPU's
-Mersenne Twister with `manual_seed`, which uses only the low 32 bits of a key. Version 2 fills its state from all 64 bits.
-Version 3, `PORTABLE`, hashes key and counter on a CPU too, so that other programs can repeat the draws: exported models use it.
+All draws from one key are a stream. Streams have a version, which runs and mixtures (trained results) record, so that
+old ones reproduce their numbers. Version 1 seeds the CPU's Mersenne Twister with `manual_seed`, which uses only the low
+32 bits of a key. Version 2 fills the generator's state from all 64 bits. Version 3, `PORTABLE`, hashes key and counter
+on a CPU, too, so that other programs can repeat the draws; exported models use it.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 INIT_G, INIT_D, ORDER, NOISE, INSIDE, PENALTY, INPUT_NOISE, SAMPLE, ROUTE, CALIBRATE, PREVIEW = range(1, 12)
 OPPONENT, MUTATE, MUTATE_LOSS, PAIRING, FITNESS, TOURNAMENT, MIXING, AUGMENT = range(12, 20)
 
-Purpose = tuple[int, ...]  # one of these numbers, then numbers that distinguish its draws within a step
+Purpose = tuple[
+    int, ...
+]  # one of the numbers above, then numbers that distinguish draws for the same purpose in a step
 
 VERSIONS = (1, 2)  # new runs and mixtures use the last one
 PORTABLE = 3  # the streams of exported models; no run records it
@@ -46,19 +50,21 @@ _MASK = (1 << 64) - 1
 # Converted once: converting them at each call would cost as much as the arithmetic.
 _UINT64 = [np.uint64(value) for value in (GOLDEN, *MIX_FACTORS)]
 _SHIFTS = [np.uint64(bits) for bits in MIX_SHIFTS]
-_FEW = 12  # keys; so few are hashed faster as numbers than as an array
+_FEW = 12  # up to this many keys are hashed faster as Python integers than as an array
 _WORDS = 624  # 32-bit words in the state of a Mersenne Twister
-_COUNTERS = np.arange(1, _WORDS // 2 + 1, dtype=np.uint64) * _UINT64[0]
+_COUNTERS = (
+    np.arange(1, _WORDS // 2 + 1, dtype=np.uint64) * _UINT64[0]
+)  # added to a key, hashed to the words of a state
 
 
 def version() -> int:
-    """Return the version of the streams that draws come from in this context."""
+    """Return the version of the random streams that is used in this context."""
     return _version.get()
 
 
 @contextmanager
 def using(number: int) -> Iterator[None]:
-    """Draw from streams of another version inside this context. Threads do not inherit it: they use the newest version.
+    """Use this version of the random streams inside the context. Threads that start in it still use the newest version.
 
     >>> with using(1):
     ...     version()
@@ -74,13 +80,13 @@ def using(number: int) -> Iterator[None]:
 
 
 def _signed(value: int) -> int:
-    """Reinterpret 64 bits as a Python int that fits torch's int64."""
+    """Return the low 64 bits of an integer, interpreted as a signed one, which fits into an int64 tensor."""
     value &= _MASK
     return value - (1 << 64) if value >> 63 else value
 
 
 def key(*parts: int) -> int:
-    """Hash any number of integers to one 64-bit key.
+    """Return a key, a signed 64-bit hash of any number of integers.
 
     >>> key(0, NOISE, 3) == key(0, NOISE, 3), key(0, NOISE, 3) == key(0, NOISE, 4)
     (True, False)
@@ -89,7 +95,7 @@ def key(*parts: int) -> int:
 
 
 def _hashed_key(x: int, parts: Sequence[int]) -> int:
-    """Hash a key with further integers, as `keys` does; return 64 bits."""
+    """Return the hash of a key with further integers, as `keys` computes it, as an unsigned 64-bit integer."""
     for part in parts:
         x = ((x ^ part) + GOLDEN) & _MASK
         x = ((x ^ x >> MIX_SHIFTS[0]) * MIX_FACTORS[0]) & _MASK
@@ -99,7 +105,11 @@ def _hashed_key(x: int, parts: Sequence[int]) -> int:
 
 
 def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
-    """Hash each key of `base` [N] with further integers, each one number or one per member; return int64 [N]."""
+    """Return new keys, int64 [N]: each key of `base` [N] hashed with further integers, one after another.
+
+    Args:
+        parts: The integers; each is one number for all members, or an array [N].
+    """
     numbers = [part for part in parts if not isinstance(part, np.ndarray)]
     if base.size <= _FEW and len(numbers) == len(parts):
         return np.array([_hashed_key(one, numbers) for one in base.ravel().tolist()], np.uint64).view(np.int64)
@@ -113,7 +123,7 @@ def keys(base: np.ndarray, *parts: int | np.ndarray) -> np.ndarray:
 
 
 def _mix_(x: np.ndarray) -> None:
-    """Mix the bits of 64-bit numbers in place, as splitmix64 does."""
+    """Mix the bits of uint64 numbers in place by the last steps of splitmix64 (without adding its constant)."""
     _, first, second = _UINT64
     x ^= x >> _SHIFTS[0]
     x *= first
@@ -123,12 +133,12 @@ def _mix_(x: np.ndarray) -> None:
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """Shift right logically; int64 tensors only have the arithmetic shift."""
+    """Return int64 numbers shifted right with zeros from the left; PyTorch's own shift would repeat the sign bit."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 
 def device_keys(base: Tensor, *parts: int | Tensor) -> Tensor:
-    """Compute `keys` on the device of `base` [N] int64, without synchronising with the host."""
+    """Return the result of `keys` for a tensor `base`, int64 [N], computed on its device without synchronisation."""
     if base.is_cuda and HAS_TRITON and base.dim() == 1 and len(base) <= 4096:
         from ganherd.herd.lowering.kernels.random_bits import mix
 
@@ -149,7 +159,12 @@ def device_keys(base: Tensor, *parts: int | Tensor) -> Tensor:
 def draw(
     member_keys: np.ndarray | Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype = torch.float32
 ) -> Tensor:
-    """Draw numbers [N, *shape], `normal` (mean 0, deviation 1) or `uniform` in [0, 1); row i depends only on key i."""
+    """Return random numbers [N, *shape]; row i depends only on key i.
+
+    Args:
+        member_keys: int64 [N]; the numbers are drawn on the device of this tensor, or on the CPU for an array.
+        kind: `normal` (mean 0, deviation 1) or `uniform` in [0, 1).
+    """
     if isinstance(member_keys, Tensor) and member_keys.is_cuda:
         return _hashed(member_keys, shape, kind, dtype)
     if version() == PORTABLE:
@@ -162,10 +177,11 @@ def draw(
 
 
 def seed_(generator: torch.Generator, key: int, number: int | None = None) -> torch.Generator:
-    """Put a CPU generator at the start of a key's stream, and return it.
+    """Set a CPU generator to the start of the stream of a key, and return it.
 
     Args:
-        number: The version of the streams; None: the version of this context.
+        key: A 64-bit key.
+        number: The version of the streams, 1 or 2; None: the version of this context.
 
     >>> one, other = (seed_(torch.Generator(), 7 + high * 2**32) for high in (0, 1))
     >>> bool((torch.rand(9, generator=one) == torch.rand(9, generator=other)).any())
@@ -175,7 +191,7 @@ def seed_(generator: torch.Generator, key: int, number: int | None = None) -> to
 
 
 def _seeded(generator: torch.Generator, member_keys: np.ndarray, number: int) -> Iterator[torch.Generator]:
-    """Yield the generator once for each key, at the start of that key's stream."""
+    """Yield the same generator for each key [N], set to the start of the key's stream of version `number`."""
     if number == 1:
         for each in member_keys.tolist():
             yield generator.manual_seed(each)
@@ -191,14 +207,17 @@ def _seeded(generator: torch.Generator, member_keys: np.ndarray, number: int) ->
 
 
 def _words(member_keys: np.ndarray) -> np.ndarray:
-    """Hash each key to a state of the Mersenne Twister, uint32 [N, 624], that depends on all bits of the key."""
+    """Return a state of the Mersenne Twister for each key, uint32 [N, 624], that depends on all bits of the key."""
     x = np.ascontiguousarray(member_keys, np.int64).view(np.uint64)[:, None] + _COUNTERS
     _mix_(x)
     return x.astype("<u8").view("<u4")
 
 
 def _hashed(member_keys: Tensor, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-    """Draw on the device by hashing key and counter, so that the draws can be captured in a CUDA graph."""
+    """Return random numbers as `draw` does, but computed as hashes of key and counter on the device of the keys.
+
+    Without a generator's state, such draws can be captured in a CUDA graph.
+    """
     numbers = math.prod(shape)
     if member_keys.is_cuda and HAS_TRITON:
         from ganherd.herd.lowering.kernels.random_bits import fill
@@ -223,26 +242,26 @@ class Streams:
         """Take the members' base keys [N] and the step.
 
         Args:
-            ahead: Draws for later steps, too, on a CPU.
+            ahead: Draws the numbers of several steps at once on a CPU, which is faster; None: draw step by step.
         """
         self._base, self._step, self._ahead = base, step, ahead
-        if isinstance(base, Tensor):  # now, on the current stream of the device: all its side streams wait for that one
+        if isinstance(base, Tensor):  # compute them now, on the current CUDA stream, for which all side streams wait
             self._step_keys = device_keys(base, step)
 
     @cached_property
     def _step_keys(self) -> np.ndarray | Tensor:
-        """Return the members' keys at this step, [N]. Draws ahead do without them."""
+        """Return the members' keys at this step, [N]. They are not needed if numbers are drawn ahead."""
         assert isinstance(self._base, np.ndarray)
         return keys(self._base, int(self._step))
 
     def keys(self, *purpose: int) -> Tensor:
-        """Return the keys [N] of one purpose at this step, e.g. `keys(NOISE, update)`."""
+        """Return the members' keys [N] for one purpose at this step, e.g. `keys(NOISE, update)`."""
         if isinstance(self._step_keys, Tensor):
             return device_keys(self._step_keys, *purpose)
         return torch.from_numpy(keys(self._step_keys, *purpose))
 
     def draw(self, purpose: Purpose, shape: Sequence[int], kind: str, dtype: torch.dtype) -> Tensor:
-        """Draw numbers [N, *shape] for one purpose; see `draw` of this module for `kind`."""
+        """Return random numbers [N, *shape] for one purpose at this step; see `draw` of this module for `kind`."""
         if self._ahead is None or isinstance(self._base, Tensor):
             return draw(self.keys(*purpose), shape, kind, dtype)
         return self._ahead.draw(self._base, int(self._step), purpose, shape, kind, dtype)
@@ -250,10 +269,12 @@ class Streams:
     def prior(
         self, purpose: Purpose, shape: Sequence[int], prior: str, dtype: torch.dtype, choice: Tensor | None = None
     ) -> Tensor:
-        """Draw the input noise of generators, [N, *shape].
+        """Return random input noise for the generators, [N, *shape].
 
         Args:
-            prior: `normal` for N(0, 1), `uniform` for [-1, 1), `mixed` for the prior that `choice` gives each member.
+            purpose: What the noise is for; see `Purpose`.
+            prior: `normal` for N(0, 1), `uniform` for
+                [-1, 1), `mixed` for the prior that `choice` selects for each member.
             choice: [N] indices into `PRIORS`; only needed for `mixed`.
         """
         if prior == "normal":

@@ -1,4 +1,8 @@
-"""The stacked state of a herd: a dictionary of tensors [N, …] whose first axis is the member."""
+"""The stacked state of a herd: a dictionary of tensors [N, …] whose first axis is the member (one of N GANs).
+
+All parameters of a member's net are one row of a tensor [N, P]. A herd may consist of several replicas, i.e. copies
+with other seeds; the slot of a member is its place in its replica.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,9 @@ from ganherd.herd.threaded_init import build_in_threads, pays_in_threads
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
 
-State = dict[str, Tensor]  # name -> [N, …]; `g.` and `d.` belong to the nets, `set.` are per-member settings
+# name -> [N, …]. Names begin with `g.` or `d.` for tensors of the generators or discriminators, and `set.` for
+# settings.
+State = dict[str, Tensor]
 
 MakeNet = Callable[[], nn.Module]
 MemberSettings = Mapping[str, Sequence[float] | Sequence[int]]  # one value for each member
@@ -32,7 +38,7 @@ _SHORT = 4096  # rows of up to this many numbers are faster to concatenate than 
 
 
 class NamedRows(Protocol):
-    """Convert between members' rows and named parameters. The slot of a member, its place in a replica, determines its net."""
+    """Convert between members' rows [N, P] and named parameters. The slot of a member determines which net it has."""
 
     def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
         """Split rows [N, P] of members in these slots [N] into named parameters [N, …]."""
@@ -45,55 +51,68 @@ class NamedRows(Protocol):
 
 
 class ModuleTraits(NamedTuple):
-    """Observed behaviour of a module that engines have to respect."""
+    """Observed behaviour of a user's module that engines have to respect."""
 
-    transient_attributes: tuple[tuple[str, str], ...]  # (layer, attribute) pairs that a forward pass assigns
-    why_not_fused: str  # why only one member at a time can run the module; empty if all members can run at once
+    transient_attributes: tuple[
+        tuple[str, str], ...
+    ]  # (layer, attribute) for each attribute that a forward pass assigns
+    why_not_fused: str  # why the module can run for only one member at a time; empty if for all members at once
 
 
 class Blueprint:
-    """A plain module, and the layout of its parameters in a member's row [P]."""
+    """A plain module for one GAN, and the layout of its parameters in a member's row [P].
+
+    Attributes:
+        trainable: Maps the name of each parameter to whether it is trained; `requires_grad_(False)` freezes it.
+        shapes, param_sizes: Shapes and numbers of elements of the parameters, in the order of the row.
+        num_params: P, the length of the row.
+        buffers: Maps the name of each buffer to its shape and dtype.
+        infinite_buffers: Names of buffers that are infinite on purpose, such as an attention mask.
+        takes_label: Whether `forward` has an argument `y`.
+        is_norm_param: For each parameter, whether it belongs to a batch norm.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
         refuse_shared_buffers(module)
         parameters = dict(module.named_parameters())
         refuse_unsupported_tensors(module)
-        # Maps each parameter to whether it is trained; requires_grad_(False) freezes it.
         self.trainable = {name: p.requires_grad for name, p in parameters.items()}
         self.traits = ModuleTraits((), why_not_fused(module))
         self.shapes = {name: tuple(p.shape) for name, p in parameters.items()}
         self.param_sizes = [p.numel() for p in parameters.values()]
         self.num_params = sum(self.param_sizes)
         self.buffers = {name: (tuple(b.shape), b.dtype) for name, b in module.named_buffers()}
-        # Buffers that are infinite on purpose, such as a mask of attention.
         self.infinite_buffers = [
             name for name, b in module.named_buffers() if b.is_floating_point() and b.isinf().any()
         ]
-        # Views [1, …] of the member's row that the module's parameters share memory with. Breeds share a discriminator, so that
-        # the module is loaded by several engines in turn.
+        # The views [1, …] of a member's row with which the module's parameters share memory at present; see
+        # `MemberModule.load`. It is stored here because several engines use the same module in turn.
         self.loaded: Mapping[str, Tensor] = {}
-        # Graphs and lowered modules, which `StackedNetwork` keeps for all that call this net.
+        # Caches of `herd.lowering.network`: traced graphs and lowered modules.
         self.traced: dict[tuple[bool, ...], Any] = {}
         self.lowered: dict[tuple[object, ...], Any] = {}
         self.takes_label = takes_label(module)
         self.canonical_names = canonical_names(module)
         norms = [layer for layer in module.modules() if isinstance(layer, nn.modules.batchnorm._NormBase)]
         norm_params = {id(p) for layer in norms for p in layer.parameters(recurse=False)}
-        self.is_norm_param = [id(p) in norm_params for p in parameters.values()]  # weight and bias of batch norm
+        self.is_norm_param = [id(p) in norm_params for p in parameters.values()]
 
     def adopt(self, traits: ModuleTraits) -> None:
-        """Add traits that were observed when the module was tried out."""
+        """Take over traits that were observed when the module was tried out; an earlier reason not to fuse stays."""
         self.traits = ModuleTraits(traits.transient_attributes, self.traits.why_not_fused or traits.why_not_fused)
 
     def views(self, rows: Tensor) -> dict[str, Tensor]:
-        """Return rows [N, P] as named parameters [N, …]; a single split, so that its gradient is one concatenation."""
+        """Return rows [N, P] as parameters [N, …] by name, which share their storage.
+
+        The rows are split by a single operation, so that its gradient is a single concatenation.
+        """
         n, columns = rows.shape[0], rows.split_with_sizes(self.param_sizes, dim=1)
         shapes = zip(self.shapes.items(), columns, strict=True)
         return {name: column.view(n, *shape) for (name, shape), column in shapes}
 
     def split_rows(self, rows: Tensor, slots: Sequence[int]) -> dict[str, Tensor]:
-        """Return `views` of the rows; the slots are ignored, because members in all slots have this net."""
+        """Return `views` of the rows; the slots are ignored, because members in all slots have the same net."""
         return self.views(rows)
 
     def shape_of(self, name: str) -> tuple[int, ...] | None:
@@ -112,10 +131,10 @@ class Blueprint:
         return torch.cat(flat) if flat else torch.zeros(0)
 
     def clip_mask(self, which: str) -> Tensor:
-        """Return a mask, bool [P], of the numbers that weight clipping changes.
+        """Return which numbers of a member's row weight clipping changes, bool [P].
 
         Args:
-            which: "all" for every trainable parameter; otherwise those of batch norms are left out.
+            which: "all" for all trainable parameters; anything else leaves out those of batch norms.
         """
         each = zip(self.trainable.values(), self.is_norm_param, strict=True)
         clips = [trainable and (which == "all" or not is_norm) for trainable, is_norm in each]
@@ -129,12 +148,12 @@ def takes_label(module: nn.Module) -> bool:
 
 @dataclass(frozen=True)
 class Seat:
-    """The place of a member: what its random streams depend on, and the trial whose settings it has."""
+    """The identity of a member: the numbers that determine its random streams, and its trial in a sweep of settings."""
 
-    seed: int  # of its replica
+    seed: int  # the seed of its replica
     slot: int  # its place in the replica
-    life: int = 0  # raised by a repair, so that the member draws other numbers than those that broke it
-    trial: int = 0  # the random streams do not depend on it: all trials see the same data and noise
+    life: int = 0  # raised by each repair, so that the member draws other numbers than those with which it failed
+    trial: int = 0  # its trial in a sweep; random streams do not depend on it: all trials see the same data and noise
 
     def base_key(self) -> int:
         """Return the key from which every draw of the member is derived."""
@@ -142,7 +161,12 @@ class Seat:
 
 
 def own_setting(state: State, name: str, common: float) -> float | Tensor:
-    """Return the setting of each member [N], in the precision of the weights, if members differ in it; otherwise the common one."""
+    """Return a setting: [N] in the dtype of the weights if the state has a value of each member, otherwise `common`.
+
+    Args:
+        name: The name of the setting without the prefix `set.`.
+        common: The value that all members have otherwise.
+    """
     own = state.get(f"set.{name}")
     return common if own is None else own.to(state["g.params"].dtype)
 
@@ -150,13 +174,15 @@ def own_setting(state: State, name: str, common: float) -> float | Tensor:
 def new_state(
     make_g: MakeNet, make_d: MakeNet, seats: Sequence[Seat], settings: MemberSettings, dtype: torch.dtype, ema: bool
 ) -> tuple[Blueprint, Blueprint, State]:
-    """Draw every member's initial weights from its own stream, and stack them.
+    """Draw the initial weights of all members, each from its own random stream, and return the stacked state.
 
     Args:
         make_g: Builds a generator.
         make_d: Builds a discriminator.
-        settings: Per-member settings by name, e.g. `lr_g`; they become `set.` tensors of the state.
-        ema: Whether to keep a running average of the generators' weights.
+        seats: The identity of each member, in the order of the state.
+        settings: The values of all members for each setting, e.g. `lr_g`; they become tensors such as `set.lr_g`.
+        dtype: The dtype of the weights.
+        ema: Whether the state has a running average of the generators' weights.
 
     Returns:
         The blueprints of generator and discriminator, and the state.
@@ -184,7 +210,7 @@ def new_state(
 
 
 def build_seeded(make: MakeNet, seed: int) -> nn.Module:
-    """Build a module whose initial weights depend on `seed` alone.
+    """Return a new module whose initial weights depend on `seed` alone.
 
     The constructor may draw from the generators of PyTorch, NumPy or Python; their states are restored afterwards.
     """
@@ -193,7 +219,10 @@ def build_seeded(make: MakeNet, seed: int) -> nn.Module:
 
 
 def apply_custom_train(module: nn.Module) -> nn.Module:
-    """Call `train()` of modules that override it, as a training script would; others stay in the mode they were built in."""
+    """Call `train()` of those layers that override it, with their present mode, as a training script would.
+
+    All other layers stay in the mode in which they were built. Return the module.
+    """
     called: list[str] = []
     for name, layer in module.named_modules():
         overrides = type(layer).train is not nn.Module.train or "train" in vars(layer)
@@ -204,13 +233,20 @@ def apply_custom_train(module: nn.Module) -> nn.Module:
 
 
 def init_members(make: MakeNet, seeds: Sequence[int], dtype: torch.dtype) -> tuple[Blueprint, Tensor, State]:
-    """Build a module for each seed and stack their weights.
+    """Build a module for each seed, and stack their weights.
 
-    A thread holds only one module at a time; its numbers are copied to its row at once, so that thousands of members need
-    hardly more memory than their rows.
+    The numbers of each module are copied to its row at once, and the module is freed, so that thousands of members need
+    hardly more memory than their rows. Members with the same seed (trials of a sweep) get the same weights.
+
+    Args:
+        make: Builds a module.
+        seeds: [N] the seed of each member's weights.
 
     Returns:
-        The net's blueprint, parameters [N, P] and buffers [N, …].
+        The net's blueprint, the parameters [N, P] and the buffers [N, …] by name.
+
+    Raises:
+        UserError: If no parameter can be trained, or if modules differ in their shapes.
     """
     first = build_seeded(make, seeds[0])
     refuse_unsupported_tensors(first)  # before the cast to `dtype`, which would drop imaginary parts
@@ -232,7 +268,8 @@ def init_members(make: MakeNet, seeds: Sequence[int], dtype: torch.dtype) -> tup
                 f"{type(module).__name__} is built with other parameters for each seed: members must be alike."
             )
         for column, parameter in zip(params[row].split(blueprint.param_sizes), module.parameters(), strict=True):
-            np.copyto(column.numpy(), parameter.detach().cpu().reshape(-1).numpy())  # in this thread alone
+            # NumPy copies in this thread alone, whereas PyTorch would start others.
+            np.copyto(column.numpy(), parameter.detach().cpu().reshape(-1).numpy())
         for name, buffer in module.named_buffers():
             buffers[name][row] = buffer
 
@@ -255,23 +292,23 @@ def init_members(make: MakeNet, seeds: Sequence[int], dtype: torch.dtype) -> tup
 
 
 def _zeros(like: Tensor) -> Tensor:
-    """Return zeros like a tensor, allocated lazily: until they are written they take neither memory nor time."""
+    """Return zeros of the shape and dtype of a tensor, which take no memory until they are written."""
     return torch.from_numpy(np.zeros(like.shape, like[:0].numpy().dtype))
 
 
 def base_keys(state: State) -> np.ndarray:
-    """Return the key of each member, int64 [N], from which all of its draws are derived."""
+    """Return the base key of each member, int64 [N], from which all of its random draws are derived."""
     seed, slot, life = (state[f"set.{name}"].cpu().numpy() for name in ("seed", "slot", "life"))
     return rng.keys(np.zeros(len(seed), np.int64), seed, slot, life)
 
 
 def members_of(state: State, which: slice | Sequence[int]) -> State:
-    """Return the state of some members: views of the same storage for a slice, copies for a list of rows."""
+    """Return the state of some members, given as rows: views of the same storage for a slice, copies for a list."""
     return {name: value[which] for name, value in state.items()}
 
 
 def take_(state: State, source: State, rows: Sequence[int], source_rows: Sequence[int]) -> None:
-    """Overwrite members of `state` with members of `source` in place, settings included."""
+    """Overwrite members in place: row `rows[i]` of `state` becomes row `source_rows[i]` of `source`, with settings."""
     with torch.no_grad():
         for name, value in state.items():
             value[list(rows)] = source[name][list(source_rows)].to(value.device, value.dtype)
@@ -291,10 +328,11 @@ def bytes_per_member(state: State) -> int:
 def finite_members(state: State, infinite: Collection[str] = ()) -> Tensor:
     """Return which members have only finite numbers in their state, bool [N].
 
-    This runs before every meeting of members, so it launches few operations.
+    This is called before members meet, i.e. exchange nets or opponents, so it must launch only a few operations. It
+    sums all numbers of a member: a sum of finite numbers times 0 is 0, but NaN if any number is infinite or NaN.
 
     Args:
-        infinite: Tensors that may hold infinity, but no NaN; see `StackedHerd.infinite_buffers`.
+        infinite: Names of tensors that may hold infinity, but no NaN; see `StackedHerd.infinite_buffers`.
 
     >>> finite_members({"w": torch.tensor([[1.0, 2.0], [torch.inf, -torch.inf]]), "set.lr": torch.ones(2, dtype=torch.float64)})
     tensor([ True, False])
@@ -312,7 +350,11 @@ def finite_members(state: State, infinite: Collection[str] = ()) -> Tensor:
 
 
 def _sums(values: Sequence[Tensor]) -> Tensor:
-    """Sum tensors of one dtype over all axes but the member's: [n, N]. Short rows are concatenated and summed together."""
+    """Return sums of tensors [N, …] of one dtype over all axes but the first, [n, N].
+
+    Short rows are concatenated and summed together, which takes fewer operations, so n may be less than the number of
+    tensors.
+    """
     plain = [value for value in values if value.dim() == 1]
     rows = [value.flatten(1) for value in values if value.dim() > 1]
     long = [value for value in rows if value.shape[1] > _SHORT]
@@ -322,7 +364,11 @@ def _sums(values: Sequence[Tensor]) -> Tensor:
 
 
 def to_named_tensors(nets: Mapping[str, NamedRows], state: State) -> dict[str, Tensor]:
-    """Return the state as it is written to checkpoints: rows split into tensors with the modules' parameter names."""
+    """Return the state as it is written to checkpoints: rows [N, P] are split into tensors [N, …] named by parameter.
+
+    Args:
+        nets: The nets of the tensors whose names begin with `g.` and with `d.`.
+    """
     slots = state["set.slot"].tolist()
     out: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -335,7 +381,12 @@ def to_named_tensors(nets: Mapping[str, NamedRows], state: State) -> dict[str, T
 
 
 def from_named_tensors(nets: Mapping[str, NamedRows], tensors: Mapping[str, Tensor], names: Sequence[str]) -> State:
-    """Return state tensors by name from the tensors of a checkpoint; the inverse of `to_named_tensors`."""
+    """Return the state from the tensors of a checkpoint; the inverse of `to_named_tensors`.
+
+    Args:
+        tensors: The tensors of the checkpoint by name.
+        names: The names of the state's tensors to return.
+    """
     slots = tensors["set.slot"].tolist()
     state: State = {}
     for name in names:

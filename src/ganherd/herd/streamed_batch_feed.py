@@ -1,4 +1,7 @@
-"""Serve the same batches as `Feed`, bit for bit, from data that does not fit on the device: threads read ahead on the host."""
+"""Serve the same batches as `Feed`, bit for bit, from data that does not fit on the device.
+
+The data stays on the host or in files. Threads read the next batches ahead while members (GANs) train.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,17 @@ from ganherd.data.shards.shards import ShardRows
 from ganherd.herd.batch_feed import BatchPlan, Feed
 from ganherd.util.memory import available_memory
 
-BATCHES_AHEAD = 2  # batches of each block of members to read ahead
-MAX_BYTES_AHEAD = 1 << 30  # of all blocks together; one batch of each block is always read ahead
-READERS = min(8, os.cpu_count() or 1)  # threads that copy rows, or wait for a disk
-Rows = ShardRows | Array  # [n, …] rows of a prepared folder, or an array
+BATCHES_AHEAD = 2  # number of batches to read ahead for each block of members
+MAX_BYTES_AHEAD = 1 << 30  # most bytes to hold read ahead for all blocks; one batch of each block is always read ahead
+READERS = min(8, os.cpu_count() or 1)  # number of threads that copy rows or wait for a disk
+Rows = ShardRows | Array  # the data [n, …]: rows of a prepared folder (cut into shards), or an array
 
-_BYTES_PER_READER = 1 << 18  # with fewer bytes for each, another thread costs more than it saves
+_BYTES_PER_READER = 1 << 18  # a thread that copies fewer bytes costs more than it saves
 
 
 @dataclass(frozen=True)
 class OffDeviceData:
-    """A stand-in for the tensor `feed.x` that has its shape and device but no numbers; `gather` reads the rows."""
+    """A stand-in for the tensor `feed.x` that has its shape and device, but no numbers: these are not on the device."""
 
     shape: tuple[int, ...]
     device: torch.device  # where batches are sent
@@ -49,27 +52,34 @@ class OffDeviceData:
 
 
 class _Block:
-    """A block of members that get their batches together, and the batches that are read ahead for them."""
+    """A block of members that are served together, and the batches that are read ahead for them.
+
+    Attributes:
+        base: [n] the members' base keys.
+        c: The number of the batch that was served last.
+        stride: The expected difference to the number of the next batch.
+        batches: Batches that are read or being read, by number.
+    """
 
     def __init__(self, base: np.ndarray, c: int) -> None:
         self.base, self.c, self.stride = base, c, 1
         self.batches: dict[int, Future[tuple[Tensor, Tensor]]] = {}
 
     def move_to(self, c: int) -> None:
-        """Note that batch `c` is served now, and guess the stride to the next ones: 1, or more if batches are skipped."""
+        """Record that batch `c` is served now, and update the expected stride: more than 1 if batches are skipped."""
         self.stride = c - self.c if c > self.c else self.stride if c == self.c else 1
         self.c = c
 
     def following(self, ahead: int) -> list[int]:
-        """Return the numbers of the next batches."""
+        """Return the expected numbers of the next `ahead` batches."""
         return [self.c + self.stride * further for further in range(1, ahead + 1)]
 
 
 class StreamFeed(Feed):
     """A feed whose data stays on the host or in files.
 
-    `Feed` determines the rows of a batch; this class only decides when they are read. It reads the next batches of the members
-    that were served last. A wrong guess only costs time.
+    `Feed` determines the rows of each batch; this class only decides when they are read. After serving a batch it reads
+    the batches that the same members will probably need next. If it reads the wrong ones, only time is lost.
     """
 
     resident = False  # a CUDA graph cannot hold a copy from the host
@@ -77,33 +87,35 @@ class StreamFeed(Feed):
     def __init__(
         self, x: Rows, y: np.ndarray, plan: BatchPlan, device: torch.device, max_bytes: int = MAX_BYTES_AHEAD
     ) -> None:
-        """Take the data x [n, …] and y [n] int64, and start the threads that read it.
+        """Take the data, and prepare the threads that read it.
 
         Args:
-            device: Where batches are sent.
-            max_bytes: Most bytes to hold read ahead.
+            x: [n, …] the data on the host.
+            y: int64 [n], the labels.
+            device: The device to which batches are copied.
+            max_bytes: Most bytes of batches to hold read ahead.
         """
         stand_in = OffDeviceData(x.shape, device, x.dtype.itemsize)
         super().__init__(cast(Tensor, stand_in), torch.from_numpy(y), plan)
         self._rows, self._device, self._max_bytes = x, device, max_bytes
         self._row_bytes = x.dtype.itemsize * int(np.prod(x.shape[1:]))
-        self._order_lock = threading.Lock()  # the table of the order is shared with the thread that reads ahead
+        self._order_lock = threading.Lock()  # protects `_order` of `Feed`, which the thread that reads ahead uses, too
         self._batch_reader = ThreadPoolExecutor(1, "ganherd-feed")  # reads batches in the order of requests
         self._readers = ThreadPoolExecutor(READERS, "ganherd-read")  # read the rows of one batch in parallel
-        self._blocks: dict[tuple[int, int], _Block] = {}
+        self._blocks: dict[tuple[int, int], _Block] = {}  # by (first member, member after the last)
         self._held = 0  # bytes of all batches that are read ahead
         self.read_ahead = 0  # number of batches that were read, or being read, when they were requested
-        self.late = 0  # number of batches that were not
+        self.late = 0  # number of batches that had to be read when they were requested
 
     # -- the interface of `Feed` ------------------------------------------------------------------------------------
 
     def indices(self, members: slice, base: np.ndarray, c: int) -> np.ndarray:
-        """Return the rows of x in batch `c` of some members, int64 [n, B]; safe to call from several threads."""
+        """Return the rows of x in batch `c` of some members, int64 [n, B]; may be called from several threads."""
         with self._order_lock:
             return super().indices(members, base, c)
 
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
-        """Return x [n, B, …] and y [n, B] of batch `c` of some members, and start to read the following batches."""
+        """Return samples [n, B, …] and labels [n, B] of batch `c` of some members, and start to read the next ones."""
         block = self._block(members, base, c)
         following = block.following(BATCHES_AHEAD)
         num_bytes = len(base) * self.plan.batch * self._row_bytes
@@ -124,7 +136,7 @@ class StreamFeed(Feed):
         return self._send(*block.batches[c].result())
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x [n, B, …], scaled as the nets expect it, and y [n, B] for any rows [n, B]; nothing is read ahead."""
+        """Return samples [n, B, …], scaled as the nets expect them, and labels [n, B] for rows [n, B] of the data."""
         return self._send(*self._read(indices.cpu().numpy()))
 
     def select(self, members: Sequence[int]) -> Feed:
@@ -140,7 +152,11 @@ class StreamFeed(Feed):
     # -- reading ----------------------------------------------------------------------------------------------------
 
     def _block(self, members: slice, base: np.ndarray, c: int) -> _Block:
-        """Return the block of these members. If they were grouped differently or had other streams before, start a new one."""
+        """Return the block of these members, at batch `c`.
+
+        If there is none, or if the members have other random streams now, start a new one, and drop blocks with some of
+        them.
+        """
         key = (members.start, members.stop)
         block = self._blocks.get(key)
         if block is None or not np.array_equal(block.base, base):
@@ -154,7 +170,10 @@ class StreamFeed(Feed):
         return block
 
     def _read(self, rows: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Read x [n, B, …] as stored and y [n, B] to host memory, pinned if the device is a GPU so that copies can overlap."""
+        """Return samples [n, B, …], as they are stored, and labels [n, B] for rows [n, B], read into host memory.
+
+        The memory is pinned if the device is a GPU, so that copies to it can overlap with its work.
+        """
         pin = self._device.type == "cuda"
         flat = np.ascontiguousarray(rows.reshape(-1))
         kind = torch.from_numpy(np.empty(0, self._rows.dtype)).dtype
@@ -179,19 +198,20 @@ class StreamFeed(Feed):
             np.take(self._rows, rows, axis=0, out=out, mode="clip")
 
     def _send(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Copy a batch to the device and scale it there, with the same arithmetic as `Feed.gather`."""
+        """Return a batch on the device, scaled there with the same arithmetic as by `Feed.gather`."""
         scaled = x.to(self._device, non_blocking=True).to(self.plan.dtype, copy=True)
         return scaled.sub_(self._offset).div_(self._divisor), y.to(self._device, non_blocking=True)
 
 
 def make_feed(x: Any, y: np.ndarray, plan: BatchPlan, device: torch.device, room: int | None = None) -> Feed:
-    """Return a feed whose data is on the device if it fits, otherwise one that streams it.
+    """Return a feed whose data is on the device if it fits there, otherwise a feed that streams the data from the host.
 
-    From a prepared folder, only shards with rows of these members are opened.
+    Of a prepared folder, only the rows that these members train on are read.
 
     Args:
         x: [n, …] a numpy array, or the rows of a prepared folder.
-        y: [n] int64.
+        y: int64 [n], the labels.
+        plan: The rows of each member.
         room: Bytes that the data may take on the device; None: half of the free memory.
     """
     room = _half_of_free(device) if room is None else room
@@ -210,7 +230,7 @@ def make_feed(x: Any, y: np.ndarray, plan: BatchPlan, device: torch.device, room
 
 
 def _on(array: np.ndarray, device: torch.device) -> Tensor:
-    """Copy an array to a device; on a CPU its memory is shared, and nothing writes to it."""
+    """Return an array as a tensor on a device; on a CPU they share memory, to which nothing writes."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given NumPy array is not writable")  # a memory-mapped file
         return torch.from_numpy(array).to(device)

@@ -1,4 +1,4 @@
-"""Build the modules of many members in several threads, with the same weights as one after another."""
+"""Build the modules of many members (GANs) in several threads, with the same weights as if built in sequence."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ganherd.herd import rng
 from ganherd.herd.global_generators import outside_torch
 from ganherd.util.host import cores, in_threads
 
-_FEWEST = 64  # members; fewer are built as quickly without threads
+_FEWEST = 64  # with fewer members, threads save no time
 _DRAWS = (
     Tensor.normal_, Tensor.uniform_, torch.rand, torch.randn,
     nn.init.normal_, nn.init.uniform_, nn.init.kaiming_normal_, nn.init.kaiming_uniform_,
@@ -41,7 +41,7 @@ class _DrawFrom(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class PackagedNet:
-    """Build one of ganherd's own nets. Threads may do so in parallel; calls of a user's function may share anything."""
+    """A function that builds one of ganherd's own nets. Unlike a user's function, several threads may call it."""
 
     make: Callable[[], nn.Module]
 
@@ -51,17 +51,22 @@ class PackagedNet:
 
 
 def pays_in_threads(make: Callable[[], nn.Module], number: int) -> bool:
-    """Return whether threads may build these nets, and whether this number of them is worth it."""
+    """Return whether nets should be built in threads: `make` allows it, and their number makes it worth it."""
     return isinstance(make, PackagedNet) and number >= _FEWEST and cores() > 1
 
 
 def build_in_threads(
     make: Callable[[], nn.Module], seeds: Sequence[int], write: Callable[[int, nn.Module], None]
 ) -> bool:
-    """Build a module for each seed, as `build_seeded` would, and pass its number and the module to `write`, in any order.
+    """Build a module for each seed in parallel threads, with the weights that `build_seeded` would give it.
+
+    Args:
+        make: Builds a module.
+        write: Called with the position of a seed and its module, in any order and from several threads.
 
     Returns:
-        Whether it succeeded. False: a module has drawn from a global generator, so that none of them can be used.
+        Whether this succeeded. False: a module has drawn from a global random generator, which threads share, so that
+        all modules must be built again in sequence. The states of these generators are restored.
     """
     before, before_outside = torch.random.get_rng_state(), outside_torch()
 
@@ -80,6 +85,6 @@ def build_in_threads(
 
 
 def _is_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Compare states of the generators of Python and NumPy."""
+    """Return whether two results of `outside_torch`, states of the generators of Python and NumPy, are equal."""
     states = zip(one["numpy.random"], other["numpy.random"], strict=True)
     return one["random"] == other["random"] and all(np.array_equal(*pair) for pair in states)

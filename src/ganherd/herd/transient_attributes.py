@@ -1,4 +1,7 @@
-"""Restore what a forward pass leaves in the attributes of a module, so that no later call finds tensors of another one."""
+"""Restore attributes that a forward pass assigns to a module, so that no later call finds tensors of an earlier one.
+
+Members (GANs) take turns in one module.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,11 @@ from ganherd.herd.state import Blueprint
 
 @contextmanager
 def attributes_restored(net: Blueprint) -> Iterator[None]:
-    """Restore attributes that a forward pass assigns, even if it fails: under `vmap` they would hold unreadable tensors.
+    """Restore the attributes that a forward pass inside this context assigns, even if it fails.
 
-    Containers that were there before get their former contents back.
+    Under `vmap` they would hold tensors that cannot be read afterwards. Containers that existed before, e.g. lists,
+    also get their former contents back. The attributes are those that were observed when the net was tried out
+    (`net.traits`).
     """
     layers = [(vars(net.module.get_submodule(layer)), name) for layer, name in net.traits.transient_attributes]
     before = [(own, name, own[name]) for own, name in layers if name in own]
@@ -31,7 +36,7 @@ def attributes_restored(net: Blueprint) -> Iterator[None]:
 
 
 class _Contents:
-    """What a container holds now."""
+    """A copy of the contents that a container has when this object is created."""
 
     def __init__(self, container: MutableMapping[Any, Any] | MutableSequence[Any] | MutableSet[Any]) -> None:
         self._container = container
@@ -54,7 +59,7 @@ class _Contents:
 
 
 def _contents(value: object) -> Iterator[_Contents]:
-    """Yield the contents of a container, and of all containers in it."""
+    """Yield the contents of a container and of all containers inside of it; nothing for other values."""
     if isinstance(value, SimpleNamespace):
         value = vars(value)
     if isinstance(value, (MutableMapping, MutableSequence, MutableSet)):

@@ -367,6 +367,14 @@ def test_spectral_kernel_equals_plain_pytorch(shape, move):
         close(ours, theirs, 1e-5)
 
 
+def test_the_spectral_kernel_refuses_a_second_derivative():
+    weight = torch.randn(2, 4, 6, device=DEVICE, requires_grad=True)
+    divided, _ = ops_triton.divide(weight, F.normalize(torch.ones(2, 4, device=DEVICE), dim=1), True)
+    (grads,) = torch.autograd.grad(divided.square().sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        torch.autograd.grad(grads.sum(), weight)
+
+
 @pytest.mark.parametrize("transposed", [False, True])
 def test_groups_of_a_convolution_run_as_members(transposed):
     torch.manual_seed(0)

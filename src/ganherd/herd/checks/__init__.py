@@ -1,1 +1,1 @@
-"""Check a user's nets before a run: refuse nets that cannot be trained correctly, and compare each engine with plain PyTorch."""
+"""Check users' nets before a run: refuse those that cannot be trained correctly; compare engines with plain PyTorch."""

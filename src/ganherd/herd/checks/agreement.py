@@ -1,4 +1,8 @@
-"""Compare two snapshots of a member tensor by tensor, and describe the differences."""
+"""Compare two snapshots of a member (one GAN) tensor by tensor, and describe the differences.
+
+A snapshot has the outputs, gradients, parameters and buffers after a step. One is from plain PyTorch, the other from an
+engine.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +14,19 @@ from torch import Tensor
 
 from ganherd.herd.checks.plain_pytorch import Snapshot
 
-# Tolerances: relative to the largest number of the tensor, to the largest number of all such tensors of the net, and absolute.
+# Tolerances by dtype: relative to the largest number of the tensor, relative to the largest number of all tensors of
+# its kind (e.g. gradients) in the net, and absolute. A difference may be as large as their sum.
 TOLERANCE = {torch.float64: (1e-7, 1e-10, 1e-12), torch.float32: (1e-2, 1e-4, 1e-6)}
-FAILS = "it fails: "  # starts the reason if an engine does not run
-_SMALL = 1e-3  # lower bound of magnitudes that differences are related to: gradients may vanish
+FAILS = "it fails: "  # begins `Agreement.why` if an engine does not run
+_SMALL = 1e-3  # lower bound of the magnitude by which a difference is divided, because gradients may be almost 0
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far an engine is from plain PyTorch."""
+    """The result of comparing an engine with plain PyTorch."""
 
     difference: float  # the largest one, relative to the largest number of its kind; NaN if the engine does not run
-    why: str = ""  # what differs and by how much, or the failure; empty if both compute the same
+    why: str = ""  # what differs by more than the tolerance, or why the engine does not run; empty if all is equal
 
     @property
     def failed(self) -> bool:
@@ -30,14 +35,17 @@ class Agreement:
 
 
 def compare(plain: Snapshot, other: Snapshot, net: str, dtype: torch.dtype, when: str = "") -> Agreement:
-    """Compare all tensors of two snapshots, each within a tolerance that depends on its magnitude.
+    """Compare all tensors of two snapshots, each with a tolerance that depends on its magnitude.
 
     Args:
-        net: `g` or `d`, the net under test; a difference in its partner counts as a difference of the output.
-        when: An adjective for values, e.g. "initial".
+        plain: The snapshot from plain PyTorch.
+        other: The snapshot from an engine.
+        net: `g` or `d`, the net under test; a difference in its partner is reported as one of the output.
+        dtype: The dtype of the training, which determines the tolerances.
+        when: An adjective for parameters and buffers in messages, e.g. "initial".
 
     Returns:
-        The largest difference, with the first output, gradient and value that differ.
+        The largest difference, and a message that names the first output, gradient and value that differ.
     """
     largest: dict[tuple[str, str], float] = {}
     for (kind, quantity, _), value in plain.items():
@@ -55,7 +63,11 @@ def compare(plain: Snapshot, other: Snapshot, net: str, dtype: torch.dtype, when
 
 
 def _counterpart(other: Snapshot, key: tuple[str, str, str], value: Tensor) -> Tensor:
-    """Return the same tensor of the other snapshot: zeros for a gradient that it does not have, NaN for anything else missing."""
+    """Return the tensor with this key in the other snapshot; if it is missing, zeros for a gradient, otherwise NaN.
+
+    Args:
+        value: The tensor in the first snapshot, which gives the shape.
+    """
     if key in other:
         return other[key]
     return torch.full_like(value, 0.0 if key[1] == "gradient" else math.nan, dtype=torch.float64)
@@ -70,12 +82,12 @@ def _message(quantity: str, name: str, when: str, difference: float) -> str:
 
 
 def _magnitude(value: Tensor) -> float:
-    """Return the largest absolute value among finite numbers."""
+    """Return the largest absolute value of the finite numbers of a tensor; 0 if there are none."""
     return float(value.double().abs().nan_to_num(0.0, 0.0, 0.0).max()) if value.numel() else 0.0
 
 
 def _difference(one: Tensor, other: Tensor) -> float:
-    """Return the largest difference; infinite if shapes differ or numbers that are not finite differ."""
+    """Return the largest absolute difference of two tensors; infinite if shapes, infinities or NaNs differ."""
     if one.shape != other.shape:
         return math.inf
     a, b = one.double(), other.double()

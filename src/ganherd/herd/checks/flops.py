@@ -16,12 +16,12 @@ from ganherd.herd.state import takes_label
 
 
 def count_operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batches: Sequence[int]) -> float:
-    """Count the floating-point operations of products and convolutions of a new net, per sample.
+    """Return the number of floating-point operations per sample that a net takes in products and convolutions.
 
     Args:
         make: Builds the net.
-        shape: The shape of one sample.
-        batches: Batch sizes to try until the net runs.
+        shape: The shape of one sample of its input.
+        batches: Batch sizes to try, in this order, until the net runs without an error.
     """
 
     def count(rows: int) -> float:
@@ -36,7 +36,10 @@ def count_operations(make: Callable[[], nn.Module], shape: tuple[int, ...], batc
 
 
 class _Counter(TorchFunctionMode):
-    """Count the operations of products and convolutions; importing PyTorch's own counter takes a second."""
+    """Count the floating-point operations of products and convolutions while this mode is active.
+
+    PyTorch has such a counter, too, but importing it takes a second.
+    """
 
     operations = 0.0
 

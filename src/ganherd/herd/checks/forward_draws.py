@@ -1,4 +1,8 @@
-"""Refuse nets whose forward or backward pass draws random numbers from another source than the member's stream."""
+"""Refuse nets whose forward or backward pass draws random numbers from other sources than the member's own stream.
+
+A member is one GAN; its stream (`herd.rng`) depends on its key and the step alone. Draws from global generators would
+depend on the other members.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,7 @@ _SEEDING = ("manual_seed", "seed", "set_state", "set_offset")
 
 
 class _Guarded:
-    """A stand-in for PyTorch's default generator that raises when it is seeded."""
+    """A stand-in for PyTorch's default generator that raises `UserError` when it is seeded or its state is set."""
 
     def __init__(self, generator: torch.Generator, kind: str) -> None:
         self._generator, self._kind = generator, kind
@@ -55,7 +59,7 @@ def _is_compiling() -> bool:
 
 @contextmanager
 def no_seeding(kind: str) -> Iterator[None]:
-    """Refuse calls of `torch.manual_seed`, `seed`, `set_rng_state` and `fork_rng` inside this context.
+    """Raise `UserError` for calls of `torch.manual_seed`, `seed`, `set_rng_state` and `fork_rng` inside this context.
 
     Args:
         kind: The class of the net that is called, for the message.
@@ -72,7 +76,11 @@ def no_seeding(kind: str) -> Iterator[None]:
 
 
 class RefuseDraws(TorchFunctionMode):
-    """Refuse functions that draw from PyTorch's default generator."""
+    """Raise `UserError` if a function draws from PyTorch's default generator while this mode is active.
+
+    `MemberRandomness`, which is active as well, replaces the draws of common functions, so that only others are
+    noticed.
+    """
 
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -92,7 +100,10 @@ class RefuseDraws(TorchFunctionMode):
 
 
 class RefuseDrawsInBackward(TorchDispatchMode):
-    """Refuse backward passes that draw random numbers, as activation checkpoints do when they run their layers again."""
+    """Raise `UserError` if a backward pass draws random numbers while this mode is active.
+
+    This happens if an activation checkpoint runs layers again that draw.
+    """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -113,7 +124,11 @@ class RefuseDrawsInBackward(TorchDispatchMode):
 
 
 def line_that_draws(net: nn.Module, inputs: tuple[Tensor, ...]) -> str:
-    """Return the line of the user's code that draws from Python's or NumPy's generator, in brackets; empty if not found."""
+    """Call a net again, and return the line of the user's code that draws from Python's or NumPy's global generator.
+
+    Returns:
+        The line in brackets, e.g. " (nets.py, line 12)"; empty if it is not found.
+    """
     lines: list[str] = []
     before, line, around = outside_torch(), "", sys.gettrace()
 

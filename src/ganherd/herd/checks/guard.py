@@ -1,12 +1,13 @@
 """Compare every engine with plain PyTorch on a small batch, so that no engine silently trains a net wrongly.
 
-The comparison does not depend on a list of what engines support. It trains the net on a CPU in float64, once as real module
-instances with PyTorch's Adam (see `plain_pytorch`) and once with each engine, from the same weights, data and random streams.
-After every step all outputs, gradients, parameters and buffers must agree. The net trains against a trivial partner, so any
-difference comes from the net under test.
+There is no list of what engines support. Instead, the net is trained on a CPU in float64, once as real module instances
+with PyTorch's Adam (see `plain_pytorch`) and once with each engine, from the same weights, data and random streams.
+After every step all outputs, gradients, parameters and buffers must agree. The net trains against a trivial partner, so
+any difference comes from the net under test. Two members (GANs) are trained, so that an engine that mixes them up is
+noticed.
 
-This covers how engines execute a module. It does not cover GPU kernels, which the tests compare with plain PyTorch, and behaviour
-that starts after more steps than the comparison makes.
+The comparison covers how engines run a module. It does not cover GPU kernels, which the tests compare with plain
+PyTorch, nor behaviour that begins after more steps than it makes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from ganherd.herd.step.step import SUMS
 from ganherd.util.errors import UserError, with_type
 from ganherd.util.memory import is_out_of_memory, reason
 
-ENGINES = ("loop", "fused")  # `graph` runs the same lowered net as `fused`
-_EXPENSIVE = 2e7  # nets with more floating-point operations per sample get the smaller comparison
+ENGINES = ("loop", "fused")  # `graph` need not be compared: it runs the same lowered net as `fused`
+_EXPENSIVE = 2e7  # nets with more floating-point operations per sample are compared with fewer steps (`SMALL_EXTENT`)
 
 History = list[list[Snapshot]]  # for each member, the snapshots at the start and after each step
 
@@ -44,7 +45,7 @@ History = list[list[Snapshot]]  # for each member, the snapshots at the start an
 class GuardReport:
     """The result of the comparison for one net."""
 
-    extent: str
+    extent: str  # how much was computed, for users; see `Extent.describe`
     results: dict[str, Agreement]  # by engine
     slow: tuple[str, ...] = ()  # operations that vmap runs member by member, because PyTorch has no batching rule
 
@@ -56,8 +57,11 @@ class _PlainFailure(Exception):
 def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
     """Train a net with plain PyTorch and with each engine, and compare the results.
 
+    Small batches are tried first, and the batch of the recipe if the net does not run with them.
+
     Args:
-        extent: How much to compute; by default less for a net that is expensive on a CPU.
+        task: The net to check.
+        extent: How much to compute; None: less for a net that is expensive on a CPU.
 
     Raises:
         UserError: If plain PyTorch cannot train the net either, or if there is not enough memory.
@@ -100,7 +104,14 @@ def _check(task: ComparisonTask, extent: Extent) -> GuardReport:
 
 
 def _reference(task: ComparisonTask, extent: Extent) -> tuple[torch.dtype, History]:
-    """Train with plain PyTorch in float64, or in float32 if the module only runs in float32. Return the dtype and snapshots."""
+    """Train with plain PyTorch in float64 or, if the module does not run in float64, in float32.
+
+    Returns:
+        The dtype, and the snapshots of all members.
+
+    Raises:
+        UserError: If the net cannot be trained in either.
+    """
     failures = []
     for dtype, separate_backward in product((torch.float64, torch.float32), (False, True)):
         try:
@@ -113,7 +124,11 @@ def _reference(task: ComparisonTask, extent: Extent) -> tuple[torch.dtype, Histo
 
 
 def _train_plainly(task: ComparisonTask, extent: Extent, dtype: torch.dtype, separate_backward: bool) -> History:
-    """Train real module instances, one member after another; see `PlainGan` for `separate_backward`."""
+    """Train real module instances with plain PyTorch, one member after another, and return all members' snapshots.
+
+    Args:
+        separate_backward: See `PlainGan`.
+    """
     rules, feed, history = rules_of(task, extent), feed_of(task, extent, dtype), list[list[Snapshot]]()
     try:
         with seeded_generators(0):  # the engines get other seeds: a net that draws from these generators differs
@@ -135,7 +150,12 @@ def _train_plainly(task: ComparisonTask, extent: Extent, dtype: torch.dtype, sep
 
 
 def _result(task: ComparisonTask, extent: Extent, dtype: torch.dtype, name: str, plain: History) -> Agreement:
-    """Train with one engine, several times from the same start, and return the worst agreement with plain PyTorch."""
+    """Train with one engine, several times from the same start, and return the worst agreement with plain PyTorch.
+
+    Args:
+        name: The name of the engine.
+        plain: The snapshots from plain PyTorch.
+    """
     try:
         with seeded_generators(1):
             herd = _herd(task, extent, dtype)
@@ -155,7 +175,15 @@ def _result(task: ComparisonTask, extent: Extent, dtype: torch.dtype, name: str,
 
 
 def _one_pass(engine: Engine, start: State, plain: History, net: str, dtype: torch.dtype) -> Agreement:
-    """Train with an engine up to the first step after which it differs from plain PyTorch."""
+    """Train with an engine from a start, and return the worst agreement with plain PyTorch.
+
+    Training ends after the first step with a difference beyond the tolerance.
+
+    Args:
+        start: The state at the start.
+        plain: The snapshots from plain PyTorch.
+        net: `g` or `d`, the net under test.
+    """
     herd, worst = engine.herd, Agreement(0.0)
     for name, value in herd.state.items():
         value.copy_(start[name])
@@ -173,15 +201,16 @@ def _one_pass(engine: Engine, start: State, plain: History, net: str, dtype: tor
 
 
 def _severity(agreement: Agreement) -> tuple[bool, float]:
-    """Return a key by which agreements are sorted, the worst last."""
+    """Return a key by which agreements can be sorted, the worst last."""
     return bool(agreement.why), agreement.difference
 
 
 def _snapshot(herd: StackedHerd, sums: Tensor | None, row: int) -> Snapshot:
-    """Copy one member of an engine's herd, like `PlainGan.snapshot`.
+    """Return a snapshot of one member of an engine's herd, in the form of `PlainGan.snapshot`.
 
     Args:
-        sums: [4, N] of the last step; None before the first step.
+        sums: [4, N] the losses and mean logits of the last step (`SUMS`); None before the first step.
+        row: The member.
     """
     out: Snapshot = {}
     for kind, net in (("g", herd.g), ("d", herd.d)):
@@ -196,7 +225,7 @@ def _snapshot(herd: StackedHerd, sums: Tensor | None, row: int) -> Snapshot:
 
 
 def _herd(task: ComparisonTask, extent: Extent, dtype: torch.dtype) -> StackedHerd:
-    """Return the herd that engines train."""
+    """Return a new herd of the net under test and its trivial partner, for an engine to train."""
     sources = {"lr_g": "lr", "lr_d": "lr", "beta1": "beta1", "beta2": "beta2"}
     settings = {name: [ADAM[source]] * len(SEATS) for name, source in sources.items()}
     g, d, state = new_state(*task.pair(), SEATS, {**settings, "loss": [0] * len(SEATS)}, dtype, ema=False)

@@ -1,4 +1,8 @@
-"""Inspect and copy a user's modules: find hooks, replaced methods and other behaviour that a trace or `vmap` would miss."""
+"""Inspect and copy users' modules: find hooks, replaced methods and other behaviour that a trace or `vmap` would miss.
+
+To trace a module means to record its operations as a graph; to fuse it, to run it for all members (GANs) at once. There
+are also functions that find the line of a user's code for error messages.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ _PYTHON = os.path.dirname(os.__file__)  # the folder of the standard library
 
 
 def why_not_traced(module: nn.Module) -> str:
-    """Return why a traced graph of this module would be incomplete; empty if it would be complete.
+    """Return why a traced graph would not show everything that this module does; empty if it would.
 
     >>> net = nn.Sequential(nn.Linear(2, 2))
     >>> handle = net[0].register_forward_hook(lambda layer, args, out: out * 2)
@@ -46,7 +50,7 @@ def why_not_traced(module: nn.Module) -> str:
 
 
 def why_not_fused(module: nn.Module) -> str:
-    """Return why only one member at a time can run this module; empty if all members can run at once."""
+    """Return why this module can run for only one member at a time; empty if it can run for all members at once."""
     if any(getattr(_global_hooks, f"_global{hooks}") for hooks in _BACKWARD):
         return "a backward hook is registered for all modules"
     for name, layer in module.named_modules():
@@ -79,19 +83,19 @@ def find_second_reference(module: nn.Module, tensors: Iterable[Tensor]) -> str:
 
 
 def _other_attributes(layer: nn.Module) -> dict[str, Any]:
-    """Return the attributes of a layer except its parameters, buffers and layers; all hooks are one attribute."""
+    """Return the attributes of a layer by name, except parameters, buffers and layers; all its hooks are one entry."""
     registered = ("_parameters", "_buffers", "_modules", *HOOKS)
     others = {name: value for name, value in vars(layer).items() if name not in registered}
     return others | {"a hook": [list(getattr(layer, kind).values()) for kind in HOOKS]}
 
 
 def _describe(name: str, layer: nn.Module) -> str:
-    """Describe a layer in a message, e.g. "its layer 0 (Linear)"."""
+    """Return a phrase for a layer in messages, e.g. "its layer 0 (Linear)"."""
     return f"its layer {name} ({type(layer).__name__})" if name else "the module itself"
 
 
 def _replaced(layer: nn.Module) -> str:
-    """Return the name of a method that is replaced in an instance or in a class of PyTorch; empty if none is."""
+    """Return the name of a method that is replaced in this layer or in its class of PyTorch; empty if none is."""
     kind = type(layer)
     for name, value in vars(layer).items():
         if callable(value) and callable(getattr(kind, name, None)) and not isinstance(value, nn.Module):
@@ -126,12 +130,12 @@ def calling_line() -> str:
 
 
 def at_line(file: str, number: int) -> str:
-    """Return a line of a file for a message, e.g. " (nets.py, line 12)"."""
+    """Return a phrase for a line of a file in messages, e.g. " (nets.py, line 12)"."""
     return f" ({os.path.basename(file)}, line {number})"
 
 
 def calling_net() -> str:
-    """Return the class of the outermost module that is running now; "the net" if its lowered graph is running instead."""
+    """Return the class name of the outermost module that is running; "the net" if its lowered graph runs instead."""
     modules = [frame.f_locals.get("self") for frame in _frames()]
     return next((type(module).__name__ for module in reversed(modules) if isinstance(module, nn.Module)), "the net")
 
@@ -155,9 +159,10 @@ def is_library_file(filename: str) -> bool:
 
 
 def copy_module(module: nn.Module) -> nn.Module:
-    """Copy a module together with its hooks: a hook whose closure refers to the module refers to the copy afterwards.
+    """Return a deep copy of a module with its hooks, whose closures then refer to the copy instead of the module.
 
-    `copy.deepcopy` alone fails on tensors that a forward pass assigned to attributes, and shares functions with the original.
+    `copy.deepcopy` alone would fail on tensors that a forward pass assigned to attributes, and would share hooks with
+    the original.
     """
     memo: dict[int, Any] = {}
     for layer in module.modules():
@@ -184,7 +189,11 @@ def copy_module(module: nn.Module) -> nn.Module:
 
 
 def _tensors(value: Any, seen: frozenset[int] = frozenset()) -> Iterator[Tensor]:
-    """Yield the tensors that a value holds in containers, closures, partial functions and plain objects."""
+    """Yield the tensors in a value: itself, or those in containers, closures, partial functions and plain objects.
+
+    Args:
+        seen: Ids of the objects around the value, which are not visited again.
+    """
     if isinstance(value, Tensor):
         yield value
     elif id(value) not in seen:
@@ -210,7 +219,11 @@ def _held_by(value: Any) -> Iterable[Any]:
 
 
 def _rebound(hook: Callable[..., Any], memo: dict[int, Any]) -> Callable[..., Any]:
-    """Return a hook whose closure refers to copies instead of originals; `memo` maps ids of originals to copies."""
+    """Return a copy of a hook whose closure refers to copied objects instead of the originals.
+
+    Args:
+        memo: Maps the ids of originals to copies, as filled by `copy.deepcopy`.
+    """
     if not isinstance(hook, types.FunctionType) or not hook.__closure__:
         return hook
     cells = tuple(types.CellType(memo.get(id(cell.cell_contents), cell.cell_contents)) for cell in hook.__closure__)

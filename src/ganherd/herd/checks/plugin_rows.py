@@ -1,6 +1,8 @@
-"""Check that losses and augmentations of plug-ins treat every member separately, as promise 1 demands.
+"""Check that losses and augmentations of plug-ins compute each member (GAN) separately.
 
-Each is computed for three members at once and for each member alone, with its gradients, in float64.
+Otherwise members that are trained together would not get the same weights as if they were trained alone. Each function
+is called for three members at once and for each member alone, with its gradients, in float64; the results must be
+equal.
 """
 
 from __future__ import annotations
@@ -21,10 +23,10 @@ _SEED = 1234
 
 
 def check_loss(name: str, loss: Loss) -> None:
-    """Refuse a loss that does not return one number for each member, or whose value for a member depends on another.
+    """Check that a loss returns one number for each member, and that this number depends on no other member.
 
     Raises:
-        UserError: The message says what is wrong.
+        UserError: If it does not; the message names the problem.
     """
     real, fake = _random(_BATCH, 0), _random(_BATCH, 1)
     what, shape = f"the loss {name}", (_MEMBERS,)
@@ -42,10 +44,10 @@ def check_loss(name: str, loss: Loss) -> None:
 
 
 def check_augmentation(name: str, augmentation: str | NamedAugmentation) -> None:
-    """Refuse an augmentation that changes the shape of images, that mixes members, or that has no gradient.
+    """Check that an augmentation keeps the shape of images, computes each member separately, and has a gradient.
 
     Raises:
-        UserError: The message says what is wrong.
+        UserError: If it does not; the message names the problem.
     """
     x, u = _random((_BATCH, *_IMAGE), 6).tanh(), _random((_BATCH, numbers([augmentation])), 7).sigmoid()
     check_rows(
@@ -67,9 +69,10 @@ def check_rows(
     """Refuse a function of tensors [members, …] that is not, in each row, the function of that row alone.
 
     Args:
-        what: What messages call the function.
-        shape: The shape that it must return for all members at once.
-        differentiated: The number of arguments that have a gradient; None: all.
+        what: The name of the function in messages.
+        arguments: Tensors [members, …].
+        shape: The shape of the tensor that the function must return for all members at once.
+        differentiated: How many of the first arguments must have a gradient; None: all.
     """
     together = _run(what, function, arguments, shape, differentiated)
     for member in range(_MEMBERS):
@@ -90,7 +93,7 @@ def _run(
     shape: tuple[int, ...],
     differentiated: int | None,
 ) -> list[Tensor]:
-    """Return the value and the gradients of the summed value."""
+    """Return the value of a function, followed by the gradients of its sum by the first `differentiated` arguments."""
     leaves = [argument.clone().requires_grad_() for argument in arguments[:differentiated]]
     rest = arguments[len(leaves) :]
     try:
@@ -115,7 +118,7 @@ def _run(
 
 
 def _random(shape: int | tuple[int, ...], number: int) -> Tensor:
-    """Return normal numbers [members, …], always the same for a number."""
+    """Return normally distributed numbers [members, *shape], always the same ones for the same `number`."""
     generator = torch.Generator().manual_seed(_SEED + number)
     sizes = (shape,) if isinstance(shape, int) else shape
     return torch.randn(_MEMBERS, *sizes, generator=generator, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Find the line of a user's file that causes a module to be refused."""
+"""Find the line of a user's file that is the reason to refuse a module, for error messages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ganherd.herd.checks.module_copies import at_line, is_user_file
 
 
 def assignment_line(net: nn.Module, name: str = "") -> str:
-    """Return the line that last assigns an attribute of a net, or else the line of the net's class.
+    """Return the line of code that last assigns an attribute of a net; if none is found, the line of the net's class.
 
     Args:
-        name: Of an attribute, parameter or buffer, with the names of its layers; or of a variable of the file.
+        name: The dotted name of an attribute, parameter or buffer; empty: the line of the class is returned.
 
     Returns:
-        In brackets, e.g. " (nets.py, line 12)"; empty if there is no source.
+        The line in brackets, e.g. " (nets.py, line 12)"; empty if there is no source file.
     """
     for layer, attribute in _owners(net, name):
         escaped = re.escape(attribute)
@@ -31,7 +31,7 @@ def assignment_line(net: nn.Module, name: str = "") -> str:
 
 
 def _owners(net: nn.Module, name: str) -> Iterator[tuple[nn.Module, str]]:
-    """Yield the layers along a dotted name, the innermost first, each with the name of its attribute."""
+    """Yield (layer, name of its attribute) for the layers along a dotted name, the innermost first."""
     layers, words = dict(net.named_modules(remove_duplicate=False)), name.split(".") if name else []
     for depth in reversed(range(len(words))):
         if (layer := layers.get(".".join(words[:depth]))) is not None:
@@ -39,7 +39,7 @@ def _owners(net: nn.Module, name: str) -> Iterator[tuple[nn.Module, str]]:
 
 
 def _sources(kind: type) -> Iterator[tuple[str, int, list[str]]]:
-    """Yield (file, number of the first line, lines) of a class and of those bases that are in the user's files."""
+    """Yield (file, number of the first line, lines) of a class and of its bases, for those in users' files."""
     for base in kind.__mro__:
         try:
             file = inspect.getsourcefile(base)

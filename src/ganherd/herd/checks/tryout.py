@@ -1,7 +1,7 @@
-"""Try a user's net out before it is stacked, and refuse what no engine can train correctly.
+"""Try out a user's net before a run, and refuse nets that no engine can train correctly.
 
-Members share one module and take turns in it. Only parameters and buffers may therefore carry state from one call to the next, and
-every random number must come from the member's own stream.
+Members (GANs) take turns in one module of the net, with their own parameters and buffers. Therefore nothing else may
+carry state from one call to the next, and every random number must come from the member's own random stream.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def try_out(make: Callable[[], nn.Module], inputs: Callable[[int], Inputs], dtyp
 
     Args:
         make: Builds the net.
-        inputs: Returns the arguments of the first call (0) and of the second (1).
+        inputs: Returns the arguments of `forward` for the first call if it gets 0, and for the second call if it gets
+            1.
+        dtype: The dtype of the net.
 
     Raises:
         UserError: If the net draws random numbers outside of the member's stream, has state other than parameters and
@@ -85,14 +87,16 @@ def try_out(make: Callable[[], nn.Module], inputs: Callable[[int], Inputs], dtyp
 
 
 def refuse_cpu_only(make: Callable[[], nn.Module], inputs: Inputs, dtype: torch.dtype, device: torch.device) -> None:
-    """Call and differentiate a net once on the device of the run. A net that makes tensors on the CPU fails there.
+    """Call and differentiate a net once on the device of the run, and refuse it if it fails.
+
+    On a GPU a net fails that creates tensors on the CPU in `forward`.
 
     Args:
-        make: Builds the net, which was tried out on the CPU before.
-        inputs: Arguments of its forward.
+        make: Builds the net, which was already tried out on the CPU.
+        inputs: Arguments of `forward`.
 
     Raises:
-        UserError: If it fails there.
+        UserError: If the net fails for another reason than too little memory.
     """
     net = build_seeded(make, 1).to(device, dtype)
     try:
@@ -110,7 +114,7 @@ def refuse_cpu_only(make: Callable[[], nn.Module], inputs: Inputs, dtype: torch.
 
 
 def _recomputed(net: nn.Module) -> set[str]:
-    """Return the weights that PyTorch's spectral and weight norms recompute in each call, even if they stay equal."""
+    """Return the names of the weights that PyTorch's spectral and weight norms (hooks) recompute in each call."""
     return {
         f"{name}.{hook.name}".lstrip(".")
         for name, layer in net.named_modules()
@@ -122,18 +126,19 @@ def _recomputed(net: nn.Module) -> set[str]:
 def try_other_batch(
     make: Callable[[], nn.Module], first: Inputs, then: Inputs, dtype: torch.dtype, traits: ModuleTraits
 ) -> ModuleTraits:
-    """Call a net with two batches of different sizes, as training and health checks do.
+    """Call a net with two batches of different sizes, because training and health checks use different sizes.
 
     Args:
-        first: Arguments of its forward that it was tried out with.
-        then: The same with another number of samples.
-        traits: What was observed when it was tried out.
+        make: Builds the net.
+        first: Arguments of `forward` with which the net was tried out.
+        then: Arguments with another number of samples.
+        traits: The traits that were observed when the net was tried out.
 
     Returns:
-        The traits with the attributes that only change if the size of the batch does.
+        The traits, with the attributes added that change only if the size of the batch changes.
 
     Raises:
-        UserError: If it fails with the second batch.
+        UserError: If the net fails with the second batch.
     """
     net, batches = build_seeded(make, 1).to(dtype), (first, then)
     before = copy_attributes(net)
@@ -159,7 +164,15 @@ def try_other_batch(
 
 
 def _call(net: nn.Module, inputs: Inputs, key: int) -> list[Any]:
-    """Call and differentiate a net. Return its outputs, the gradients, and the parameters and buffers after the call."""
+    """Call and differentiate a net. Return its outputs, the gradients, and the parameters and buffers after the call.
+
+    Args:
+        key: The key of the random draws inside the net.
+
+    Raises:
+        CannotRun: If the call or its backward pass fails.
+        UserError: If the net draws random numbers that the member's stream does not control.
+    """
     kind, before = type(net).__name__, outside_torch()
     try:
         net.zero_grad()
@@ -183,7 +196,11 @@ def _call(net: nn.Module, inputs: Inputs, key: int) -> list[Any]:
 
 
 def _changed_in_evaluation(net: nn.Module, other: nn.Module, inputs: Inputs) -> tuple[set[str], OutsideState]:
-    """Call two nets in evaluation mode, and return the variables outside of them that the second call changes."""
+    """Call two nets in evaluation mode, and return the variables outside of them that the second call changes.
+
+    Returns:
+        The names of these variables, and all outside variables after the second call.
+    """
     snapshots = []
     for module in (net, other):
         with suppress(Exception):  # a user's eval() may raise anything; a net that is never sampled need not have one
@@ -195,13 +212,13 @@ def _changed_in_evaluation(net: nn.Module, other: nn.Module, inputs: Inputs) -> 
 
 
 def _loss(output: Any) -> Tensor:
-    """Return a number that depends on all tensors of a net's output."""
+    """Return a number, as a loss to differentiate, that depends on all tensors of a net's output."""
     leaves = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)]
     return torch.stack([leaf.double().square().mean() for leaf in leaves]).sum()
 
 
 def _mistake(net: nn.Module, inputs: Inputs, key: int, error: Exception) -> str:
-    """Describe an error of a forward or backward pass in one sentence, with the line of the user's forward that causes it."""
+    """Return a sentence for users about an error of a forward or backward pass, with the line that causes it."""
     problem = first_line(error).split(". ")[0].rstrip(":")
     line = line_of(error) or _line_of_forward(net, inputs, key)
     if "modified by an inplace operation" in problem:
@@ -213,7 +230,10 @@ def _mistake(net: nn.Module, inputs: Inputs, key: int, error: Exception) -> str:
 
 
 def _line_of_forward(net: nn.Module, inputs: Inputs, key: int) -> str:
-    """Return the line whose gradient failed; PyTorch's anomaly mode prints it in a warning."""
+    """Return the line of `forward` whose gradient fails, e.g. "nets.py, line 12"; empty if it is not found.
+
+    The net is called again in PyTorch's anomaly mode, which names the line in a warning.
+    """
     with warnings.catch_warnings(record=True) as caught, torch.autograd.set_detect_anomaly(True, check_nan=False):
         warnings.simplefilter("always")
         with suppress(Exception):
@@ -230,7 +250,10 @@ def _line_of_forward(net: nn.Module, inputs: Inputs, key: int) -> str:
 
 
 def _refuse_shared_memory(net: nn.Module) -> None:
-    """Raise if tensors overlap in memory or have two names: they change each other in plain PyTorch, but not in members' rows."""
+    """Raise `UserError` if parameters or buffers overlap in memory, or if a buffer has a second name.
+
+    In plain PyTorch such tensors change each other, but a member's tensors are stored separately.
+    """
     ranges: list[tuple[int, int, int, str]] = []  # first address, end, number of the tensor, name
     for name, value in (*net.named_parameters(), *net.named_buffers()):
         if value.numel():
@@ -252,12 +275,12 @@ def _refuse_shared_memory(net: nn.Module) -> None:
 
 
 def _refuse_attributes(net: nn.Module, changed: set[str], each_time: set[str], each_member: set[str]) -> None:
-    """Raise if a net freezes or unfreezes parameters in forward, or has attributes that are not the same in all members.
+    """Raise `UserError` if a net freezes or unfreezes parameters in `forward`, or if attributes differ between members.
 
     Args:
-        changed: Attributes that a call changes.
-        each_time: Attributes that differ between two nets of the same seed.
-        each_member: Attributes that differ between two nets of different seeds.
+        changed: Names of attributes that a call changes.
+        each_time: Names of attributes that differ between two nets that were built with the same seed.
+        each_member: Names of attributes that differ between two nets that were built with different seeds.
     """
     kind, names = type(net).__name__, each_time or each_member
     for frozen in sorted(name for name in changed if name.endswith(".requires_grad")):
@@ -277,7 +300,12 @@ def _refuse_attributes(net: nn.Module, changed: set[str], each_time: set[str], e
 
 
 def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], parameters: list[nn.Parameter]) -> None:
-    """Raise if forward adds, removes or replaces parameters or buffers, or changes their shape or dtype."""
+    """Raise `UserError` if `forward` added, removed or replaced parameters or buffers, or changed their shape or dtype.
+
+    Args:
+        before: Copies of all parameters and buffers before the call, by name.
+        parameters: The parameters before the call.
+    """
     kind, after = type(net).__name__, dict((*net.named_parameters(), *net.named_buffers()))
     for name in sorted(before.keys() ^ after.keys()):
         raise UserError(
@@ -298,12 +326,12 @@ def _refuse_other_parameters(net: nn.Module, before: dict[str, Tensor], paramete
 
 
 def _refuse_memory(net: nn.Module, changed: set[str], different: set[str], same: bool) -> None:
-    """Raise if results or attributes depend on which member used the module before.
+    """Raise `UserError` if results or attributes depend on whether another member has used the module before.
 
     Args:
-        changed: Attributes that a call changes.
-        different: Attributes that differ between the module that was used before and a new one.
-        same: Whether the results of both are the same.
+        changed: Names of attributes that a call changes.
+        different: Names of attributes that differ between a module that another member has used and a new one.
+        same: Whether both modules give the same results.
     """
     if different or not same:
         names = sorted(different or changed)
@@ -315,7 +343,12 @@ def _refuse_memory(net: nn.Module, changed: set[str], different: set[str], same:
 
 
 def _refuse_outside_memory(net: nn.Module, changed: set[str], outside: OutsideState) -> None:
-    """Raise if calls change variables outside of the net."""
+    """Raise `UserError` if calls change variables outside of the net.
+
+    Args:
+        changed: Names of the variables that calls change.
+        outside: All variables outside of the net.
+    """
     innermost = sorted(name for name in changed if not any(other.startswith(f"{name}.") for other in changed))
     if innermost:
         raise UserError(

@@ -1,1 +1,1 @@
-"""Execute training steps member by member, all at once or as a CUDA graph, and choose the fastest of these."""
+"""Execute training steps member by member, for all members at once or as a CUDA graph, and choose the fastest way."""

@@ -1,4 +1,9 @@
-"""Choose the fastest engine: on a CPU by measuring for a few seconds, once; on a GPU by a rule, so that training starts at once."""
+"""Choose the plan of a run: its engine, the number of members (GANs) in a block, and the number of threads.
+
+On a CPU, plans are measured for a few seconds, and the choice is cached for later runs. On a GPU, a rule chooses, so
+that training starts at once. `loop` trains one member after another, `fused` all members of a block at once, and
+`graph` replays a CUDA graph.
+"""
 
 from __future__ import annotations
 
@@ -36,14 +41,16 @@ from ganherd.util.meter import Detail
 from ganherd.util.paths import cache_home
 from ganherd.util.registry import ENGINES
 
-_SECONDS = 0.4  # for each candidate
-_MAX_SECONDS = 60.0  # on a CPU, candidates are no longer measured after this time
-_MOST_MEASURED = 256  # members of a herd by which a CPU is measured
-_RAREST_R1 = 4  # plans are compared with R1 at each K-th step at least; rarer ones would make measurements longer
-_IMMEDIATELY = 1e-9  # seconds; ends a measurement that only has to succeed after one period
+_SECONDS = 0.4  # for each measured plan
+_MAX_SECONDS = 60.0  # on a CPU, no further plan is measured after this time
+_MOST_MEASURED = 256  # on a CPU, plans are measured with at most this many members
+_RAREST_R1 = 4  # while plans are measured, R1 acts at least at each 4th step; rarer R1 would make measurements longer
+_IMMEDIATELY = 1e-9  # seconds; so short that a measurement ends after one period, for one that only has to succeed
 _GOOD_ENOUGH = 0.8  # fewer threads are preferred if they reach this share of the highest rate
-_FEWEST_BLOCKS = 16  # of a herd on the host: nothing hides the copies before the first block and after the last
-_SMALLEST_BLOCK = 64  # members; smaller blocks would train more slowly
+# A herd on the host has at least this many blocks: the copies of the first and the last block are not hidden by
+# training.
+_FEWEST_BLOCKS = 16
+_SMALLEST_BLOCK = 64  # members; smaller blocks, which would train more slowly, are only made if memory requires it
 
 
 def choose(
@@ -51,8 +58,14 @@ def choose(
 ) -> Plan:
     """Return the fastest plan that the settings allow: by a rule on a GPU, from the cache or by measurement on a CPU.
 
+    Args:
+        herd: The herd to train; it does not change.
+        settings: The section `engine` of the recipe.
+        log: Gets lines for the user.
+        report: Gets the progress if kernels are compiled.
+
     Raises:
-        UserError: If the settings ask for an engine that cannot run this herd.
+        UserError: If the settings ask for an engine that cannot run this herd, or if a member does not fit into memory.
     """
     if settings.name != "auto" and ENGINES[settings.name].needs_whole_herd and not herd.feed.resident:
         raise UserError(
@@ -97,7 +110,10 @@ def _fastest(herd: StackedHerd, plans: list[Plan], log: Callable[[str], None]) -
 
 
 def _candidates(herd: StackedHerd, settings: Settings) -> list[Plan]:
-    """Return the plans that the settings and the device allow; only one on a GPU, because the fastest one is known there."""
+    """Return the plans to choose from, which the settings and the device allow, the likely slowest first.
+
+    On a GPU there is only one, because it is known which is the fastest there.
+    """
     chunk = settings.chunk or _chunk(herd, settings)
     names = [settings.name] if settings.name != "auto" else ["loop", "fused"]
     threads = [settings.threads] if settings.threads else sorted({1, torch.get_num_threads()})
@@ -112,9 +128,10 @@ def _candidates(herd: StackedHerd, settings: Settings) -> list[Plan]:
 
 
 def _tried(herd: StackedHerd, settings: Settings, log: Callable[[str], None], report: CompileReport) -> Plan | None:
-    """Return the plan for nets of the user on a GPU, if a trial on a copy of the state succeeds; otherwise None.
+    """Return the plan for users' own nets on a GPU, if a trial of it succeeds; otherwise None.
 
-    A user's net may do what a graph cannot capture, or what cannot be fused.
+    The trial trains a copy of some members, because a user's net may do things that a CUDA graph cannot capture or that
+    cannot be fused. If `graph` was chosen automatically and fails, `fused` is tried. Successful trials are cached.
     """
     (plan,) = _candidates(herd, settings)
     if plan.one_by_one:
@@ -136,7 +153,7 @@ def _tried(herd: StackedHerd, settings: Settings, log: Callable[[str], None], re
 
 
 def _failure(herd: StackedHerd, plan: Plan, report: CompileReport) -> str:
-    """Return why a plan cannot train a copy of the herd; empty if it can."""
+    """Return why a plan cannot train (a copy of) the herd, as a short message; empty if it can."""
     try:
         trial_engine(_few_blocks(herd, plan), plan).prepare(report)
     except UserError:
@@ -147,7 +164,10 @@ def _failure(herd: StackedHerd, plan: Plan, report: CompileReport) -> str:
 
 
 def _measure(herd: StackedHerd, plans: list[Plan]) -> dict[Plan, float]:
-    """Return the member-steps per second of each plan. On a CPU, slow plans are left out if the measurement takes too long."""
+    """Return the rate of each plan, in steps of one member per second.
+
+    On a CPU, plans are left out if the measurement takes too long.
+    """
     rates: dict[Plan, float] = {}
     began, herd = time.perf_counter(), measured_members(herd)
     herd = replace(herd, rules=replace(herd.rules, r1_every=min(herd.rules.r1_every, _RAREST_R1)))
@@ -159,9 +179,10 @@ def _measure(herd: StackedHerd, plans: list[Plan]) -> dict[Plan, float]:
 
 
 def measured_members(herd: StackedHerd) -> StackedHerd:
-    """Return the members by which rates are measured: all of them, or the first ones of a large herd on a CPU.
+    """Return the herd with which rates are measured: the whole herd, or only the first members of a large one on a CPU.
 
-    A step of thousands of members takes minutes there, and the steps per second of each member hardly depend on how many follow.
+    A step of thousands of members takes minutes on a CPU, and the member-steps per second hardly depend on the number
+    of members.
     """
     is_plain = herd.device.type == "cpu" and herd.feed.resident and herd.opponents is None
     if not is_plain or herd.num_members <= _MOST_MEASURED:
@@ -170,9 +191,10 @@ def measured_members(herd: StackedHerd) -> StackedHerd:
 
 
 def _few_blocks(herd: StackedHerd, plan: Plan) -> StackedHerd:
-    """Return the members of the first two blocks, with which a plan is tried: the host may have no room for a copy of all.
+    """Return a herd of the members of the first two blocks, to try a plan without a copy of the whole herd.
 
-    Herds of several breeds are tried as a whole, because each breed has other nets.
+    The whole herd is returned if it has several breeds (each has other nets), opponents, or data that is not on the
+    device.
     """
     is_alike = len(herd.breeds.all) == 1 and herd.opponents is None and herd.feed.resident
     if not is_alike or herd.num_members <= 2 * plan.chunk:
@@ -181,15 +203,17 @@ def _few_blocks(herd: StackedHerd, plan: Plan) -> StackedHerd:
 
 
 def _first_members(herd: StackedHerd, number: int) -> StackedHerd:
-    """Return a herd of the first members; storage is shared."""
+    """Return a herd of the first `number` members; storage is shared."""
     feed = herd.feed.select(range(number))
     return replace(herd, state=members_of(herd.state, slice(number)), feed=feed, pace=herd.pace[:number])
 
 
 def _best(rates: dict[Plan, float]) -> Plan:
-    """Return the fastest plan among those with the fewest threads that are good enough.
+    """Return the plan to use, given the rates of all plans.
 
-    If other processes need cores too, every step waits for the slowest thread, so more threads cost more than they gain.
+    This is the fastest plan with the fewest threads with which any plan reaches `_GOOD_ENOUGH` of the best rate. More
+    threads cost more than they gain if other processes need cores, too, because every step waits for its slowest
+    thread.
     """
     enough = _GOOD_ENOUGH * max(rates.values())
     fewest = min(plan.threads for plan, rate in rates.items() if rate >= enough)
@@ -197,7 +221,10 @@ def _best(rates: dict[Plan, float]) -> Plan:
 
 
 def cannot_be_fused(herd: StackedHerd) -> str:
-    """Return why the nets cannot run for all members at once, e.g. control flow that depends on inputs; empty if they can."""
+    """Return why the nets cannot run for all members at once, e.g. because of control flow that depends on inputs.
+
+    Empty if they can. This is tried with a copy of one member of each breed.
+    """
     try:
         _try_step(herd, fused=True)
     except UserError:
@@ -208,7 +235,7 @@ def cannot_be_fused(herd: StackedHerd) -> str:
 
 
 def _try_step(herd: StackedHerd, fused: bool) -> None:
-    """Train a copy of one member of each breed for one step; raise `UserError` if it does not fit into memory."""
+    """Train a copy of one member of each breed for one step; raise `UserError` if a member does not fit into memory."""
     smaller = advice("Lower train.batch, use smaller nets, or free memory there")
     with _refuse_if_too_large("one member", herd.device, f"{smaller}."):
         for block, breed in one_member_per_breed(herd):
@@ -216,7 +243,7 @@ def _try_step(herd: StackedHerd, fused: bool) -> None:
 
 
 def _refuse_chunk(herd: StackedHerd, plan: Plan) -> None:
-    """Raise if the chunk that the recipe sets does not fit into the memory of the device; tried on a copy of the state."""
+    """Raise `UserError` if the device has too little memory for the recipe's `engine.chunk`; tried on a copy."""
     smaller = "Lower it, or leave it out: ganherd then takes as many members as fit."
     with _refuse_if_too_large(f"engine.chunk {plan.chunk}", herd.device, smaller):
         measure_rate(_few_blocks(herd, plan), plan, seconds=_IMMEDIATELY)
@@ -224,7 +251,12 @@ def _refuse_chunk(herd: StackedHerd, plan: Plan) -> None:
 
 @contextmanager
 def _refuse_if_too_large(subject: str, device: torch.device, smaller: str) -> Iterator[None]:
-    """Turn memory that runs out inside this context into a `UserError`; `smaller` is a sentence that says what to change."""
+    """Convert out-of-memory errors inside this context to a `UserError`.
+
+    Args:
+        subject: What needs the memory; the beginning of the message.
+        smaller: A sentence that says what the user can change; the end of the message.
+    """
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -235,7 +267,10 @@ def _refuse_if_too_large(subject: str, device: torch.device, smaller: str) -> It
 
 
 def _chunk(herd: StackedHerd, settings: Settings) -> int:
-    """Return how many members train on the device at once; 1 if only its measurement runs out of memory."""
+    """Return how many members may train on the device at once, from measuring the memory of one member.
+
+    If the measurement itself runs out of memory, but a member can be trained, 1 is returned.
+    """
     try:
         limit, each = _limit(herd, settings), _bytes_per_member(herd)
         if limit // each >= herd.num_members or herd.device.type == "cpu":
@@ -252,7 +287,10 @@ def _chunk(herd: StackedHerd, settings: Settings) -> int:
 
 
 def _block_size(num_members: int, most: int) -> int:
-    """Return the size of the blocks in which a GPU trains a herd that does not fit there; equal blocks, if that is possible.
+    """Return the number of members in a block, for a herd that does not fit on a GPU. Blocks are equal if possible.
+
+    Args:
+        most: The largest number of members that fits.
 
     >>> _block_size(5000, 2000), _block_size(1000, 900), _block_size(1000, 10), _block_size(1000, 0)
     (250, 50, 10, 1)
@@ -264,7 +302,7 @@ def _block_size(num_members: int, most: int) -> int:
 
 
 def _bytes_per_member(herd: StackedHerd) -> int:
-    """Return the memory that a member takes while it trains; on a GPU from the cache if it was measured before."""
+    """Return the bytes that a member takes while it trains; on a GPU from the cache if they were measured before."""
     if herd.device.type != "cuda":
         return memory_per_member(herd)
     cache, identity = cache_home() / "engines.json", _identity(herd, [])
@@ -277,7 +315,7 @@ def _bytes_per_member(herd: StackedHerd) -> int:
 
 
 def _limit(herd: StackedHerd, settings: Settings) -> int:
-    """Return the bytes that members may take on the device."""
+    """Return how many bytes all members on the device may take: the recipe's limit, or a share of the free memory."""
     if settings.memory is not None:
         return parse_bytes(settings.memory)
     if herd.device.type == "cuda":
@@ -287,7 +325,7 @@ def _limit(herd: StackedHerd, settings: Settings) -> int:
 
 
 def _identity(herd: StackedHerd, plans: list[Plan]) -> str:
-    """Return a hash of all that the choice depends on: the machine, the nets, the rules and the sizes."""
+    """Return the cache's key: a hash of everything that the choice depends on, e.g. machine, nets, rules and sizes."""
     gpu = torch.cuda.get_device_name(herd.device) if herd.device.type == "cuda" else ""
     rules = {name: value for name, value in vars(herd.rules).items() if name != "game"} | {
         "game": [herd.rules.game.names, herd.rules.game.d_name]
@@ -303,7 +341,10 @@ def _identity(herd: StackedHerd, plans: list[Plan]) -> str:
 
 
 def _source_digest(modules: Sequence[nn.Module]) -> str:
-    """Hash the files that define the layers of users' nets; without a file, as in a notebook, no two results are equal."""
+    """Return a hash of the files that define the layers of users' nets.
+
+    If a class has no file, e.g. in a notebook, a random value is returned, so that nothing is found in the cache.
+    """
     classes = {type(layer) for module in modules for layer in module.modules()}
     own = [one for one in classes if not one.__module__.startswith(("torch.", "ganherd."))]
     try:
@@ -313,8 +354,12 @@ def _source_digest(modules: Sequence[nn.Module]) -> str:
 
 
 def _read(path: Path) -> dict[str, list[object]]:
-    """Read the cache: identity -> [name, chunk, threads] of the chosen plan, or [bytes] of a member."""
+    """Return the contents of the cache: identity -> [name, chunk, threads] of a plan, or [bytes] of a member.
+
+    Empty if the file is missing or damaged.
+    """
     try:
-        return dict(json.loads(path.read_text()))
+        content = json.loads(path.read_text())
     except (OSError, ValueError):
         return {}
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,8 @@
-"""Capture the whole step (feed, noise, updates, Adam and sums) as one CUDA graph, and replay it without work on the host."""
+"""The engine `graph`: capture a whole training step as a CUDA graph, and replay it with almost no work on the host.
+
+The graph includes the selection of the batch, random draws, updates of both nets, Adam and the sums of losses, for all
+members (GANs).
+"""
 
 from __future__ import annotations
 
@@ -26,37 +30,42 @@ from ganherd.herd.engine.side_streams import HIGH_PRIORITY
 from ganherd.herd.lowering.kernels.weight_cache import cache_weights
 from ganherd.herd.state import State, base_keys, members_of
 
-_STEPS_AHEAD = 64  # the order of the data is sent to the device for this many periods at a time
-_UNROLLED = 8  # periods in the longer of the two graphs
-_SHORT = 1e-3  # seconds; a longer period gains nothing from a graph of several periods, which takes time to capture
+_STEPS_AHEAD = 64  # the rows of the batches are sent to the device for this many periods at a time
+_UNROLLED = 8  # number of periods in the longer of the two graphs
+_SHORT = 1e-3  # seconds; only for shorter periods a graph of several periods saves enough to be worth capturing
 
 
 class GraphEngine(Engine):
-    """Train by replaying CUDA graphs. This needs the whole state on the device.
+    """Train by replaying CUDA graphs. State and data must be on the device.
 
-    Graphs hold whole periods. A period is the shortest sequence of steps that repeats; see `StepRules.period`.
+    A graph contains one or several whole periods. A period is the number of steps after which the sequence of updates
+    repeats, e.g. because the discriminator is updated at every second step; see `StepRules.period`.
     """
 
     def __init__(self, herd: StackedHerd, plan: Plan) -> None:
         super().__init__(herd, plan)
         device, n = herd.device, herd.num_members
         self._period = herd.rules.period
-        self._base = torch.zeros(n, dtype=torch.int64, device=device)
+        # Everything that changes between replays is in tensors that the graphs read.
+        self._base = torch.zeros(n, dtype=torch.int64, device=device)  # the members' base keys
         self._at = torch.zeros((), dtype=torch.int64, device=device)  # the number of the step
         self._cursor = torch.zeros((), dtype=torch.int64, device=device)  # the next batch within `_indices`
         ahead = _STEPS_AHEAD * self._period * herd.rules.n_critic
         self._indices = torch.zeros(ahead, n, herd.rules.batch, dtype=torch.int64, device=device)
         self._sums = herd.zero_sums()
-        self._whole = herd.blocks(n)  # all members of a breed at once
-        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self._whole = herd.blocks(n)  # one block for all members of a breed
+        self._graphs: dict[int, torch.cuda.CUDAGraph] = {}  # by the number of periods
 
     def prepare(self, report: CompileReport = no_report) -> None:
-        """Compile the kernels of a step, and capture the graphs."""
+        """Compile the kernels of a step, and capture the graphs, unless this was done before."""
         if not self._graphs:
             self._capture(report)
 
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
-        """Train from `start` to `stop` like `Engine.advance`; steps outside of whole periods run without a graph."""
+        """Train from step `start` to step `stop`, and return the step that was reached; see `Engine.advance`.
+
+        Steps outside of whole periods run without a graph.
+        """
         base = base_keys(self.herd.state)
         aligned = -(-start // self._period) * self._period
         if aligned != start:  # a resumed run may start inside a period
@@ -77,7 +86,7 @@ class GraphEngine(Engine):
         return step if should_stop() else super().advance(step, stop, sums, should_stop, tick)
 
     def _send(self, base: np.ndarray, step: int, steps: int) -> None:
-        """Send the rows of the data for the next steps to the device, for all members in one copy."""
+        """Copy the indices of the batches of all members for the next `steps` steps to the device, all at once."""
         n_critic, everyone = self.herd.rules.n_critic, slice(0, self.herd.num_members)
         first = step * n_critic
         rows = [self.herd.feed.indices(everyone, base, first + c) for c in range(steps * n_critic)]
@@ -85,7 +94,7 @@ class GraphEngine(Engine):
         self._cursor.zero_()
 
     def _replay(self, step: int, stop: int, should_stop: StopCheck, tick: Tick) -> int:
-        """Replay graphs from `step` to `stop`, both at the start of a period; return the step that was reached."""
+        """Replay graphs from `step` to `stop`, both the first step of a period; return the step that was reached."""
         while step < stop:
             periods = max(periods for periods in self._graphs if step + periods * self._period <= stop)
             self._graphs[periods].replay()
@@ -97,7 +106,7 @@ class GraphEngine(Engine):
         return step
 
     def _capture(self, report: CompileReport) -> None:
-        """Compile the kernels, warm up with the real state, capture the graphs, then restore the state."""
+        """Compile the kernels, warm up, capture the graphs, and restore the state, which the warm-up changes."""
         saved = _copy_aside(self.herd.state, self.herd.device)
         if has_kernels(self.herd):
             with collecting(report):
@@ -121,14 +130,18 @@ class GraphEngine(Engine):
     def _captured(
         self, periods: int, stream: torch.cuda.Stream, other: torch.cuda.CUDAGraph | None = None
     ) -> torch.cuda.CUDAGraph:
-        """Capture some periods as a graph, which shares the memory of another one on the same stream."""
+        """Return a graph of this many periods, captured on a stream.
+
+        Args:
+            other: A graph that was captured on the same stream, to share its memory; None: the graph gets its own.
+        """
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=None if other is None else other.pool(), stream=stream):
             self._steps(periods)
         return graph
 
     def _seconds_of(self, graph: torch.cuda.CUDAGraph) -> float:
-        """Measure the seconds of a replay."""
+        """Return the seconds that a replay of a graph takes."""
         self._cursor.zero_()
         graph.replay()  # the first one takes longer
         torch.cuda.synchronize(self.herd.device)
@@ -142,7 +155,7 @@ class GraphEngine(Engine):
             value.copy_(saved[name])
 
     def _steps(self, periods: int) -> None:
-        """Run the steps that a graph captures. Every number that changes between replays is a tensor."""
+        """Run this many periods in the form that graphs capture: numbers that change between replays are tensors."""
         feed, n_critic, opponents = self.herd.feed, self.herd.rules.n_critic, self.herd.opponents
         for number in range(periods * self._period):
             phase = number % self._period  # decides whether the discriminator is updated
@@ -161,6 +174,6 @@ class GraphEngine(Engine):
 
 
 def _copy_aside(state: State, device: torch.device) -> State:
-    """Copy a state, to the host if it is large: a herd that fills the device leaves no room for a copy there."""
+    """Return a copy of a state; on the host if it is large, because the device may have no room for a copy."""
     target = torch.device("cpu") if is_large(state, device) else device
     return {name: value.to(target, copy=True) for name, value in state.items()}

@@ -14,7 +14,11 @@ DTYPES = {"float64": torch.float64, "float32": torch.float32, "tf32": torch.floa
 
 
 def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
-    """Return the device that a recipe asks for; the ranks of a host take its GPUs in turn.
+    """Return the device that a recipe asks for, and prepare PyTorch's memory and Triton's cache for a GPU.
+
+    Args:
+        local_rank: The number of this process among those of a distributed run on this host; they are assigned its GPUs
+            in turn. None: the run has only this process.
 
     Raises:
         UserError: If the device does not exist here.
@@ -47,7 +51,7 @@ def device_of(recipe: Recipe, local_rank: int | None = None) -> torch.device:
 
 
 def missing_gpu(recipe: Recipe) -> list[str]:
-    """Return a warning if the recipe is meant for a GPU and there is none."""
+    """Return a list with a warning if the recipe is meant for a GPU and there is none; otherwise an empty list."""
     engine = recipe.engine
     if not engine.without_gpu or engine.device != "auto" or torch.cuda.is_available():
         return []

@@ -1,4 +1,4 @@
-"""Leave little of a GPU's memory reserved but unused."""
+"""Avoid that much of a GPU's memory is reserved by PyTorch but unused."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ _LARGE = 1 / 16  # share of the device's memory
 
 
 def avoid_fragments() -> None:
-    """Let PyTorch grow its segments of device memory instead of adding new ones, unless the user has set its allocator.
+    """Make PyTorch's allocator grow its segments of device memory instead of adding new ones (`expandable_segments`).
 
-    A freed segment of fixed size serves only smaller tensors, so a large herd would leave much memory in pieces that are too
-    small. Captured graphs use such segments too. Only memory that is allocated later is affected.
+    A segment of fixed size can later be reused only for smaller tensors, so that a large herd would leave much memory
+    unused in pieces that are too small. Captured graphs use expandable segments, too. Memory that is already allocated
+    does not change. If the user has set PyTorch's allocator by an environment variable, nothing is done.
     """
     if any(os.environ.get(name) for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")):
         return
@@ -24,7 +25,7 @@ def avoid_fragments() -> None:
 
 
 def release_cached(device: torch.device) -> None:
-    """Release unused cached memory of a GPU, which other streams and captured graphs could not reuse."""
+    """Release cached memory of a GPU that is not in use, so that other streams and captured graphs can have it."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
 
@@ -32,8 +33,8 @@ def release_cached(device: torch.device) -> None:
 def is_large(state: State, device: torch.device) -> bool:
     """Return whether a state takes so much of a GPU's memory that a step should save memory rather than time.
 
-    Then there may be no room for a copy of the state. Kernels of this many members fill the GPU one by one, so that side streams,
-    which cannot share memory, would gain nothing.
+    There may then be no room for a copy of the state. Side streams, which cannot share memory, are not worth it either:
+    with so many members each kernel fills the GPU alone.
     """
     num_bytes = bytes_per_member(state) * len(state["set.seed"])
     return num_bytes > _LARGE * int(torch.cuda.mem_get_info(device)[1])

@@ -1,6 +1,6 @@
-"""Try engines on copies of a herd's state: measure their speed and memory, compile their kernels, and tune these.
+"""Try engines on copies of a herd's state: measure their speed and memory, and compile and tune their kernels.
 
-The herd itself does not change.
+The herd itself, i.e. the state of its members (GANs), does not change.
 """
 
 from __future__ import annotations
@@ -37,13 +37,15 @@ from ganherd.util.host import torch_threads
 if TYPE_CHECKING:
     from ganherd.herd.lowering.kernels.compile_ahead import KernelSource
 
-_LONG = 1.0  # seconds; a plan whose first steps take longer may be given up
-_CLEARLY_SLOWER = 0.6  # of the best rate so far; a plan below it is never chosen, even if its rate is a third too low
-_VERY_LONG = 10.0  # seconds; on a CPU, which compiles nothing, first steps of this length are measurement enough
+_LONG = 1.0  # seconds; a plan whose first period takes longer is given up if it is also far slower than the best
+# A plan below this share of the best rate so far is measured for a shorter time: even if its measured rate is a third
+# too low, it will not be chosen.
+_CLEARLY_SLOWER = 0.6
+_VERY_LONG = 10.0  # seconds; on a CPU, where nothing is compiled, a first period of this length is measured well enough
 
 
 def trial_engine(herd: StackedHerd, plan: Plan) -> Engine:
-    """Return an engine that trains a copy of the herd's state."""
+    """Return an engine of a plan that trains a copy of the herd's state."""
     trial = replace(herd)
     place_state(trial, plan)  # tensors that move to the device are copies already
     trial.state = {k: v.clone() if v is herd.state[k] else v for k, v in trial.state.items()}
@@ -51,13 +53,18 @@ def trial_engine(herd: StackedHerd, plan: Plan) -> Engine:
 
 
 def one_member_per_breed(herd: StackedHerd) -> list[tuple[slice, Breed]]:
-    """Return a block of one member for each breed that has members."""
+    """Return a block (rows of the state, breed) with the first member of each breed, for breeds that have members."""
     first = {breed: slice(block.start, block.start + 1) for block, breed in reversed(herd.blocks(herd.num_members))}
     return [(first[breed], breed) for breed in herd.breeds.all if breed in first]
 
 
 def train_copy(herd: StackedHerd, block: slice, breed: Breed, fused: bool) -> State:
-    """Train a copy of a block of one member for one step on the device, and return its state."""
+    """Train a copy of a block of one member for one step on the herd's device, and return the copy's state.
+
+    Args:
+        block: The member as a slice of rows of the state.
+        fused: Whether to run the nets as for many members at once; otherwise the module is called plainly.
+    """
     state = {k: v.clone().to(herd.device) for k, v in breed.view(members_of(herd.state, block)).items()}
     base = base_keys(state)
     sums = torch.zeros(len(SUMS), 1, dtype=torch.float64, device=herd.device)
@@ -69,15 +76,15 @@ def train_copy(herd: StackedHerd, block: slice, breed: Breed, fused: bool) -> St
 
 
 def memory_per_member(herd: StackedHerd) -> int:
-    """Measure the bytes that one member takes on the device while it trains: state, gradients and saved activations.
+    """Return the measured bytes that a member takes while it trains: state, gradients and saved activations.
 
-    The measurement trains one member of each breed for one step, on a copy, and takes the largest result.
+    A copy of one member of each breed is trained for one step; the largest result is returned.
     """
     return max(_memory_of(herd, block, breed) for block, breed in one_member_per_breed(herd))
 
 
 def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
-    """Measure the bytes that the only member of a block takes; see `memory_per_member`."""
+    """Return the measured bytes that the only member of a block takes; see `memory_per_member`."""
     storages: dict[int, Tensor] = {}  # by address; keeping the tensors alive ensures that no address is reused
 
     def remember(tensor: Tensor) -> Tensor:
@@ -96,7 +103,7 @@ def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
             with torch.autograd.graph.saved_tensors_hooks(remember, lambda tensor: tensor):
                 state = train_copy(herd, block, breed, fused=False)  # also works for nets that cannot be fused
         except RuntimeError as error:
-            if "saved tensor hooks" not in str(error):  # a net that uses torch.func allows none
+            if "saved tensor hooks" not in str(error):  # a net that uses torch.func does not allow such hooks
                 raise
             with register_module_forward_hook(remember_outputs):
                 state = train_copy(herd, block, breed, fused=False)
@@ -106,7 +113,7 @@ def _memory_of(herd: StackedHerd, block: slice, breed: Breed) -> int:
 
 
 def _compile_nothing() -> AbstractContextManager[object]:
-    """Launch no kernel inside this context that is not compiled yet."""
+    """Return a context that skips launches of kernels that are not compiled yet."""
     from ganherd.herd.lowering.kernels import compile_ahead
 
     return compile_ahead.collected()
@@ -115,11 +122,11 @@ def _compile_nothing() -> AbstractContextManager[object]:
 def measure_rate(
     herd: StackedHerd, plan: Plan, seconds: float, beat: float = 0.0, report: CompileReport = no_report
 ) -> float:
-    """Measure the member-steps per second of a plan, on a copy of the state.
+    """Return the rate of a plan, in steps of one member per second, measured on a copy of the state.
 
     Args:
-        seconds: How long to measure, about.
-        beat: The rate of the best other plan; one that is clearly slower is not measured as long.
+        seconds: How long to measure, approximately.
+        beat: The rate of the best plan so far; a plan that is clearly slower is measured for a shorter time.
         report: Gets the progress if kernels are compiled.
     """
     with torch_threads(plan.threads):
@@ -142,7 +149,7 @@ def measure_rate(
 
 
 def _seconds_of(engine: Engine, start: int, stop: int, sums: Tensor) -> float:
-    """Train from one step to another, and return the seconds that it took."""
+    """Train from step `start` to step `stop`, and return the seconds that this took."""
     _synchronize(engine.herd.device)
     began = time.perf_counter()
     engine.advance(start, stop, sums)
@@ -151,14 +158,17 @@ def _seconds_of(engine: Engine, start: int, stop: int, sums: Tensor) -> float:
 
 
 def _synchronize(device: torch.device) -> None:
-    """Wait until a GPU has finished all work; a CPU always has."""
+    """Wait until a GPU has finished all work; do nothing for a CPU."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 @contextmanager
 def compiling_meanwhile(herd: StackedHerd) -> Iterator[None]:
-    """Compile the kernels of a herd's step in the background while the context runs, for an engine that is made later."""
+    """Compile the kernels of a herd's step in the background while the context is open, for an engine built later.
+
+    Without kernels, or if the herd does not fit into memory now, nothing is compiled.
+    """
     if not has_kernels(herd):
         del herd  # the caller needs its memory
         yield
@@ -175,7 +185,7 @@ def compiling_meanwhile(herd: StackedHerd) -> Iterator[None]:
 
 
 def _kernels_of(herd: StackedHerd) -> Sequence[KernelSource]:
-    """Return the kernels of a herd's step that this process has not loaded. The trial engine is freed on return."""
+    """Return the kernels of a herd's step that this process has not loaded yet, found by training a copy."""
     from ganherd.herd.lowering.kernels import compile_ahead
 
     with compile_ahead.collected() as sources:
@@ -185,9 +195,10 @@ def _kernels_of(herd: StackedHerd) -> Sequence[KernelSource]:
 
 
 def tune_kernels(herd: StackedHerd, plan: Plan, report: CompileReport = no_report) -> int:
-    """Measure the kernels of a step that no table has, on a copy of the state, and return their number.
+    """Measure the tile shapes of a step's kernels that were not measured yet, and return the number of these kernels.
 
-    The results go to the user's table in the cache (`tiles`). Runs that are being trained keep their shapes.
+    A copy of the state is trained. The results go to the user's table in the cache; see `kernels.tiles`. Runs that are
+    being trained keep their tile shapes.
     """
     from ganherd.herd.lowering.kernels import tiles
 

@@ -1,4 +1,8 @@
-"""Execute training steps: one member after another, or a block of members at once."""
+"""Engines, which train a herd: one member (GAN) after another, or a block of members at once.
+
+A breed is the members of a herd that share a generator architecture. A block is a range of members of one breed that
+one call of a step trains. A plan is the engine of a run with its settings.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +28,23 @@ from ganherd.herd.step.step import SUMS, GradientHook, Step
 from ganherd.util.host import has_amd_processor, keep_freed_memory
 from ganherd.util.registry import ENGINES, load_target
 
-StopCheck = Callable[[], bool]
-Tick = Callable[[int], None]  # gets the number of steps made so far
-CompileReport = Callable[[int, int], None]  # gets the number of kernels that are compiled, and of all that are needed
+StopCheck = Callable[[], bool]  # returns whether training should end early
+Tick = Callable[[int], None]  # shows progress: (number of steps made so far)
+CompileReport = Callable[[int, int], None]  # shows progress: (number of kernels compiled so far, number to compile)
 
 
 @dataclass
 class StackedHerd:
-    """Everything that a training step needs: blueprints of the nets, the stacked state, the rules of a step and the feed."""
+    """A herd as engines train it: its nets, the stacked state of all members, the rules of a step and the data."""
 
-    breeds: Breeds
-    d: Blueprint
-    state: State  # on the host if it does not fit on the device
+    breeds: Breeds  # the generators
+    d: Blueprint  # the discriminator, which all breeds share
+    state: State  # tensors [N, …]; on the host if they do not fit on the device
     rules: StepRules
-    feed: Feed
-    device: torch.device
+    feed: Feed  # serves each member's batches
+    device: torch.device  # on which members train
     opponents: FrozenOpponents | None = None  # what members train against; None: each against its own partner
-    pace: Pace = ()  # steps of each member per step of the run; (): one for all
+    pace: Pace = ()  # steps of each member per step of the run; (): one for each member
     gradient_hook: GradientHook | None = None  # replaces gradients before Adam takes them; for the engine `fused`
 
     @property
@@ -50,7 +54,7 @@ class StackedHerd:
 
     @property
     def is_resident(self) -> bool:
-        """Return whether the state is on the device; otherwise blocks of it are moved there to train."""
+        """Return whether the whole state is on the device; otherwise blocks of members are moved there to train."""
         return self.state["g.params"].device.type == self.device.type
 
     @property
@@ -61,27 +65,30 @@ class StackedHerd:
 
     @property
     def g(self) -> Blueprint:
-        """Return the generator of a herd with a single breed."""
+        """Return the generator's blueprint, for a herd with a single breed."""
         (breed,) = self.breeds.all
         return breed.g
 
     @property
     def nets(self) -> dict[str, NamedRows]:
-        """Return the nets by the first letter of their tensors' names in the state."""
+        """Return the generators (key `g`) and the discriminator (`d`); names of their tensors in the state begin so."""
         return {"g": self.breeds, "d": self.d}
 
     @property
     def infinite_buffers(self) -> set[str]:
-        """Return the tensors of the state that hold infinity on purpose; see `finite_members`."""
+        """Return the names of buffers in the state that hold infinity on purpose, e.g. masks; see `finite_members`."""
         of_d = {f"d.buffers.{name}" for name in self.d.infinite_buffers}
         return of_d.union(*(breed.infinite_buffers for breed in self.breeds.all))
 
     def breed_of(self, member: int) -> Breed:
-        """Return the breed of a member."""
+        """Return the breed of a member, given as its row in the state."""
         return self.breeds.of(int(self.state["set.slot"][member]))
 
     def blocks(self, width: int) -> list[tuple[slice, Breed]]:
-        """Cut the herd into blocks of at most `width` consecutive members that share breed and pace."""
+        """Return a division of the herd into blocks of at most `width` consecutive members that share breed and pace.
+
+        Each block is (rows of the state, breed).
+        """
         out: list[tuple[slice, Breed]] = []
         for members, breed in self.breeds.blocks(self.state["set.slot"].tolist()):
             first = members.start
@@ -90,12 +97,12 @@ class StackedHerd:
         return out
 
     def priors(self, members: slice) -> Tensor | None:
-        """Return the prior of each of these members as an index into `rng.PRIORS`, [n]; None if all have the same."""
+        """Return these members' noise priors as indices into `rng.PRIORS`, [n]; None if all members have the same."""
         priors = self.state.get("set.prior")
         return None if priors is None else priors[members].cpu()
 
     def steps_made(self, step: int) -> list[int]:
-        """Return the number of steps that each member has made at a step of the run, [N]."""
+        """Return how many steps each member has made before this step of the run, [N]; fewer if its pace is below 1."""
         return [int(step * pace) for pace in self.pace] or [step] * self.num_members
 
     def zero_sums(self) -> Tensor:
@@ -108,10 +115,10 @@ class Plan:
     """The engine of a run and its settings: chosen once, recorded in the run, and restored when the run is resumed."""
 
     name: str  # loop, fused, graph
-    chunk: int  # most members on the device at once
-    threads: int
+    chunk: int  # most members on the device at once, i.e. in a block
+    threads: int  # CPU threads of PyTorch
     device: str
-    # What a fused step computes with if it has no kernels; see `herd.lowering.lower.OPERATIONS`.
+    # The library of operations of a fused step without Triton kernels; see `herd.lowering.lower.OPERATIONS`.
     operations: str = "plain"
 
     @property
@@ -120,7 +127,7 @@ class Plan:
         return ENGINES[self.name].one_by_one
 
     def describe(self, num_members: int) -> str:
-        """Describe the plan for a herd of this many members, e.g. "fused on cpu, 1 thread"."""
+        """Return a description of the plan for a herd of this many members, e.g. "fused on cpu, 1 thread"."""
         blocks = ""
         if not self.one_by_one and self.chunk < num_members:
             blocks = f", {-(-num_members // self.chunk)} blocks of {self.chunk}"
@@ -128,7 +135,7 @@ class Plan:
 
 
 def new_plan(name: str, chunk: int, threads: int, device: torch.device) -> Plan:
-    """Return a plan with the fastest operations of this machine."""
+    """Return a plan with these settings and the fastest library of operations for this machine."""
     operations = "plain"
     if device.type == "cpu" and not ENGINES[name].one_by_one:
         operations = "cpu-onednn" if ops_onednn.is_available() and has_amd_processor() else "cpu"
@@ -149,13 +156,17 @@ def no_report(done: int, total: int) -> None:
 
 
 class Engine:
-    """Train a herd on its device from one step to another. `loop` and `fused` differ only in the number of members in one call."""
+    """The engines `loop` and `fused`, which train a herd on its device from one step to another.
+
+    They differ only in the width of a block: `loop` trains one member in each call of a step, `fused` up to
+    `plan.chunk` members.
+    """
 
     def __init__(self, herd: StackedHerd, plan: Plan, rows: Collection[int] | None = None) -> None:
-        """Prepare the steps of each breed.
+        """Divide the herd into blocks, and prepare the step of each breed.
 
         Args:
-            rows: Train only these members; for the engine `loop`. None: all.
+            rows: Train only these members, as rows of the state; for the engine `loop`. None: all.
         """
         self.herd, self.plan = herd, plan
         if herd.device.type == "cpu":
@@ -171,7 +182,11 @@ class Engine:
         }
 
     def prepare(self, report: CompileReport = no_report) -> None:
-        """Compile the kernels of a step in parallel, so that the first step need not compile one after another."""
+        """Compile the kernels of a step in parallel; otherwise the first step would compile them one after another.
+
+        Args:
+            report: Gets the progress.
+        """
         if self.plan.one_by_one or not has_kernels(self.herd):
             return
         blocks = {(breed, block.stop - block.start): block for block, breed in self._blocks}
@@ -183,12 +198,13 @@ class Engine:
                 self._train_block(breed, state, block, base_keys(self.herd.state)[block], sums, 0)
 
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
-        """Train every member from `start` up to `stop`, and return the step that was reached.
+        """Train all members from step `start` to step `stop`, and return the step that was reached.
 
-        All blocks make a step before the next step begins, so that a request to stop takes effect at once.
+        All blocks make a step before the next step begins, so that training can end early with all members at the same
+        step.
 
         Args:
-            sums: [4, N]; steps add losses and mean logits, see `SUMS`.
+            sums: [4, N]; each step adds its losses and mean logits, see `SUMS`.
             should_stop: Called between steps; training ends early when it returns True.
             tick: Called with the number of steps made so far, to show progress.
         """
@@ -206,7 +222,15 @@ class Engine:
         return stop
 
     def _train_block(self, breed: Breed, state: State, block: slice, base: np.ndarray, sums: Tensor, step: int) -> None:
-        """Train a block of members for one step of the run, unless its members skip this step because of their pace."""
+        """Train a block of members for one step of the run, unless they skip this step because of their pace.
+
+        Args:
+            state: The state of the block, [n, …].
+            block: The block as rows of the herd's state.
+            base: [n] the members' base keys, from which their random draws are derived.
+            sums: [4, n], to which the step adds.
+            step: The step of the run.
+        """
         if self.herd.pace:
             member_step = own_step(step, self.herd.pace[block.start])
             if member_step is None:
@@ -225,18 +249,18 @@ class Engine:
 
 
 def has_kernels(herd: StackedHerd) -> bool:
-    """Return whether Triton kernels run this herd: on a GPU, in every precision but float64."""
+    """Return whether Triton kernels run this herd: on a GPU, if Triton is installed, in any precision but float64."""
     return herd.device.type == "cuda" and herd.rules.precision != "float64" and rng.HAS_TRITON
 
 
 def evaluation_operations(herd: StackedHerd) -> str:
-    """Return the operations by which nets of a herd run without being trained; see `herd.lowering.lower.OPERATIONS`."""
+    """Return the library of operations with which nets of a herd run without being trained; see `OPERATIONS`."""
     return "triton" if has_kernels(herd) else "plain"
 
 
 @contextmanager
 def collecting(report: CompileReport = no_report) -> Iterator[None]:
-    """Launch no kernel inside this context that is not compiled yet; compile these kernels in parallel at its end."""
+    """Skip launches of kernels that are not compiled yet; compile them in parallel at the end of the context."""
     from ganherd.herd.lowering.kernels import compile_ahead
 
     with compile_ahead.collected() as sources:
@@ -245,22 +269,23 @@ def collecting(report: CompileReport = no_report) -> Iterator[None]:
 
 
 def place_state(herd: StackedHerd, plan: Plan) -> None:
-    """Move the state to the device, unless the plan trains the herd in several blocks."""
+    """Move the state to the device, unless the plan trains a herd in several blocks that visit the device in turn."""
     if plan.chunk >= herd.num_members or plan.one_by_one:
         herd.state = {name: _placed(value, herd.device) for name, value in herd.state.items()}
 
 
 def _placed(value: Tensor, device: torch.device) -> Tensor:
-    """Copy a tensor to a device, with rows as `aligned_rows` has them."""
+    """Return a tensor on a device (itself if nothing has to change), with rows aligned as by `aligned_rows`."""
     if not _needs_padding(tuple(value.shape), value.dtype, device):
         return value.to(device)
     return aligned_rows(tuple(value.shape), value.dtype, device).copy_(value)
 
 
 def aligned_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return zeros on a device. On a GPU, rows [P] of parameters start at multiples of 128 bytes.
+    """Return zeros of a shape on a device. On a GPU, rows of float32 parameters [N, P] are aligned.
 
-    With unaligned rows a matrix product would have to load its weights number by number.
+    If their length P is no multiple of 4, they are padded in memory to start at multiples of 128 bytes; the result has
+    the given shape nevertheless. With unaligned rows a matrix product would have to load its weights number by number.
     """
     if not _needs_padding(shape, dtype, device):
         return torch.zeros(shape, dtype=dtype, device=device)
@@ -268,15 +293,16 @@ def aligned_rows(shape: tuple[int, ...], dtype: torch.dtype, device: torch.devic
 
 
 def _needs_padding(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> bool:
-    """Return whether rows are padded: rows of parameters in float32 on a GPU, unless their length is a multiple of 4."""
+    """Return whether rows of a tensor are padded: of float32 tensors [N, P] on a GPU, unless P is a multiple of 4."""
     return device.type == "cuda" and len(shape) == 2 and dtype == torch.float32 and shape[1] % 4 != 0
 
 
 def make_engine(herd: StackedHerd, plan: Plan) -> Engine:
-    """Return the engine of a plan.
+    """Return the engine of a plan, ready to train the herd.
 
-    If the state is on the host, the engine trains one block after another. An engine that needs the whole herd is replaced by
-    `fused` if the data is not on the device, or if members skip steps.
+    If the state is on the host, this is a `BlockEngine`, which moves one block after another to the device. If the
+    plan's engine needs the whole herd on a GPU (e.g. `graph`), but the data is not there or members skip steps, `fused`
+    is returned instead.
     """
     if not herd.is_resident:
         from ganherd.herd.engine.blocks.block_engine import BlockEngine
@@ -290,5 +316,5 @@ def make_engine(herd: StackedHerd, plan: Plan) -> Engine:
 
 
 def keys_on_device(base: np.ndarray, device: torch.device) -> np.ndarray | Tensor:
-    """Return keys in the form that `Streams` expects: a tensor for a GPU, a numpy array for a CPU."""
+    """Return keys [N] of random draws as `Streams` expects them: as a tensor for a GPU, as a numpy array for a CPU."""
     return torch.from_numpy(base).to(device) if device.type == "cuda" else base

@@ -1,4 +1,7 @@
-"""Explain how each layer of a herd's nets runs, here and on a GPU: by a kernel, by PyTorch on all members, or through vmap."""
+"""Explain to users how each layer of a herd's nets runs for all members (GANs), on this machine and on a GPU.
+
+A layer can run by a kernel, by PyTorch on all members at once, or through `vmap`; see `herd.lowering.lower`.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,15 @@ from ganherd.util.text import text_table
 
 
 def explain(herd: StackedHerd, guards: Sequence[JsonObject] = ()) -> JsonObject:
-    """Return facts about each net without training it: for each layer `here` and `gpu`, each {"how", "why"}.
+    """Return facts about how the nets run, without training them.
 
     Args:
-        guards: For each net, the comparison of its engines with plain PyTorch; see `herd.checks.guard`.
+        guards: For each net, the result of comparing engines with plain PyTorch; see `herd.checks.guard`. (): leave it
+            out.
+
+    Returns:
+        {"device", "nets", "one_by_one"}. Each net has "layers"; for each layer, `here` (this machine) and `gpu` are
+        {"how": method, "why": reason}.
     """
     mute_slow_operations()  # `guards` lists these operations
     slopes = not herd.rules.slope_noise and herd.rules.uses_r1_or_r2
@@ -37,13 +45,18 @@ def explain(herd: StackedHerd, guards: Sequence[JsonObject] = ()) -> JsonObject:
     return {
         "device": str(herd.device),
         "nets": facts,
-        # why members train one by one; empty if they do not
+        # why members must train one by one; empty if they need not
         "one_by_one": autotune.cannot_be_fused(herd) or next(filter(None, differences), ""),
     }
 
 
 def _net(herd: StackedHerd, role: str, net: Blueprint, double_backward: bool) -> JsonObject:
-    """Return the facts about one net; `double_backward` if a penalty differentiates it twice."""
+    """Return the facts about one net.
+
+    Args:
+        role: "generator" or "discriminator".
+        double_backward: Whether a gradient penalty differentiates the net twice.
+    """
     gpu = _why_no_kernels(herd)
     here = gpu if herd.device.type == "cuda" else "they need a GPU"
     return {
@@ -57,13 +70,13 @@ def _net(herd: StackedHerd, role: str, net: Blueprint, double_backward: bool) ->
 
 
 def _penalty(net: Blueprint, rules: StepRules) -> str:
-    """Describe how many layers run in which way in the forward pass of a gradient penalty."""
+    """Return a phrase that counts the layers by their method in the forward pass of a gradient penalty."""
     operations = _lowered(net, rules, "triton", twice=True)
     return f"the pass of the penalty is differentiated twice: there {_count_methods(op.method for op in operations)}"
 
 
 def _why_no_kernels(herd: StackedHerd) -> str:
-    """Return why no kernels would be used on a GPU; empty if they would."""
+    """Return why Triton kernels would not be used on a GPU; empty if they would."""
     if herd.rules.precision == "float64":
         return "they do not support float64"
     if not rng.HAS_TRITON:
@@ -72,7 +85,11 @@ def _why_no_kernels(herd: StackedHerd) -> str:
 
 
 def _layers(net: Blueprint, rules: StepRules, here: bool, gpu: bool) -> list[JsonObject]:
-    """Return the facts about each layer; `here` and `gpu` tell whether kernels are used there."""
+    """Return the facts about each layer of a net.
+
+    Args:
+        here, gpu: Whether kernels are used on this machine and on a GPU.
+    """
     shown, operations_on_gpu = (_lowered(net, rules, "triton" if kernels else "cpu") for kernels in (here, gpu))
     on_gpu = {op.node: op for op in operations_on_gpu}
     # Kernels run a convolution and a parameter that is added to it as one layer, which has the name of the sum.
@@ -89,7 +106,12 @@ def _layers(net: Blueprint, rules: StepRules, here: bool, gpu: bool) -> list[Jso
 
 
 def _lowered(net: Blueprint, rules: StepRules, operations: str, twice: bool = False) -> list[LoweredOperation]:
-    """Return the operations of a net, which may be differentiated twice; one for all of it if it cannot be traced."""
+    """Return how each operation of a net runs; a single entry for the whole net if it cannot be traced.
+
+    Args:
+        operations: The library of operations.
+        twice: Use only operations that can be differentiated twice.
+    """
     try:
         lowered = lower_net(net, operations, twice)
     except NotTraceable as why:
@@ -98,7 +120,7 @@ def _lowered(net: Blueprint, rules: StepRules, operations: str, twice: bool = Fa
 
 
 def _count_methods(methods: Iterable[str]) -> str:
-    """Count equal methods, e.g. "3 kernel, 1 vmap"."""
+    """Return how often each method occurs, e.g. "3 kernel, 1 vmap"."""
     return ", ".join(f"{count} {method}" for method, count in Counter(methods).items())
 
 
@@ -114,7 +136,7 @@ def _comparison(guard: JsonObject) -> list[str]:
 
 
 def render_text(facts: JsonObject) -> str:
-    """Format the facts of `explain` for people: a table for each net, and its consequences."""
+    """Return the facts of `explain` as text for users: a table of the layers of each net, then what follows from it."""
     here_is_gpu = facts["device"].startswith("cuda")
     columns = [("here", f"here ({facts['device']})")] + ([] if here_is_gpu else [("gpu", "on a GPU")])
     lines: list[str] = []

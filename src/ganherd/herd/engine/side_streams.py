@@ -7,16 +7,16 @@ from contextlib import contextmanager
 
 import torch
 
-# Priorities of streams. What other work waits for comes first; the rest of a step fills the gaps.
+# Priorities of CUDA streams: high for work that other work waits for, default for work that fills the gaps.
 HIGH_PRIORITY, DEFAULT_PRIORITY = -1, 0
 
 
 class SideStreams:
     """CUDA streams that fork from the current stream and join it again. In a captured graph they become parallel branches.
 
-    The current stream may read the results of a side stream after `join`. The allocator cannot reuse their memory before the side
-    stream is forked again, and then it first waits for everything that the current stream has done. A backward pass runs
-    on the streams of its forward pass.
+    The current stream may read results of a side stream after `join`. Their memory is safe until then and afterwards:
+    PyTorch's allocator reuses it only for the same side stream, whose next fork first waits for all work of the current
+    stream. A backward pass runs on the streams of its forward pass.
     """
 
     def __init__(self, device: torch.device, priorities: Sequence[int]) -> None:
@@ -28,13 +28,13 @@ class SideStreams:
 
     @contextmanager
     def fork(self, number: int) -> Iterator[None]:
-        """Run the body on a side stream, after all work of the current stream so far and in parallel with what follows."""
+        """Run the context's body on a side stream: after the current stream's work so far, parallel to later work."""
         stream = self._streams[number]
         stream.wait_stream(torch.cuda.current_stream(stream.device))
         with torch.cuda.stream(stream):
             yield
 
     def join(self, number: int) -> None:
-        """Let the current stream wait for a side stream."""
+        """Make the current stream wait for all work of a side stream."""
         stream = self._streams[number]
         torch.cuda.current_stream(stream.device).wait_stream(stream)

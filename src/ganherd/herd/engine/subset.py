@@ -1,4 +1,4 @@
-"""Train some members of a herd on a copy of their state, so that the other members cost no time."""
+"""Train only some members (GANs) of a herd, on a copy of their state, so that the other members take no time."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ganherd.herd.state import members_of
 
 
 class SubsetEngine:
-    """An engine for some members of a herd. Each call reads their state from the herd, and writes the result back to it."""
+    """An engine for some members of a herd. `advance` copies their state from the herd, and the result back to it."""
 
     def __init__(self, herd: StackedHerd, plan: Plan, rows: Sequence[int]) -> None:
         """Prepare the training of some members. The herd must have neither frozen opponents nor paces.
@@ -49,7 +49,7 @@ class SubsetEngine:
         self._engine.prepare(report)
 
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
-        """Train these members like `Engine.advance`; `sums` [4, N] of the other members do not change."""
+        """Train these members as `Engine.advance` does; in `sums` [4, N] the columns of other members do not change."""
         if self._subset is None:
             return self._engine.advance(start, stop, sums, should_stop, tick)
         subset_sums = self._subset.zero_sums()
@@ -64,6 +64,6 @@ class SubsetEngine:
         return step
 
     def close(self) -> None:
-        """Close the feed of the subset."""
+        """Release the resources of the feed that serves these members."""
         if self._subset is not None:
             self._subset.feed.close()

@@ -1,1 +1,1 @@
-"""Run one plain module for all members at once: trace it, fuse its layers, and execute them by PyTorch or by Triton kernels."""
+"""Run a plain module for all members at once: trace it, fuse its layers, and run them by PyTorch or Triton kernels."""

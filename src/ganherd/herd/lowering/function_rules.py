@@ -1,4 +1,9 @@
-"""Run functions of one member on `[N, …]`: arithmetic, products, convolutions, norms, pooling, resizing and random draws."""
+"""Rules that run functions of PyTorch for all N members (GANs) at once: arithmetic, products, convolutions, norms, …
+
+A rule gets a `Call` and the arguments of a function that the code of one member calls, but with tensors `[N, …]` of all
+members. It returns the results of all members, or `NotImplemented` for arguments that it does not support. The rules
+for functions that index, reshape, join or reduce are in `shape_rules`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +25,10 @@ from ganherd.herd.lowering.shape_rules import Call, Rule, aligned, elementwise
 
 
 def find_rule(node: fx.Node) -> Rule | None:
-    """Return the rule by which a function or method of PyTorch runs for all members; None if it has none for its arguments."""
+    """Return the rule by which the function or method that a node calls runs for all members.
+
+    None if it is not PyTorch's or Python's, if it has no rule, or if the rule does not know its arguments.
+    """
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     if not isinstance(node.target, str):
         modules = (torch, F, operator, torch.linalg)
@@ -40,7 +48,10 @@ def find_rule(node: fx.Node) -> Rule | None:
 
 
 def tensor_first(args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Return arguments with the tensor that a function treats in the first place, even if it was given by name; `out` is None."""
+    """Return (args, kwargs) of a function with its input tensor as first argument, even if it was given by name.
+
+    The argument `out`, which is None, is left out.
+    """
     kwargs = {key: value for key, value in kwargs.items() if key != "out"}
     name = next((name for name in ("input", "tensors", "tensor") if name in kwargs), None)
     if args or name is None:
@@ -52,14 +63,14 @@ def tensor_first(args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def _converted(call: Call, x: Tensor, *args: Any, memory_format: Any = None, **kwargs: Any) -> Any:
-    """Convert or copy a tensor; its layout in memory has no influence on results."""
+    """Run a function that converts or copies a tensor, e.g. `to`; a memory format alone is ignored."""
     if memory_format is not None and not args and not kwargs:
         return x.clone()
     return call.function(x, *args, **kwargs)
 
 
 def _matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
-    """Multiply matrices or vectors; further axes broadcast."""
+    """Run `matmul` and similar products of each member's matrices or vectors; further axes broadcast."""
     left, right = (a[:, None] if a.dim() == 2 else a), (b[..., None] if b.dim() == 2 else b)
     out = torch.matmul(*aligned((left, right)))
     out = out.squeeze(-2) if a.dim() == 2 else out
@@ -67,7 +78,7 @@ def _matmul(call: Call, a: Tensor, b: Tensor) -> Tensor:
 
 
 def _linear_combination(call: Call, bias: Tensor, a: Tensor, b: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
-    """Run `addmm` or `baddbmm`."""
+    """Run `addmm` or `baddbmm`: beta · bias + alpha · a b."""
     total, product = aligned((bias, torch.matmul(a, b)))
     result: Tensor = beta * total + alpha * product
     return result
@@ -108,7 +119,11 @@ def _attention(
 
 
 def _folded(*axes: int) -> Rule:
-    """Return the rule of a function whose first axis is the sample, if a member's tensor has one of these numbers of axes."""
+    """Return the rule of a function that treats each sample separately: members and samples are joined to one axis.
+
+    Args:
+        axes: The numbers of axes of a member's tensor, including that of samples, that the rule supports.
+    """
 
     def rule(call: Call, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         if x.dim() - 1 not in axes or kwargs.get("return_indices"):
@@ -120,13 +135,13 @@ def _folded(*axes: int) -> Rule:
 
 
 def _pad(call: Call, x: Tensor, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
-    if mode == "constant":  # counts axes from the last one
+    if mode == "constant":  # here `pad` counts axes from the last one, so a member axis changes nothing
         return F.pad(x, pad, mode, value)
     return _folded(3, 4, 5)(call, x, pad, mode)
 
 
 def _max_pool1d(call: Call, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Run `max_pool1d`; windows that lie side by side, as in a maxout unit, take the largest of a further axis."""
+    """Run `max_pool1d`; if its windows neither overlap nor leave gaps, as in a maxout unit, by reshaping."""
     if width := _pool_width(args, kwargs):
         count = x.shape[-1] // width
         return x[..., : count * width].reshape(*x.shape[:-1], count, width).max(-1).values
@@ -134,7 +149,7 @@ def _max_pool1d(call: Call, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 
 def _pool_width(args: Any, kwargs: Any) -> int | None:
-    """Return the window width of a `max_pool1d` whose windows lie side by side; None for any other."""
+    """Return the window width of a `max_pool1d` whose windows neither overlap nor leave gaps; None for any other."""
     names = ("kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
     defaults = {"stride": None, "padding": 0, "dilation": 1, "ceil_mode": False, "return_indices": False}
     options = defaults | dict(zip(names, args, strict=False)) | kwargs
@@ -192,7 +207,12 @@ def _linear(call: Call, x: Tensor, weight: Tensor, bias: Tensor | None = None) -
 
 @lru_cache(maxsize=256)
 def _like(kind: type[nn.Conv2d] | type[nn.ConvTranspose2d], *settings: Any) -> Any:
-    """Return a layer without numbers that has the settings of a convolution."""
+    """Return a convolution layer without weights (on the device `meta`), which only has the settings of a convolution.
+
+    Args:
+        kind: The class of the layer.
+        settings: (input channels, output channels, kernel size, groups, further options as pairs).
+    """
     inputs, outputs, size, groups, options = settings
     return kind(inputs, outputs, size, groups=groups, bias=False, device="meta", **dict(options))
 
@@ -261,7 +281,7 @@ def _drawn(kind: str) -> Callable[..., Any]:
 
 
 def _created(call: Call, *args: Any, **kwargs: Any) -> Tensor:
-    """Run a function that makes the same tensor for every member."""
+    """Run a function that creates a tensor, the same for every member, and return it expanded to [N, …]."""
     out: Tensor = call.function(*args, **kwargs)
     return out.expand(call.draws.members, *out.shape)
 
@@ -277,7 +297,7 @@ _ELEMENTWISE = (
     "logical_and", "logical_or", "logical_not", "and_", "or_", "invert", "bitwise_and", "bitwise_or", "bitwise_not",
     "isnan", "isinf", "isfinite", "nan_to_num", "masked_fill", "type_as", "zeros_like", "ones_like",
 )  # fmt: skip
-# Functions that treat the last axes, counted from the end, and leave all others alone.
+# Functions that use only the last axes, counted from the end, so that a member axis in front changes nothing.
 _TRAILING = ("pixel_shuffle", "pixel_unshuffle", "tril", "triu")
 _IMAGES = (
     "avg_pool2d", "max_pool2d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "lp_pool2d", "channel_shuffle", "unfold",

@@ -1,4 +1,8 @@
-"""Run the functions and methods between the layers of a graph on `[N, B, …]`, by their rules or through `vmap`."""
+"""Run the functions and methods of a traced graph, e.g. `x + y` or `x.reshape(…)`, for all N members (GANs) at once.
+
+Tensors of all members are `[N, …]`, while the traced code is written for one member without the first axis. A rule
+(`function_rules`, `shape_rules`) runs a function on all members directly; functions without a rule run through `vmap`.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +18,9 @@ from ganherd.herd.lowering.shape_rules import Call, basic_indices
 from ganherd.herd.lowering.vmap import Draws, vmap_call
 from ganherd.herd.member_randomness import DRAWS
 
-# Functions of these modules return numbers if they are given numbers; functions of others may create tensors.
+# Functions of these modules, called without a tensor, return numbers; functions of other modules may create tensors.
 _NUMBER_MODULES = ("_operator", "builtins", "math")
-# Attributes that mean the same for all members; `values` and `indices` are results of `max` and the like.
+# Attributes that need no conversion to those of one member; `values` and `indices` are results of `max` and the like.
 _PLAIN_ATTRIBUTES = ("dtype", "device", "is_cuda", "mT", "values", "indices")
 _ATTRIBUTES: dict[str, Callable[[Tensor], Any]] = {
     "shape": lambda x: x.shape[1:],
@@ -41,7 +45,12 @@ def may_draw(node: fx.Node) -> bool:
 
 
 def prepare(node: fx.Node, library: Any) -> Callable[[Any, Any, Draws], Any]:
-    """Return a function that runs a function or method of the graph: (args, kwargs, draws) -> result. Tensors are [N, …]."""
+    """Return a function (args, kwargs, draws) -> result that runs a function or method of the graph for all members.
+
+    Args:
+        node: The node that calls the function or method.
+        library: The library of operations, for rules that need one.
+    """
 
     def method(x: Any, *rest: Any, **named: Any) -> Any:
         return getattr(x, str(node.target))(*rest, **named)

@@ -1,4 +1,8 @@
-"""Run each supported layer as one operation on all members, x `[N, B, …]` -> `[N, B, …]`."""
+"""Run each supported layer as one operation on all N members (GANs), x `[N, B, …]` -> `[N, B, …]` for B samples.
+
+A library is a module with the functions that compute these operations. Layers that are fused into a neighbour are
+computed along with it; see `herd.lowering.graph.fusion`.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +29,7 @@ Library = Any
 _ELEMENTWISE = (
     nn.LeakyReLU, nn.ReLU, nn.Tanh, nn.Sigmoid, nn.ELU, nn.SiLU, nn.GELU, nn.Softplus, nn.Identity, nn.Mish, nn.ReLU6,
     nn.SELU, nn.CELU, nn.Softsign, nn.Hardtanh, nn.Hardswish, nn.Hardsigmoid, nn.LogSigmoid, nn.Tanhshrink,
-    nn.PixelShuffle, nn.PixelUnshuffle, nn.ZeroPad2d, nn.ConstantPad2d,  # they treat the last axes alone
+    nn.PixelShuffle, nn.PixelUnshuffle, nn.ZeroPad2d, nn.ConstantPad2d,  # these use the last axes only
 )  # fmt: skip
 # Layers without parameters whose first axis is the sample.
 _IMAGE_LAYERS = (
@@ -39,21 +43,24 @@ MAX_CLASSES = 1024  # with more classes the one-hot rows of an embedding cost mo
 
 @dataclass
 class Layer:
-    """One call of a layer for all members: its parameters and buffers by its own names, and what is known of its neighbours."""
+    """One call of a layer for all members: its tensors, and the layers around it in the graph."""
 
-    module: Any
-    params: Tensors  # [N, …]
-    buffers: Tensors  # [N, …]; operations replace those that change
-    draws: Draws
+    module: Any  # the layer, whose settings count but not its tensors
+    params: Tensors  # [N, …] by their names in the layer
+    buffers: Tensors  # [N, …] by their names in the layer; operations replace those that change
+    draws: Draws  # keys for random draws
     library: Library
-    # See `herd.lowering.graph.fusion.Neighbours`.
+    # See `herd.lowering.graph.fusion.Neighbours` for these three.
     fused: list[Any]
     feeds_norm: bool
     reader: tuple[nn.Module | None, bool]
 
     @property
     def fusions(self) -> ops.Fusions:
-        """Return what a convolution or linear layer computes in addition to its product."""
+        """Return the layers fused into this convolution or linear layer, in the form that library functions take.
+
+        If one of them is a dropout, this takes the number of the next random draw.
+        """
         kinds = {type(other): other for other in self.fused}
         shape = tuple(kinds[nn.Unflatten].unflattened_size) if nn.Unflatten in kinds else ()
         activation = [kinds[kind] for kind in (nn.ReLU, nn.LeakyReLU) if kind in kinds]
@@ -73,13 +80,13 @@ def _linear(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _elementwise(layer: Layer, x: Tensor) -> Tensor:
-    """Run a layer that treats every number alike: the member axis makes no difference."""
+    """Run a layer that treats each number separately, or uses the last axes only: a member axis changes nothing."""
     out: Tensor = layer.module(x)
     return out
 
 
 def _dropout(layer: Layer, x: Tensor) -> Tensor:
-    """Run a dropout, with an activation before it."""
+    """Run a dropout, together with an activation before it if one is fused."""
     if not layer.module.training or layer.module.p == 0.0:
         return x
     result: Tensor = layer.library.dropout(x, layer.module.p, layer.draws.next(), _slope(layer.fused))
@@ -96,25 +103,25 @@ def _varied_dropout(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _flatten(layer: Layer, x: Tensor) -> Tensor:
-    """Run `nn.Flatten` behind the member axis."""
+    """Run `nn.Flatten`, whose axes are those of one member."""
     ends = (layer.module.start_dim, layer.module.end_dim)
     return x.flatten(*(d + 1 if d >= 0 else d for d in ends))  # the member axis comes first
 
 
 def _unflatten(layer: Layer, x: Tensor) -> Tensor:
-    """Run `nn.Unflatten` behind the member axis."""
+    """Run `nn.Unflatten`, whose axis is that of one member."""
     dim = int(layer.module.dim)
     result: Tensor = x.unflatten(dim + 1 if dim >= 0 else dim, layer.module.unflattened_size)
     return result
 
 
 def _slope(activations: list[Any]) -> float:
-    """Return the slope below zero of an activation: 0 for ReLU, 1 if there is no activation."""
+    """Return the slope below zero of the first of these (leaky) ReLUs: 0 for ReLU, 1 if the list is empty."""
     return float(getattr(activations[0], "negative_slope", 0.0)) if activations else 1.0
 
 
 def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
-    """Run a batch norm, with an activation after it, and update its running statistics."""
+    """Run a batch norm, together with an activation after it if one is fused, and update its running statistics."""
     m, buffers = layer.module, layer.buffers
     weight, bias = layer.params.get("weight"), layer.params.get("bias")
     slope, running = _slope(layer.fused), _running_statistics(layer)
@@ -129,7 +136,7 @@ def _batch_norm(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _running_statistics(layer: Layer) -> ops.RunningStats | None:
-    """Return the running statistics of a batch norm, if it has any."""
+    """Return the running statistics of a batch norm; None if it does not track any."""
     mean, var, count = (layer.buffers.get(name) for name in ("running_mean", "running_var", "num_batches_tracked"))
     if mean is None or var is None or count is None:
         return None
@@ -137,7 +144,13 @@ def _running_statistics(layer: Layer) -> ops.RunningStats | None:
 
 
 def image_norm(layer: Layer, x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
-    """Run a batch norm with batch statistics, times a gain, plus a shift, with an activation after it."""
+    """Return act(batch_norm(x) · gain + shift) with batch statistics; act is a fused activation if there is one.
+
+    Args:
+        layer: The batch norm, which has no weight and bias of its own.
+        x: [N, B, C, H, W].
+        gain, shift: [N, …], which broadcast with x as they would for one member, e.g. [N, B, C, 1, 1].
+    """
     slope = _slope(layer.fused)
     out: Tensor | None = layer.library.image_norm(x, gain, shift, layer.module.eps, slope, _running_statistics(layer))
     if out is not None:
@@ -148,11 +161,11 @@ def image_norm(layer: Layer, x: Tensor, gain: Tensor, shift: Tensor) -> Tensor:
 
 
 def _conv(layer: Layer, x: Tensor) -> Tensor:
-    """Run a convolution."""
+    """Run a convolution with the layers that are fused into it."""
     weight, bias = layer.params["weight"], layer.params.get("bias")
     result: Tensor = layer.library.conv2d(x, weight, bias, layer.module, layer.fusions)
     if x.dim() == 4 and getattr(layer.module, "has_added_bias", False):
-        return result[:, None]  # the sum with a value [1, C, 1, 1] made a batch of a single image
+        return result[:, None]  # the sum of one image [C, H, W] and a bias [1, C, 1, 1] has a batch axis
     return result
 
 
@@ -162,10 +175,10 @@ def _embedding(layer: Layer, y: Tensor) -> Tensor:
 
 
 def embed(library: Library, y: Tensor, weight: Tensor, padding_idx: int | None) -> Tensor:
-    """Look up rows of weight [N, classes, C].
+    """Look up embeddings: indices y [N, …] into weight [N, classes, C] -> [N, …, C].
 
     Args:
-        padding_idx: A row that gets no gradient.
+        padding_idx: A row of the weight that gets no gradient; None: there is none.
     """
     if padding_idx is not None:
         weight = ops.without_gradient(weight, padding_idx)
@@ -174,7 +187,7 @@ def embed(library: Library, y: Tensor, weight: Tensor, padding_idx: int | None) 
 
 
 def _spectral(layer: Layer, x: Tensor) -> Tensor:
-    """Divide the weight by its largest singular value, and run the layer with it."""
+    """Run one of ganherd's spectral layers, which divide their weight by its largest singular value."""
     weight, new_u = layer.library.divide(layer.params["weight"], layer.buffers["u"], layer.module.training)
     layer.buffers["u"] = new_u
     operation = next(_LAYERS[base] for base in type(layer.module).__bases__ if base in _LAYERS)
@@ -182,7 +195,7 @@ def _spectral(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _with_spectral_norm(layer: Layer, x: Tensor) -> Tensor:
-    """Run a layer whose weight has one of PyTorch's spectral norms."""
+    """Run a layer whose weight is divided by one of PyTorch's spectral norms."""
     norm = find_spectral_norm(layer.module)
     assert norm is not None
     u, v = layer.buffers[norm.u], layer.buffers[norm.v]
@@ -192,7 +205,7 @@ def _with_spectral_norm(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _scaled(layer: Layer, x: Tensor) -> Tensor:
-    """Scale weight and bias, and run the layer with them."""
+    """Run a layer whose weight and bias are multiplied by fixed numbers of the module (an equalised learning rate)."""
     factors = {"weight": layer.module.scale, "bias": layer.module.rate}
     params = {name: value * factors[name] for name, value in layer.params.items()}
     return _LAYERS[type(layer.module).__bases__[1]](replace(layer, params=params), x)
@@ -246,7 +259,7 @@ def _along_axis(layer: Layer, x: Tensor) -> Tensor:
 
 
 def _prelu(layer: Layer, x: Tensor) -> Tensor:
-    """Run a leaky ReLU with learned slopes, one for each channel or one for all."""
+    """Run a leaky ReLU whose slopes [N, C] or [N, 1] are learned."""
     slope = layer.params["weight"]
     return torch.where(x > 0, x, (ops.per_channel(slope, x) if x.dim() > 2 else slope) * x)
 
@@ -275,7 +288,7 @@ _LAYERS: dict[type[nn.Module], Callable[[Layer, Tensor], Tensor]] = {
 
 
 def find_operation(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None:
-    """Return the operation that runs a layer for all members, or None if there is none for this layer and its settings."""
+    """Return the function (layer, x) -> output that runs a layer for all members; None if none supports it."""
     if isinstance(layer, nn.Embedding):
         special = layer.max_norm is not None or layer.scale_grad_by_freq or layer.sparse
         if special or layer.num_embeddings > MAX_CLASSES:
@@ -289,5 +302,5 @@ def find_operation(layer: nn.Module) -> Callable[[Layer, Tensor], Tensor] | None
 
 
 def may_draw(layer: nn.Module) -> bool:
-    """Return whether a layer may draw random numbers; True for layers that are not known."""
+    """Return whether a layer may draw random numbers; True for layers without an operation, whose code is not known."""
     return find_operation(layer) in (None, _dropout, _dropout_channels, _varied_dropout)

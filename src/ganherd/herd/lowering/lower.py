@@ -1,7 +1,9 @@
-"""Lower a plain module for one GAN to operations on all members at once, run these, and explain how each of them runs.
+"""Lower a plain module, written for one GAN, to operations on all N members (GANs) of a herd at once.
 
-The module is traced once. Supported layers (linear, convolution, batch norm, …) run as one operation on `[N, B, …]`; everything
-else in the graph runs through `vmap`. A module that cannot be traced runs through `vmap` as a whole.
+The module is traced once to a graph. Supported layers (linear, convolution, batch norm, …) run as one operation on
+tensors `[N, B, …]` (B samples); everything else in the graph runs through `torch.func.vmap`. A module that cannot be
+traced runs through `vmap` as a whole. This module builds such a lowered module, runs it, and explains how each layer
+runs. A fused layer is one that the operation of a neighbouring layer computes along with its own.
 """
 
 from __future__ import annotations
@@ -22,31 +24,35 @@ from ganherd.herd.lowering.layers import Layer, Library, find_operation, image_n
 from ganherd.herd.lowering.shape_rules import aligned
 from ganherd.herd.lowering.vmap import Draws, Keys, Tensors, vmap_layer
 
-# Methods by which an operation runs, as they are shown to users.
+# The ways in which an operation can run, as they are shown to users.
 KERNEL, ALL_AT_ONCE, ONE_BY_ONE = "kernel", "PyTorch on all members", "PyTorch member by member"
 VMAP, FUSED = "vmap", "with its neighbour"
 
-# Libraries of operations by name; "triton" needs a GPU. A run records which ones it uses, because others round differently.
+# Libraries of operations by name; "triton" (imported on demand) needs a GPU. A run records which library it uses,
+# because they round differently.
 _LIBRARIES: dict[str, Library] = {"plain": ops, "cpu": ops_cpu, "cpu-onednn": ops_onednn}
 OPERATIONS = (*_LIBRARIES, "triton")
 
-Values = dict[Any, Any]  # outputs by node
-# (outputs so far, parameters, buffers to update, draws) -> output
+Values = dict[Any, Any]  # outputs of the nodes that have run, by node
+# (outputs so far, parameters, buffers to update, random draws) -> output of the node
 Run = Callable[[Values, Tensors, Tensors, Draws], Any]
 
 
 class LoweredOperation(NamedTuple):
-    """One operation of a module, and how it runs for all members."""
+    """The explanation, for users, of how one operation of a module runs for all members."""
 
-    layer: str
+    layer: str  # the name of the layer in the module, or of the function's node in the graph
     operation: str  # the class of the layer, or the name of the function
     method: str  # KERNEL, ALL_AT_ONCE, ONE_BY_ONE, VMAP or FUSED
-    reason: str = ""
-    node: str = ""  # its name in the graph of the module
+    reason: str = ""  # why there is no faster method, or which operation computes a fused one
+    node: str = ""  # the name of the operation in the graph of the module
 
 
 def _tensors_read(graph: TracedGraph, node: fx.Node) -> list[str]:
-    """Return the canonical names of the parameters and buffers that a node reads, one for each use."""
+    """Return the names of the parameters and buffers that a node reads; a tensor that it reads twice appears twice.
+
+    A tensor that layers share appears under its canonical name, the first of its names in the module.
+    """
     if node.op == "get_attr":
         return [str(node.target)]
     layer = graph.layer(node)
@@ -57,20 +63,34 @@ def _tensors_read(graph: TracedGraph, node: fx.Node) -> list[str]:
 
 
 class LoweredModule:
-    """A module's graph as a pure function of (parameters, buffers, keys, inputs) of a block of members."""
+    """A module's graph as a pure function of (parameters, buffers, random keys, inputs) of a block of members.
+
+    Attributes:
+        used_once: Canonical names of the parameters that one call uses exactly once.
+    """
 
     def __init__(self, graph: TracedGraph, library: Library) -> None:
-        """Plan the fusions and prepare each node; `library` has the operations."""
+        """Plan which layers are fused, and prepare a function for each node.
+
+        Args:
+            library: The module whose functions run the operations; see `Library`.
+        """
         self._graph, self._library, self._fusion = graph, library, FusionPlan(graph, library)
         self._deferred = _deferred(self._fusion)
         last_read = _last_read(graph.nodes)
         self._plan = [(node, self._runner(node), last_read.get(node, ())) for node in graph.nodes]
         uses = Counter(name for node in graph.nodes for name in _tensors_read(graph, node))
-        # parameters, by canonical name
         self.used_once = frozenset(name for name, number in uses.items() if number == 1)
 
     def __call__(self, params: Tensors, buffers: Tensors, keys: Keys, *inputs: Tensor) -> tuple[Any, Tensors]:
-        """Return the module's output, one tensor or several [N, …], and the buffers after the call."""
+        """Run the module for all members. Return its output, one or several tensors [N, …], and the buffers after it.
+
+        Args:
+            params: Parameters [N, …] by canonical name.
+            buffers: Buffers [N, …] by canonical name; the dictionary is not changed.
+            keys: Returns the members' keys [N] for random draws; only called if the module draws.
+            inputs: [N, B, …] the arguments of the module.
+        """
         new_buffers, draws, remaining = dict(buffers), Draws(keys), iter(inputs)
         values: Values = {}
         for node, run, last_read in self._plan:
@@ -80,7 +100,10 @@ class LoweredModule:
         return out, new_buffers
 
     def _runner(self, node: fx.Node) -> Run | None:
-        """Return a function that runs a node, with everything looked up that is the same in each call; None for inputs."""
+        """Return a function that runs a node of the graph; None for a node that stands for an input of the module.
+
+        Everything that is the same in each call is looked up here, only once.
+        """
         if node.op == "placeholder":
             return None
         name, layer = str(node.target), self._graph.layer(node)
@@ -98,7 +121,7 @@ class LoweredModule:
             function = functions.prepare(node, self._library)
             return lambda values, params, buffers, draws: function(*_arguments(node, values), draws)
         if node in self._fusion.fused_into:
-            return lambda values, *_: values[node.args[0]]  # the neighbour computes it
+            return lambda values, *_: values[node.args[0]]  # pass the input on: the neighbour computes this layer
         operation = find_operation(layer)
         if operation is None or node.kwargs or len(node.args) > 1:
             names = self._graph.tensor_names(name)
@@ -112,8 +135,10 @@ class LoweredModule:
         """Return a function that runs an operation with the parameters and buffers of a node's layer.
 
         Args:
-            inputs: Returns what the operation gets from the outputs so far.
-            fused: The layers that the operation computes in addition; None: those of the node.
+            operation: Runs a layer for all members: (layer, *inputs) -> output.
+            inputs: Picks the operation's inputs from the outputs of earlier nodes.
+            fused: The layers that the operation computes in addition to its own; None: those that are fused into the
+                node.
         """
         name, layer, neighbours = str(node.target), self._graph.layer(node), self._fusion.neighbours[node]
         assert layer is not None
@@ -133,16 +158,24 @@ class LoweredModule:
         return run
 
     def _image_norm_runner(self, total: fx.Node) -> Run:
-        """Return a function that runs a whole `ImageNorm` at its end."""
+        """Return a function that runs all operations of an `ImageNorm` (batch norm · gain + shift) at once.
+
+        Args:
+            total: The node of the sum, the last of these operations. The nodes before only pass their inputs on.
+        """
         norm = self._fusion.image_norms[total]
 
         def inputs(values: Values) -> tuple[Any, ...]:
-            return (*values[norm.product], values[norm.shift])  # (x, gain) were handed on
+            return (*values[norm.product], values[norm.shift])  # the node of the product passed on (x, gain)
 
         return self._layer_runner(norm.norm, image_norm, inputs, self._fusion.neighbours[total].fused)
 
     def _doubled_sum_runner(self, total: fx.Node) -> Run:
-        """Return a function that adds images and others that it doubles."""
+        """Return a function that upsamples images by 2 and adds them to others, in one kernel if there is one.
+
+        Args:
+            total: The node of the sum. The node of the upsampling only passes its input on.
+        """
         other, upsampling = self._fusion.doubled_sums[total]
         layer = self._graph.layers[str(upsampling.target)]
 
@@ -158,7 +191,12 @@ class LoweredModule:
     # -- explanations ---------------------------------------------------------------------------------------------
 
     def explain(self, batch: int = 1, dtype: torch.dtype = torch.float32) -> list[LoweredOperation]:
-        """Return how every operation of the module runs with batches of this size, in the order of its graph."""
+        """Return how each operation of the module runs, in the order of the graph.
+
+        Args:
+            batch: Samples in a batch.
+            dtype: The dtype of the computation.
+        """
         return [
             LoweredOperation(node_label(node), self._operation(node), *self._method(node, batch, dtype), node.name)
             for node in self._graph.nodes
@@ -173,7 +211,7 @@ class LoweredModule:
         return node.target if isinstance(node.target, str) else node.target.__name__
 
     def _method(self, node: fx.Node, batch: int, dtype: torch.dtype) -> tuple[str, str]:
-        """Return the method by which a node runs, and the reason if it could be faster."""
+        """Return the method by which a node runs, e.g. KERNEL, and the reason if there is a faster one or ""."""
         layer, unknown = self._graph.layer(node), f"{self._operation(node)} has no operation for all members"
         if node in self._fusion.image_norms or node in self._fusion.doubled_sums:
             return KERNEL, ""
@@ -207,7 +245,7 @@ class LoweredModule:
         return ALL_AT_ONCE, ""
 
     def _linear_method(self, node: fx.Node, layer: nn.Linear, batch: int, dtype: torch.dtype) -> tuple[str, str]:
-        """Return method and reason for a linear layer, if kernels are used."""
+        """Return (method, reason) for a linear layer, as `_method` does; only called if the library has kernels."""
         makes_images = any(
             isinstance(other, nn.Flatten) or (isinstance(other, nn.Unflatten) and len(other.unflattened_size) == 3)
             for other in self._fusion.neighbours[node].fused
@@ -218,7 +256,7 @@ class LoweredModule:
         return ALL_AT_ONCE, why if layer.bias is None else f"{why}; a kernel adds the biases"
 
     def _norm_method(self, layer: nn.BatchNorm1d | nn.BatchNorm2d) -> tuple[str, str]:
-        """Return method and reason for a batch norm, if kernels are used."""
+        """Return (method, reason) for a batch norm, as `_method` does; only called if the library has kernels."""
         if self._library.batch_norm is ops.batch_norm:
             return ALL_AT_ONCE, "its kernel can be differentiated once"
         if layer.track_running_stats and layer.momentum is None:
@@ -227,7 +265,10 @@ class LoweredModule:
 
 
 def _deferred(fusion: FusionPlan) -> dict[fx.Node, Run]:
-    """Return how operations inside of an `ImageNorm` or a `DoubledSum` hand on their inputs to its end, which computes them."""
+    """Return functions for the nodes inside of an `ImageNorm` or a `DoubledSum`, which only pass their inputs on.
+
+    The sum at the end of such a group of operations computes all of them.
+    """
     runs: dict[fx.Node, Run] = {}
     for norm in fusion.image_norms.values():
         runs[norm.norm] = lambda values, *_, source=norm.norm.args[0]: values[source]
@@ -244,7 +285,11 @@ def _arguments(node: fx.Node, values: Values) -> tuple[Any, Any]:
 
 
 def _last_read(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
-    """Map each node to the nodes that it is the last to read. Their memory, still in the cache, can then be reused."""
+    """Return, for each node, the nodes whose outputs it is the last to read.
+
+    These outputs can be freed directly after the node, so that their memory is reused while it is still in the
+    processor's cache.
+    """
     last = {source: node for node in nodes for source in node.all_input_nodes}
     sources: dict[fx.Node, list[fx.Node]] = {}
     for source, reader in last.items():
@@ -253,11 +298,11 @@ def _last_read(nodes: list[fx.Node]) -> dict[fx.Node, list[fx.Node]]:
 
 
 def lower(module: nn.Module | TracedGraph, operations: str = "plain", double_backward: bool = False) -> LoweredModule:
-    """Lower a module.
+    """Return a module as operations on all members at once.
 
     Args:
-        module: The module, or its graph: several lowered modules can share one.
-        operations: One of `OPERATIONS`.
+        module: The module, or its traced graph, which several lowered modules can share.
+        operations: The library of operations, one of `OPERATIONS`.
         double_backward: Use only operations that can be differentiated twice, as a gradient penalty requires.
 
     Raises:

@@ -1,4 +1,8 @@
-"""Call the nets of many members, each on its own inputs, as one pure function."""
+"""Call the nets of N members (GANs), each on its own inputs and with its own weights, as one pure function.
+
+A blueprint is the user's module for one GAN, with the layout of its parameters in a member's row. A lowered net is its
+traced graph as operations on all members at once; see `herd.lowering.lower`.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +30,8 @@ from ganherd.util.errors import UserError
 Inputs = tuple[Tensor, ...]
 # A net's output: a tensor, or (logits [B], class logits [B, K]) of a discriminator that also predicts classes.
 Output = Tensor | tuple[Tensor, Tensor]
-# Nets whose graph is known, and draws nothing; it assigns nothing either. Every run has several engines, which trace a net once.
+# Whether a net could be traced and draws no random numbers; a traced net assigns no attributes either. This is cached
+# here, because every run has several engines.
 _PLAIN: WeakKeyDictionary[Blueprint, bool] = WeakKeyDictionary()
 _MAX_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call without gradients may hold, by kind of device
 
@@ -34,8 +39,17 @@ _MAX_NUMBERS = {"cpu": 1 << 24, "cuda": 1 << 29}  # numbers that one call withou
 def member_call(
     blueprint: Blueprint, params: Tensors, buffers: Tensors, key: Tensor, *inputs: Tensor
 ) -> tuple[Output, Tensors]:
-    """Call one member's module as a pure function, possibly under `vmap`. Return its output and the buffers after the call."""
-    # A net that cannot be fused may change its parameters in forward. The call writes into clones.
+    """Call the module of one member as a pure function, possibly under `vmap`.
+
+    Args:
+        params: The member's parameters by canonical name, without a member axis.
+        buffers: The member's buffers; the dictionary and its tensors are not changed.
+        key: The key of the member's random draws in this call, a scalar tensor.
+
+    Returns:
+        The output, and the buffers after the call.
+    """
+    # The call may change buffers in place, and a net that cannot be fused its parameters, too: give it clones.
     may_change = {**params, **buffers} if blueprint.traits.why_not_fused else buffers
     tensors = {**params, **{name: value.clone() for name, value in may_change.items()}}
     randomness = VmapRandomness if torch._C._functorch.is_batchedtensor(key) else MemberRandomness
@@ -45,17 +59,17 @@ def member_call(
 
 
 def logits_of(output: Output) -> Tensor:
-    """Return the logits of a discriminator's output, without class logits."""
+    """Return the logits of a discriminator's output; class logits, if there are any, are dropped."""
     return output[0] if isinstance(output, tuple) else output
 
 
 def _modes(net: Blueprint) -> tuple[bool, ...]:
-    """Return which layers of a net are in training mode."""
+    """Return, for each layer of a net, whether it is in training mode."""
     return tuple(layer.training for layer in net.module.modules())
 
 
 def _traced(net: Blueprint) -> TracedGraph:
-    """Trace a net, once for all that call it with its layers in the same mode."""
+    """Return the traced graph of a net with its layers in their present modes (training or evaluation), cached."""
     modes = _modes(net)
     if modes not in net.traced:
         net.traced[modes] = trace(net.module)
@@ -64,10 +78,14 @@ def _traced(net: Blueprint) -> TracedGraph:
 
 
 def lower_net(net: Blueprint, operations: str, double_backward: bool) -> LoweredModule:
-    """Lower a net to one of `OPERATIONS`, once for all that call it with its layers in the same mode.
+    """Return a net lowered with its layers in their present modes (training or evaluation). The result is cached.
+
+    Args:
+        operations: The library of operations, one of `OPERATIONS`.
+        double_backward: Use only operations that can be differentiated twice.
 
     Raises:
-        NotTraceable: See `lower`.
+        NotTraceable: If the module cannot be traced.
     """
     key = (operations, double_backward, *_modes(net))
     if key not in net.lowered:
@@ -103,21 +121,24 @@ class StackedNetwork:
                 Otherwise call the module plainly for one member after another.
             operations: Which operations to use; see `OPERATIONS`.
             double_backward: Use only operations that can be differentiated twice.
-            used_once: Whether a loss is differentiated through one forward pass of these nets only.
+            precision: `bf16` to call the nets under autocast; otherwise they compute in the dtype of their weights.
+            used_once: Whether each loss is differentiated through only one forward pass of these nets.
         """
         self.net, self.fused, self._precision, self._used_once = net, fused, precision, used_once
-        self._weights = WeakTensorKeyDictionary()  # by rows, so that steps on the same rows share them
+        self._weights = WeakTensorKeyDictionary()  # rows [N, P] -> `Weights`, which all steps on these rows share
         self._lowered: LoweredModule | None = None
         if fused:
             with suppress(NotTraceable):
                 self._lowered = lower_net(net, operations, double_backward)
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
-        """Return outputs [N, B, …] and the buffers after the call. No argument is changed, but kernels update buffers in place.
+        """Return the outputs [N, B, …] of all members' nets, and the buffers after the call.
 
         Args:
-            views: Named parameters [N, …].
+            views: Parameters [N, …] by canonical name.
+            buffers: Buffers [N, …] by canonical name. Kernels update some of them in place.
             keys: Returns the members' keys [N] for draws inside the modules; only called if they draw.
+            inputs: [N, B, …] the arguments of the module.
         """
         with self._autocast(inputs[0].device):
             if self._lowered is not None:
@@ -127,7 +148,7 @@ class StackedNetwork:
             return self._one_by_one(views, buffers, keys(), inputs)
 
     def _one_by_one(self, views: Tensors, buffers: Tensors, keys: Tensor, inputs: Inputs) -> tuple[Output, Tensors]:
-        """Call the module for one member after another."""
+        """Call the module for one member after another, and return the stacked outputs and buffers."""
         results = []
         for row in range(len(keys)):
             params, own = ({name: value[row] for name, value in group.items()} for group in (views, buffers))
@@ -137,18 +158,22 @@ class StackedNetwork:
 
     @property
     def parameters_used_once(self) -> Collection[str]:
-        """Return the parameters that one call uses only once; none if that is not known."""
+        """Return the canonical names of the parameters that one call uses exactly once; empty if that is not known."""
         return () if self._lowered is None else self._lowered.used_once
 
     def weights(self, rows: Tensor, state: State) -> Weights:
-        """Return the members' rows [N, P] as weights that a loss can be differentiated by."""
+        """Return the members' rows of parameters [N, P] as weights by which a loss can be differentiated.
+
+        Args:
+            state: The state of the same members; see `herd.state`.
+        """
         weights: Weights | None = self._weights.get(rows)
         if weights is None:
             weights = self._weights[rows] = self._new_weights(rows, state)
         return weights
 
     def _new_weights(self, rows: Tensor, state: State) -> Weights:
-        """Return the rows [N, P] as weights."""
+        """Return a new `Weights` object for the rows [N, P]."""
         return Weights(self.net, rows, self._used_once)
 
     def commit_buffers(self) -> None:
@@ -158,17 +183,17 @@ class StackedNetwork:
         """Do nothing after training; `MemberNetwork` overrides this."""
 
     def _autocast(self, device: torch.device) -> AbstractContextManager[object]:
-        """Return the context in which nets are called."""
+        """Return the context for calls of nets: autocast to bfloat16 if the precision is `bf16`, otherwise none."""
         if self._precision == "bf16":
             return torch.autocast(device.type, dtype=torch.bfloat16)
         return nullcontext()
 
 
 class MemberNetwork(StackedNetwork):
-    """One member in the user's own module, as plain PyTorch would train it.
+    """Call the net of one member in the user's own module, as plain PyTorch would train it.
 
-    From the call to `release` the module holds the member's parameters and buffers, so that activation checkpoints and hooks find
-    them in the backward pass too.
+    After a call the module still holds the member's parameters and buffers, until the next call or `release`. So
+    activation checkpoints and hooks find them in the backward pass, too.
     """
 
     def __init__(self, net: Blueprint, precision: str = "float32") -> None:
@@ -179,13 +204,13 @@ class MemberNetwork(StackedNetwork):
             _PLAIN[net] = not may_draw(net)
         self._is_plain = _PLAIN[net]
         self._unused: dict[Hashable, set[str]] = {}  # see `MemberWeights`
-        self._slots = []  # (a layer's dictionary of buffers, name in it, canonical name)
+        self._slots = []  # for each buffer: (the layer's dictionary of buffers, its name there, its canonical name)
         for path, canonical in attribute_paths(net.module).items():
             if canonical in net.buffers:
                 layer, _, name = path.rpartition(".")
                 self._slots.append((net.module.get_submodule(layer)._buffers, name, canonical))
         self._own_buffers = {canonical: layer_buffers[name] for layer_buffers, name, canonical in self._slots}
-        self._member_buffers: Tensors = {}  # the state's buffers that those in the module were copied from
+        self._member_buffers: Tensors = {}  # the buffers [1, …] of the state from which those in the module were copied
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Output, Tensors]:
         """Call the module with the parameters, buffers and inputs [1, …] of one member; see `StackedNetwork`."""
@@ -206,7 +231,10 @@ class MemberNetwork(StackedNetwork):
         return MemberWeights(self._module, rows, self._unused, member)
 
     def commit_buffers(self) -> None:
-        """Write buffers back to the state after a backward pass, in which activation checkpoints run their layers again."""
+        """Copy the module's buffers to the state after a backward pass.
+
+        In the backward pass, activation checkpoints run their layers again, which may change buffers.
+        """
         for name, value in self._buffers().items():
             if name in self._member_buffers:
                 self._member_buffers[name].copy_(value.detach())
@@ -219,7 +247,7 @@ class MemberNetwork(StackedNetwork):
         self._module.release()
 
     def _buffers(self) -> Tensors:
-        """Return the module's buffers as [1, …]; raise if one has changed its shape or dtype."""
+        """Return the module's buffers [1, …] by canonical name; raise `UserError` if one changed its shape or dtype."""
         out: Tensors = {}
         for layer_buffers, name, canonical in self._slots:
             value, (shape, dtype) = layer_buffers[name], self.net.buffers[canonical]
@@ -234,13 +262,13 @@ class MemberNetwork(StackedNetwork):
 
 
 class NetworkCall(StackedNetwork):
-    """Call nets without training them: all at once or, after the first such call that fails, one after another.
+    """Call nets without training them: all members at once or, once such a call has failed, one member after another.
 
-    For a discriminator that also predicts classes it returns the logits only.
+    For a discriminator that also predicts classes, only the logits are returned.
     """
 
     def __init__(self, net: Blueprint, operations: str = "plain", precision: str = "float32") -> None:
-        """Lower the net, unless it is known that only one member at a time can run it."""
+        """Lower the net, unless it is known that it can only run for one member at a time."""
         super().__init__(net, not net.traits.why_not_fused, operations, precision)
 
     def __call__(self, views: Tensors, buffers: Tensors, keys: Keys, inputs: Inputs) -> tuple[Tensor, Tensors]:
@@ -257,12 +285,14 @@ class NetworkCall(StackedNetwork):
         return logits_of(out), new_buffers
 
     def max_at_once(self, views: Tensors, buffers: Tensors, samples: int, *inputs: Tensor) -> int:
-        """Return how many nets may be called at once, each on `samples` samples.
+        """Return how many members' nets may be called at once without using too much memory.
 
-        The memory of one net is estimated from the outputs of its layers on a few samples.
+        The memory of one net is estimated by calling it and measuring the outputs of its layers.
 
         Args:
-            inputs: [1, few, …].
+            views, buffers: Parameters and buffers [1, …] of one member.
+            samples: The number of samples on which each net will be called.
+            inputs: Arguments of the net for a few samples, [1, few, …].
         """
         numbers_per_sample = [value[0, 0].numel() for value in inputs]
 

@@ -1,4 +1,7 @@
-"""Define operations on all members at once in plain PyTorch: x `[N, B, …]`, with a weight for each member."""
+"""The library of operations on all N members (GANs) at once in plain PyTorch; it defines the results of the others.
+
+Inputs x are `[N, B, …]` for B samples, and weights and biases have the member axis first, too: each member has its own.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,15 @@ from ganherd.nets.common.spectral import divide as divide  # works for stacked w
 
 Bias = Tensor | None
 Product = Callable[[Tensor, Tensor, Bias], Tensor]  # x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]
-MomentsOf = Callable[[Tensor, list[int]], tuple[Tensor, Tensor]]  # x, axes -> variance and mean over these axes
+MomentsOf = Callable[[Tensor, list[int]], tuple[Tensor, Tensor]]  # (x, axes) -> variance and mean of x over these axes
 
 
 def refine_keys(keys: Tensor, number: int) -> Tensor:
-    """Derive the keys [N] of one draw from the keys of its module."""
+    """Return the members' keys [N] for one random draw, derived from the keys [N] for a call of a module.
+
+    Args:
+        number: The number of the draw in the call.
+    """
     if keys.is_cuda:
         return rng.device_keys(keys, number)
     return torch.from_numpy(rng.keys(keys.numpy(), number))
@@ -27,12 +34,12 @@ def refine_keys(keys: Tensor, number: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Epilogue:
-    """What is applied to the output of a convolution or linear layer: a (leaky) ReLU, then dropout."""
+    """The layers that a convolution or linear layer also applies to its output: a (leaky) ReLU, then dropout."""
 
     slope: float = 1.0  # of the activation below 0; 1: no activation
     p: float = 0.0  # probability of dropout
-    keys: Tensor | None = None  # [N] the module's keys; None: no dropout
-    call: int = 0  # the number of the draw in the module
+    keys: Tensor | None = None  # [N] the members' keys for this call of the module; None: no dropout
+    call: int = 0  # the number of the dropout's draw in this call
 
     def __call__(self, x: Tensor) -> Tensor:
         """Apply activation and dropout to x [N, B, …]."""
@@ -43,14 +50,14 @@ class Epilogue:
 
 @dataclass(frozen=True)
 class Fusions:
-    """What a convolution or linear layer computes in addition to its product."""
+    """The neighbouring layers that a convolution or linear layer computes in addition to its own product."""
 
     flatten: bool = False  # flatten the input of a linear layer to [N, B, I]
     unflatten: tuple[int, ...] = ()  # unflatten the output of a linear layer to this shape; (): do not
     upsample: bool = False  # double height and width of the input of a convolution
     pool: nn.AvgPool2d | None = None  # applied to the output of a convolution
     epilogue: Epilogue | None = None  # applied to the output at the end
-    feeds_norm: bool = False  # only a batch norm reads the output, which cancels the bias; only kernels use this
+    feeds_norm: bool = False  # only a batch norm reads the output, so that the bias has no effect; for kernels
 
     def finish(self, out: Tensor, pool: Callable[[nn.Module, Tensor], Tensor] | None = None) -> Tensor:
         """Apply the pooling and the epilogue to the output of a convolution or linear layer.
@@ -85,10 +92,11 @@ def linear(
 
 
 class BatchedLinear(torch.autograd.Function):
-    """Linear layers: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]. Differentiable twice.
+    """Run linear layers: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]. Differentiable twice.
 
-    PyTorch's gradient of a transposed weight is transposed as well, and undoing that takes a quarter of the layer's time on
-    a CPU. This backward pass computes the gradient in the layout of the weight.
+    The product uses the transposed weight, and PyTorch would compute the gradient of that, [N, I, O]. Transposing it
+    back takes a quarter of the layer's time on a CPU. This backward pass computes the gradient in the layout of the
+    weight.
     """
 
     @classmethod
@@ -117,15 +125,21 @@ class BatchedLinear(torch.autograd.Function):
 
 
 def rows_of(weight: Tensor, y: Tensor) -> Tensor:
-    """Return the rows y [N, B] of weight [N, R, C], [N, B, C], with a deterministic gradient."""
+    """Return rows of each member's table, [N, B, C], with a deterministic gradient.
+
+    Args:
+        weight: [N, R, C] the tables.
+        y: [N, B] indices of rows.
+    """
     rows: Tensor = MemberRows.apply(weight, y)  # type: ignore[no-untyped-call]
     return rows
 
 
 class MemberRows(torch.autograd.Function):
-    """Rows of a table for each member: weight [N, R, C], y [N, B] -> [N, B, C]. Differentiable twice.
+    """Look up rows of each member's table: weight [N, R, C], y [N, B] -> [N, B, C]. Differentiable twice.
 
-    The gradient is a product with one-hot rows, because that of indexing is not deterministic on a GPU.
+    The gradient is computed as a product with a one-hot matrix of y, because PyTorch's gradient of indexing is not
+    deterministic on a GPU.
     """
 
     @staticmethod
@@ -143,16 +157,16 @@ class MemberRows(torch.autograd.Function):
 
 
 def join_members(each: list[Tensor]) -> Tensor:
-    """Stack the values of all members, as `torch.stack` does, in time that grows with their number even for second derivatives."""
+    """Return `torch.stack(each)` for one tensor of each member, with a cheaper second derivative; see `MemberStack`."""
     out: Tensor = MemberStack.apply(*each)  # type: ignore[no-untyped-call]
     return out
 
 
 class MemberStack(torch.autograd.Function):
-    """A stack whose gradient is divided among the members at once.
+    """Stack one tensor of each member to [N, …]. The backward pass splits the gradient by a single `unbind`.
 
-    PyTorch's selects one member after another. The derivative of each selection is a tensor of zeros for all members, so that
-    a second derivative, as R1 takes, would write members × members of them.
+    PyTorch's own backward pass selects one member after another. The derivative of each selection is a tensor of zeros
+    for all members, so that a second derivative, e.g. of an R1 penalty, would write N × N of them.
     """
 
     @staticmethod
@@ -165,31 +179,37 @@ class MemberStack(torch.autograd.Function):
 
 
 def dropout(x: Tensor, p: float, keys: Tensor, slope: float = 1.0) -> Tensor:
-    """Apply a (leaky) ReLU with this slope below 0 (1: none), then dropout with masks from each member's stream."""
+    """Apply a (leaky) ReLU to x [N, …], then dropout with masks from each member's random stream.
+
+    Args:
+        p: Probability of dropout.
+        keys: [N] the members' keys for this draw.
+        slope: Slope of the activation below 0; 1 means no activation.
+    """
     x = x if slope == 1.0 else F.leaky_relu(x, slope)
     mask = (rng.draw(keys, x.shape[1:], "uniform", torch.float32) >= p).to(x.dtype)
     return x * (mask / (1.0 - p) if p < 1.0 else mask)
 
 
 def dropout_channels(x: Tensor, p: float, keys: Tensor) -> Tensor:
-    """Drop whole channels of x [N, B, C, …] with masks from each member's stream."""
+    """Drop whole channels of x [N, B, C, …] with probability p, with masks drawn by the members' keys [N]."""
     mask = (rng.draw(keys, (*x.shape[1:3], *(1,) * (x.dim() - 3)), "uniform", torch.float32) >= p).to(x.dtype)
     return x * (mask / (1.0 - p) if p < 1.0 else mask)
 
 
 def without_gradient(weight: Tensor, row: int) -> Tensor:
-    """Return weight [..., R, C] with one row that gets no gradient."""
+    """Return a weight [..., R, C] with the same numbers, in which the row with this index gets no gradient."""
     rows = torch.arange(weight.shape[-2], device=weight.device)[:, None]
     return torch.where(rows == row % weight.shape[-2], weight.detach(), weight)
 
 
 def per_channel(value: Tensor, x: Tensor) -> Tensor:
-    """Reshape a value [N, C] so that it broadcasts with x [N, B, C, …]."""
+    """Return a value [N, C] reshaped to [N, 1, C, 1, …], so that it broadcasts with x [N, B, C, …]."""
     return value.reshape(value.shape[0], 1, value.shape[1], *(1,) * (x.dim() - 3))
 
 
 def normalise(x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Apply a batch norm with given statistics [N, C]."""
+    """Return the batch norm of x [N, B, C, …] with given statistics, weight and bias, [N, C] each."""
     scale = torch.rsqrt(var + eps)
     scale = scale if weight is None else scale * weight
     shift = -mean * scale if bias is None else bias - mean * scale
@@ -207,7 +227,7 @@ class RunningStats:
 
 
 def var_mean(x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
-    """Return variance and mean over these axes."""
+    """Return the (biased) variance and the mean of x over these axes."""
     return torch.var_mean(x, over, correction=0)
 
 
@@ -215,11 +235,13 @@ def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: RunningStats | None,
     reader: nn.Module | None = None, doubled: bool = False, moments: MomentsOf = var_mean,
 ) -> tuple[Tensor, RunningStats | None]:  # fmt: skip
-    """Apply a batch norm with each member's batch statistics, then a (leaky) ReLU with this slope below 0 (1: none).
+    """Apply a batch norm to x [N, B, C, …] with each member's batch statistics, then a (leaky) ReLU.
 
     Args:
-        reader: The layer that alone reads the output; only kernels use this.
-        doubled: Whether an upsampling comes before `reader`; only kernels use this.
+        weight, bias: [N, C] or None.
+        slope: Slope of the activation below 0; 1 means no activation.
+        running: Running statistics before this batch; None: there are none.
+        reader, doubled: Ignored; libraries of kernels need them.
         moments: Computes the batch statistics.
 
     Returns:
@@ -246,7 +268,7 @@ def batch_norm(
 
 
 def _affine(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """Scale and shift a normalised tensor by values that broadcast with it."""
+    """Return a normalised tensor times weight plus bias, which broadcast with it; None leaves either out."""
     if weight is not None and bias is not None:
         return torch.addcmul(bias, x, weight)
     x = x if weight is None else x * weight
@@ -268,10 +290,12 @@ def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: fl
 def layer_norm(
     x: Tensor, shape: tuple[int, ...], weight: Tensor | None, bias: Tensor | None, eps: float | None, rms: bool = False
 ) -> Tensor:
-    """Apply a layer norm over the last axes of x [N, …], which have this shape, with weight and bias [N, *shape].
+    """Apply a layer norm over the last axes of x [N, …], which have this shape.
 
     Args:
-        rms: Divide by the root of the mean square alone.
+        weight, bias: [N, *shape] or None.
+        eps: None: the default of PyTorch.
+        rms: Apply a root-mean-square norm instead, which does not subtract the mean.
     """
     normed = F.rms_norm(x, shape, eps=eps) if rms else F.layer_norm(x, shape, eps=1e-5 if eps is None else eps)
     between = (1,) * (x.dim() - 1 - len(shape))
@@ -280,13 +304,16 @@ def layer_norm(
 
 
 def upsample(x: Tensor) -> Tensor:
-    """Double height and width of images [N, B, C, H, W] by repeating pixels; of [N, C, H, W], as `nn.Upsample` does, the width."""
+    """Double height and width of images x [N, B, C, H, W] by repeating pixels.
+
+    For x [N, B, C, W] only the width is doubled, as by `nn.Upsample` for a batch [B, C, W].
+    """
     x = x.repeat_interleave(2, -1)
     return x if x.dim() == 4 else x.repeat_interleave(2, -2)
 
 
 def doubles(layer: nn.Module | None, mode: str = "nearest") -> bool:
-    """Return whether a layer is an upsampling by exactly 2 in this mode, whose corners are not aligned."""
+    """Return whether a layer is an `nn.Upsample` by exactly 2 in this mode, without `align_corners`."""
     return (
         type(layer) is nn.Upsample
         and layer.mode == mode
@@ -297,7 +324,7 @@ def doubles(layer: nn.Module | None, mode: str = "nearest") -> bool:
 
 
 def halves(layer: nn.Module | None) -> bool:
-    """Return whether a layer averages every 2×2 pixels."""
+    """Return whether a layer is an `nn.AvgPool2d` that averages blocks of 2 × 2 pixels."""
     return (
         type(layer) is nn.AvgPool2d
         and (layer.kernel_size, layer.stride, layer.padding) in ((2, 2, 0), ((2, 2), (2, 2), (0, 0)))
@@ -306,16 +333,17 @@ def halves(layer: nn.Module | None) -> bool:
 
 
 def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
-    """Apply a layer without parameters to images [N, B, C, H, W]."""
+    """Apply a layer without parameters to images [N, B, C, H, W], with members and samples joined to one batch axis."""
     out: Tensor = layer(x.flatten(0, 1))
     return out.reshape(*x.shape[:2], *out.shape[1:])
 
 
 def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusions = Fusions()) -> Tensor:
-    """Run convolutions: x [N, B, C, H, W], weight [N, O, C/groups, k, k] -> [N, B, O, H', W'].
+    """Run convolutions: x [N, B, C, H, W], weight [N, O, C/groups, k, k], bias [N, O] -> [N, B, O, H', W'].
 
     Args:
-        like: The layer that defines stride, padding, dilation and groups.
+        like: A layer with the stride, padding, dilation and groups of the convolution; its own weights are not used.
+        fusions: The neighbouring layers to compute as well.
     """
     x = upsample(x) if fusions.upsample else x
     if like.groups > 1 and like.padding_mode == "zeros":
@@ -342,7 +370,12 @@ def conv_transpose2d(
 
 
 def _members_as_groups(function: Any, x: Tensor, weight: Tensor, bias: Bias, groups: int, settings: Any) -> Tensor:
-    """Run convolutions with groups as one convolution: each group of each member is a group."""
+    """Run the members' convolutions with groups as one convolution with N · groups groups; return [N, B, O, H', W'].
+
+    Args:
+        function: `F.conv2d` or `F.conv_transpose2d`.
+        settings: Its further arguments, e.g. the stride.
+    """
     flat_bias = None if bias is None else bias.flatten()
     flat = x.transpose(0, 1).flatten(1, 2)  # [B, N * C, H, W]
     out: Tensor = function(flat, weight.flatten(0, 1), flat_bias, groups=len(x) * groups, **settings)

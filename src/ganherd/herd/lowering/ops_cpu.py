@@ -1,7 +1,7 @@
-"""Operations that are faster on a CPU than those of `ops`: statistics of batch norms, and convolutions next to images.
+"""The library of operations for a CPU: those of `ops`, with faster batch norms and convolutions next to images.
 
-PyTorch computes variances without vector instructions. Its convolutions to few channels are several times slower than those
-from few channels.
+Inputs are `[N, B, …]` for N members (GANs) and B samples. PyTorch computes variances without vector instructions, and
+its convolutions with few output channels are several times slower than those with few input channels.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ __all__ = [
     "apply_to_images", "batch_norm", "conv2d", "conv_transpose2d", "divide", "dropout", "instance_norm", "linear", "rows_of",
 ]  # fmt: skip
 
-_FEW_CHANNELS = 4  # those of images
+_FEW_CHANNELS = 4  # images have at most this many channels
 _Settings = tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]  # stride, padding and dilation of a convolution
 
 
 class BatchMoments(torch.autograd.Function):
-    """Variance and mean over axes, which stay with size 1, in two passes, which PyTorch computes with vector instructions."""
+    """Compute the variance and the mean of x over these axes, which stay with length 1.
+
+    Mean and mean square of the deviations are computed in two passes over x, both with vector instructions.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
@@ -42,15 +45,16 @@ class BatchMoments(torch.autograd.Function):
 
 
 def _mean(x: Tensor, over: list[int]) -> Tensor:
-    """Return the mean over these axes, of which all but the first are the last ones of x.
+    """Return the mean of x over these axes, which stay with length 1; all but the first must be the last axes of x.
 
-    PyTorch adds all rows of a batch one after another; sums of a few numbers each are rounded less.
+    The first axis is averaged separately: PyTorch would add all numbers one after another, and two shorter sums are
+    rounded less.
     """
     return x.mean(over[1:], keepdim=True).mean(over[0], keepdim=True) if over[1:] else x.mean(over, keepdim=True)
 
 
 def _moments(x: Tensor, over: list[int]) -> tuple[Tensor, Tensor]:
-    """Return variance and mean over these axes."""
+    """Return the variance and the mean of x over these axes, like `ops.var_mean`."""
     var, mean = BatchMoments.apply(x, over)  # type: ignore[no-untyped-call]
     return var.squeeze(over), mean.squeeze(over)
 
@@ -59,7 +63,10 @@ batch_norm = partial(ops.batch_norm, moments=_moments)
 
 
 class ImageConv(torch.autograd.Function):
-    """Convolutions of images, x [N, B, C, H, W], weight [N, O, C, k, k], bias [N, O] -> [N, B, O, H', W']. Differentiable twice."""
+    """Convolve images: x [N, B, C, H, W], weight [N, O, C, k, k], bias [N, O] -> [N, B, O, H', W'].
+
+    The input gradient, which has few channels, is computed by the faster `ImageConvTranspose`. Differentiable twice.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Bias, settings: _Settings) -> Tensor:
@@ -81,7 +88,11 @@ class ImageConv(torch.autograd.Function):
 
 
 class ImageConvTranspose(torch.autograd.Function):
-    """Transposed convolutions to images, x [N, B, I, H, W], weight [N, I, C, k, k] -> [N, B, C, *size]. Differentiable twice."""
+    """Run transposed convolutions to images: x [N, B, I, H, W], weight [N, I, C, k, k] -> [N, B, C, *size].
+
+    A product computes what each pixel of x adds to a k × k patch of the result, and `F.fold` adds the patches.
+    Differentiable twice.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, size: tuple[int, int], settings: _Settings) -> Tensor:
@@ -89,7 +100,7 @@ class ImageConvTranspose(torch.autograd.Function):
         ctx.settings = settings
         stride, padding, dilation = settings
         rows, pixels, kernel = weight.flatten(2).transpose(1, 2), x.flatten(3), weight.shape[3:]
-        # What one member adds up, [B, C * k * k, H * W], may fit into the processor's cache.
+        # One member after another: its products [B, C * k * k, H * W] may fit into the processor's cache.
         each = zip(rows, pixels, strict=True)
         products = (torch.bmm(a.expand(len(b), -1, -1), b) for a, b in each)  # `a @ b` would copy b
         return torch.stack([F.fold(one, size, kernel, dilation, padding, stride) for one in products])
@@ -119,7 +130,7 @@ def _image_conv_transpose(x: Tensor, weight: Tensor, size: tuple[int, ...], sett
 
 
 def _weight_gradients(x: Tensor, weight: Tensor, dy: Tensor, settings: _Settings) -> Tensor:
-    """Return the gradients of the weights of convolutions of images x whose outputs have the gradients dy."""
+    """Return the weight gradients [N, …] of convolutions with inputs x and output gradients dy."""
     only_weight = (False, [0, 0], 1, [False, True, False])  # not transposed, no output padding, one group
     gradient = torch.ops.aten.convolution_backward
     each = zip(dy, x, weight, strict=True)
@@ -162,16 +173,19 @@ def conv_transpose2d(
 
 
 def _is_simple(x: Tensor, like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
-    """Return whether a convolution of batches of images x pads with zeros, has no groups, and is computed in full precision."""
+    """Return whether the fast paths here support a convolution of x.
+
+    x must be [N, B, C, H, W], and the convolution must pad with zeros, have one group and compute in full precision.
+    """
     is_low = torch.is_autocast_enabled(x.device.type)
     return x.dim() == 5 and like.groups == 1 and like.padding_mode == "zeros" and not is_low
 
 
 def _settings(like: nn.Conv2d | nn.ConvTranspose2d) -> _Settings:
-    """Return stride, padding and dilation, each for both axes."""
+    """Return stride, padding and dilation of a layer, each as a pair (height, width)."""
     return _pair(like.stride), _pair(like.padding), _pair(like.dilation)
 
 
 def _pair(value: Any) -> tuple[int, int]:
-    """Return a setting for both axes."""
+    """Return a setting as a pair (height, width)."""
     return (value, value) if isinstance(value, int) else (value[0], value[1])

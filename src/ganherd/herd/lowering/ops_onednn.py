@@ -1,4 +1,4 @@
-"""The operations of `ops_cpu`, with large products by oneDNN, which is faster than MKL on AMD's processors."""
+"""The operations of `ops_cpu`, but with large linear layers by oneDNN, which is faster than MKL on AMD processors."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "apply_to_images", "batch_norm", "conv2d", "conv_transpose2d", "divide", "dropout", "instance_norm", "linear", "rows_of",
 ]  # fmt: skip
 
-_LEAST = 1 << 22  # multiplications for each member; calls member by member slow smaller products down
+_LEAST = 1 << 22  # multiplications of a member; smaller products are faster in one batched call than member by member
 
 
 @cache
@@ -35,9 +35,10 @@ def is_available() -> bool:
 
 
 class OneDnnProduct(torch.autograd.Function):
-    """Products with transposed matrices: a [N, M, K], b [N, O, K], bias [N, O] -> [N, M, O]. Differentiable any number of times.
+    """Multiply each member's a by its transposed b with oneDNN: a [N, M, K], b [N, O, K], bias [N, O] -> [N, M, O].
 
-    The products of its backward pass have as many multiplications.
+    Differentiable any number of times. The products of the backward pass have as many multiplications, so they use
+    oneDNN too.
     """
 
     @staticmethod
@@ -66,7 +67,7 @@ def _product(a: Tensor, b: Tensor, bias: Bias = None) -> Tensor:
 
 
 def _fastest(x: Tensor, weight: Tensor, bias: Bias) -> Tensor:
-    """Run linear layers, x [N, B, I], weight [N, O, I], bias [N, O], by oneDNN if their products are large enough."""
+    """Run linear layers, x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]; large ones by oneDNN."""
     if x.dtype == torch.float32 and x.shape[1] * weight[0].numel() >= _LEAST:
         return _product(x, weight, bias)
     out: Tensor = ops.BatchedLinear.apply(x, weight, bias)

@@ -1,4 +1,9 @@
-"""Run the operations of `ops` by Triton kernels on a GPU: the same functions with the same results, channels last inside."""
+"""The library of operations by Triton kernels on a GPU: functions of the same names and results as those of `ops`.
+
+Images of N members (GANs) are `[N, B, C, H, W]` between operations, but stored with channels last in memory, which the
+kernels read. An epilogue is an activation and a dropout that the kernel of a convolution or linear layer applies to its
+output.
+"""
 
 from __future__ import annotations
 
@@ -28,33 +33,34 @@ from ganherd.herd.lowering.kernels.row_lookup import MemberRowsByKernel
 from ganherd.herd.lowering.kernels.spectral_kernel import MemberDivide
 from ganherd.herd.lowering.ops import Bias, Epilogue, Fusions
 
-# Floating-point operations; layers with more do not normalise their input on load, which would slow them down.
+# Layers with more floating-point operations do not normalise their input when they load it, which would slow them down.
 _LIGHT = 8e9
-_MAX_GRID = 65_535  # programs along the member axis of a grid
-_GROUP_WIDTH = 16  # channels in and out of a group
+_MAX_GRID = 65_535  # most programs along the member axis of a launch grid
+_GROUP_WIDTH = 16  # least input and output channels of a convolution's group that runs by a kernel
 FUSES_EPILOGUES = True  # see `FusionPlan`
 
-# Attributes that an operation sets on its output for the only operation that reads it.
-_STATS = "statistics"  # partial statistics, for a batch norm
-_EPILOGUE = "epilogue"  # the epilogue of a convolution: the reader's backward pass undoes it
-_NORM = "norm_on_load"  # a batch norm, for the convolution that reads it: see `NormOnLoad`
+# Attributes that an operation sets on its output tensor, for the only operation that reads it.
+_STATS = "statistics"  # partial statistics of the output, for a batch norm
+_EPILOGUE = "epilogue"  # the epilogue of a convolution, whose backward pass the reader computes with its own
+_NORM = "norm_on_load"  # the batch norm that computed the output, for a convolution; see `NormOnLoad`
 
 
 def _dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype in which an operation on x computes."""
+    """Return the dtype in which an operation on x computes: that of autocast if it is active, otherwise that of x."""
     return torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else x.dtype
 
 
 def _channels_last(x: Tensor) -> Tensor:
-    """Return [N, B, C, H, W] as [N, B, H, W, C], contiguous."""
+    """Return images x [N, B, C, H, W] as a contiguous tensor [N, B, H, W, C]."""
     return x.permute(0, 1, 3, 4, 2).contiguous()
 
 
 def linear(x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions()) -> Tensor:
-    """Run linear layers as `ops.linear` does, as convolutions of one tap or by PyTorch's batched product.
+    """Run linear layers; see `ops.linear`.
 
-    The convolution kernel is as fast with any size, whereas the batched product needs multiples of 8. Images that are flattened
-    before the layer, or unflattened after it, are stored channels last: the weights are read in another order, so that the
+    They run by PyTorch's batched product if their sizes suit it (`is_aligned`), otherwise as 1×1 convolutions by a
+    kernel, which is as fast with any size. If the layer follows a flattening of images or precedes an unflattening to
+    images, these are stored with channels last; the kernel reads the weights in the corresponding order, so that the
     images need not be permuted.
     """
     images, shape = fusions.flatten and x.dim() == 5, fusions.unflatten
@@ -84,7 +90,11 @@ def linear(x: Tensor, weight: Tensor, bias: Bias, fusions: Fusions = Fusions()) 
 
 
 def is_aligned(dtype: torch.dtype, *sizes: int) -> bool:
-    """Return whether PyTorch's batched product is faster for a linear layer; sizes: samples, features in, features out."""
+    """Return whether PyTorch's batched product is faster for a linear layer than a kernel.
+
+    Args:
+        sizes: Samples, input features and output features.
+    """
     return dtype == torch.float32 and all(size % 4 == 0 for size in sizes)
 
 
@@ -103,12 +113,14 @@ def batch_norm(
     x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float, slope: float, running: ops.RunningStats | None,
     reader: nn.Module | None = None, doubled: bool = False,
 ) -> tuple[Tensor, ops.RunningStats | None]:  # fmt: skip
-    """Apply a batch norm and a (leaky) ReLU; see `ops.batch_norm`.
+    """Apply a batch norm and a (leaky) ReLU; see `ops.batch_norm`. Running statistics change in place.
 
-    If `reader` is light, the output is x itself, and the reader normalises it on load. Running statistics change in place.
+    If `reader` does little work (`_is_light`), x itself is returned, and the kernel of `reader` normalises it when it
+    loads it.
 
     Args:
-        reader: The layer whose kernel alone reads the output, if there is one; see `reads_images`.
+        reader: The only layer that reads the output, if its kernel can normalise on load (`reads_images`); otherwise
+            None.
         doubled: Whether an upsampling comes before `reader`.
     """
     averages = running is not None and running.momentum is None  # no kernel for a plain average over all batches
@@ -140,13 +152,15 @@ def batch_norm(
 def image_norm(
     x: Tensor, gain: Tensor, shift: Tensor, eps: float, slope: float, running: ops.RunningStats | None
 ) -> Tensor | None:
-    """Apply a batch norm, a gain and a shift of each image, and a (leaky) ReLU; None if no kernel does.
+    """Return act(batch_norm(x) · gain + shift), or None if no kernel supports these inputs.
 
     Running statistics change in place.
 
     Args:
         x: [N, B, C, H, W].
-        gain: [N, B, C, 1, 1], as `shift`.
+        gain, shift: [N, B, C, 1, 1], one value for each image and channel.
+        slope: Slope of the activation below 0; 1 means no activation.
+        running: Running statistics; None: there are none.
     """
     expected = (*x.shape[:3], 1, 1)
     if x.dim() != 5 or x.dtype == torch.float64 or getattr(x, _EPILOGUE, None) is not None:
@@ -165,7 +179,7 @@ def image_norm(
 
 
 def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """Apply an instance norm as a batch norm in which every sample of every member is a member; see `ops.instance_norm`."""
+    """Apply an instance norm (see `ops.instance_norm`) as a batch norm of N · B members with one sample each."""
     n, b = x.shape[:2]
     if n * b > _MAX_GRID:
         return ops.instance_norm(x, weight, bias, eps)
@@ -176,12 +190,12 @@ def instance_norm(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: fl
 
 
 def rows_of(weight: Tensor, y: Tensor) -> Tensor:
-    """Return rows of a table; see `ops.rows_of`."""
+    """Return rows y [N, B] of tables [N, R, C], [N, B, C]; see `ops.rows_of`."""
     return ops.rows_of(weight, y) if weight.dtype == torch.float64 else MemberRowsByKernel.apply(weight, y)
 
 
 def apply_to_images(layer: nn.Module, x: Tensor) -> Tensor:
-    """Apply a layer without parameters to images [N, B, C, H, W]."""
+    """Apply a layer without parameters, e.g. an upsampling, to images [N, B, C, H, W]; by a kernel if there is one."""
     if x.dim() != 5 or x.dtype == torch.float64:
         return ops.apply_to_images(layer, x)
     if ops.doubles(layer):
@@ -216,7 +230,7 @@ def _has_even_sides(x: Tensor) -> bool:
 
 
 def add_doubled(other: Tensor, x: Tensor) -> Tensor | None:
-    """Add images [N, B, C, 2 H, 2 W] and x [N, B, C, H, W], doubled; None if no kernel does."""
+    """Return `other` [N, B, C, 2 H, 2 W] plus x [N, B, C, H, W] upsampled by 2; None if no kernel supports them."""
     if x.dim() != 5:
         return None
     n, b, c, h, w = x.shape
@@ -227,7 +241,12 @@ def add_doubled(other: Tensor, x: Tensor) -> Tensor | None:
 
 
 def _is_light(rows: Tensor, reader: nn.Module | None) -> bool:
-    """Return whether a layer does so little work on [N, B, H, W, C] that it should normalise its input on load."""
+    """Return whether a layer does so little work on its input that it should normalise the input when it loads it.
+
+    Args:
+        rows: [N, B, H, W, C] the input, i.e. the images that a batch norm returns.
+        reader: The layer.
+    """
     n, b, h, w, c = rows.shape
     if isinstance(reader, nn.Linear):
         return reader.out_features <= 16
@@ -239,7 +258,11 @@ def _is_light(rows: Tensor, reader: nn.Module | None) -> bool:
 
 
 def reads_images(layer: nn.Module, doubled: bool = False) -> bool:
-    """Return whether the kernel of a layer reads images as they are stored; `doubled` if an upsampling comes before it."""
+    """Return whether a kernel runs this layer and reads images with channels last, as they are stored.
+
+    Args:
+        doubled: Whether an upsampling by 2 comes before the layer, which the kernel then has to compute too.
+    """
     if isinstance(layer, nn.Linear):
         return not doubled  # its input is flattened, see `linear`
     if not isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d)) or not has_conv_kernel(layer):
@@ -248,7 +271,11 @@ def reads_images(layer: nn.Module, doubled: bool = False) -> bool:
 
 
 def conv2d(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d, fusions: Fusions = Fusions()) -> Tensor:
-    """Run convolutions; see `ops.conv2d`. With an epilogue, only a batch norm or another kernel may read the output."""
+    """Run convolutions; see `ops.conv2d`.
+
+    With an epilogue, the output must have only one reader, a batch norm or a layer that runs by a kernel, because that
+    reader computes the backward pass of the epilogue.
+    """
     if x.dtype == torch.float64 or x.dim() != 5:
         return ops.conv2d(x, weight, bias, like, fusions)
     if like.groups > 1 or not has_conv_kernel(like):
@@ -297,7 +324,7 @@ def conv_transpose2d(
 
 
 def _without_conv_kernel(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d) -> Tensor:
-    """Run a convolution that has groups, or a size for which there is no kernel, in the way that is fastest for it."""
+    """Run a convolution that no kernel supports directly, e.g. one with groups, in the way that is fastest for it."""
     if _runs_groups(x, like):
         return groups_as_members(conv2d, x, weight, bias, like, _dtype(x))
     unpadded = set(like.padding) == {0} and set(like.dilation) == {1}
@@ -309,12 +336,18 @@ def _without_conv_kernel(x: Tensor, weight: Tensor, bias: Bias, like: nn.Conv2d)
 
 
 def _runs_groups(x: Tensor, like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
-    """Return whether the groups of a convolution of x [N, …] run as members: there is a kernel, and the grid is large enough."""
+    """Return whether each group of a convolution of x [N, …] runs as a member of its own (`groups_as_members`).
+
+    There must be a kernel, and N · groups must fit into its launch grid.
+    """
     return has_group_kernel(like) and len(x) * like.groups <= _MAX_GRID // 8
 
 
 def has_group_kernel(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
-    """Return whether kernels run the groups of a convolution: each must be as wide as a product on tensor cores."""
+    """Return whether a kernel can run each group of a convolution with groups.
+
+    Each group must have at least `_GROUP_WIDTH` channels, because a product on tensor cores is that wide.
+    """
     narrow = min(like.in_channels, like.out_channels) // like.groups
     return like.groups > 1 and narrow >= _GROUP_WIDTH and has_conv_kernel(one_group(like))
 
@@ -323,10 +356,10 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
     """Divide the weights [N, O, …] of spectral layers by their largest singular values, estimated with u [N, O].
 
     Args:
-        move: Improve u by one power iteration.
+        move: Whether to improve u by one power iteration, as in training mode.
 
     Returns:
-        The divided weights, and u.
+        The divided weights, and u after the power iteration.
     """
     if weight.dtype != torch.float32:
         return ops.divide(weight, u, move)
@@ -334,7 +367,10 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
 
 
 def has_conv_kernel(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
-    """Return whether a kernel runs this layer: square, stride 1 or 2, up to 5×5, no groups or dilation, zero padding."""
+    """Return whether a kernel can run this convolution.
+
+    It must be square and at most 5×5, have stride 1 or 2 and zero padding, and have neither groups nor dilation.
+    """
     k, stride, pad = like.kernel_size, like.stride, like.padding
     square = all(len({*pair}) == 1 for pair in (k, stride, like.output_padding))
     square = square and not isinstance(pad, str) and len({*pad}) == 1
@@ -353,29 +389,36 @@ def supports_epilogue(layer: nn.Module) -> bool:
 
 
 def _conv_spec(size: tuple[int, int], layout: WeightLayout, stride: int, pad: int, transposed: bool) -> ConvSpec:
-    """Describe a convolution with an output of this size."""
+    """Return the settings of a convolution with an output of this size, for the kernels."""
     return ConvSpec(size, layout, stride, pad, transposed, bool(torch.backends.cuda.matmul.allow_tf32))
 
 
 def _source(x: Tensor) -> Source:
-    """Return what the reader of x [N, B, C, H, W] has to know about the operation that computed x.
+    """Return the operation that computed x [N, B, C, H, W], if it left work to the reader of x.
 
     Returns:
-        (epilogue, channels) of a convolution with an epilogue, or a batch norm; None for other operations.
+        (epilogue, channels) of a convolution with an epilogue, or the `NormOnLoad` of a batch norm; None for other
+        operations.
     """
     epilogue: Epilogue | None = getattr(x, _EPILOGUE, None)
     return (epilogue, x.shape[2]) if epilogue is not None else getattr(x, _NORM, None)
 
 
 def _annotate(out: Tensor, stats: Tensor | None, epilogue: Epilogue | None) -> Tensor:
-    """Attach statistics and epilogue to an output, for the operation that reads it."""
+    """Attach partial statistics and the epilogue to an output tensor as attributes, for the operation that reads it."""
     setattr(out, _STATS, stats)
     setattr(out, _EPILOGUE, epilogue)
     return out
 
 
 def _run(x: Tensor, weight: Tensor, bias: Bias, spec: ConvSpec, fusions: Fusions, source: Source = None) -> Tensor:
-    """Run a convolution on x [N, B, C, H, W] in any memory format, with the weight in the layout of its module."""
+    """Run a convolution by a kernel and return its output [N, B, CO, OH, OW], stored with channels last.
+
+    Args:
+        x: [N, B, C, H, W], in any memory format.
+        weight: In the layout of its module.
+        source: The operation that computed x; None: look it up in the attributes of x.
+    """
     source = source or _source(x)
     rows, dtype = x.permute(0, 1, 3, 4, 2), _dtype(x)
     if rows.dtype != dtype or not rows.is_contiguous():  # permute and cast in one pass

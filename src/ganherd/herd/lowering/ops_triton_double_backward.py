@@ -1,4 +1,8 @@
-"""Operations that can be differentiated twice, for gradient penalties: the kernels of `ops_triton`, and batch norm of `ops`."""
+"""The library of operations that can be differentiated twice, as gradient penalties require.
+
+It has the functions of `ops_triton` that can be differentiated twice, and those of `ops` in place of all others, e.g.
+batch norm.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""Run functions that index, reshape, join or reduce tensors on `[N, …]`: their axes are those of one member, without the first."""
+"""Rules that run functions which index, reshape, join or reduce tensors for all N members (GANs) at once.
+
+The code of a net is written for one member. A rule runs one of its functions on tensors `[N, …]` whose first axis is
+the member, and so has to shift the axes that the code names. A rule returns `NotImplemented` for arguments that it does
+not support.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +19,10 @@ from ganherd.herd.lowering.vmap import Draws
 
 
 class Call(NamedTuple):
-    """A function or method, and what it needs in addition to its arguments."""
+    """A function or method of PyTorch that a rule runs, and what rules may need in addition to its arguments."""
 
     function: Callable[..., Any]
-    draws: Draws
+    draws: Draws  # keys for random draws
     library: Any  # see `herd.lowering.layers.Library`
 
 
@@ -26,7 +31,7 @@ _AXIS_NAMES = ("dim", "dims", "axis")
 
 
 def shifted(dims: Any) -> Any:
-    """Return axes of one member as axes of all members; negative ones count from the end and stay.
+    """Return axes of one member's tensor as axes of a tensor [N, …]. Negative axes count from the end and stay.
 
     >>> shifted((0, 2, -1))
     (1, 3, -1)
@@ -37,12 +42,12 @@ def shifted(dims: Any) -> Any:
 
 
 def along(position: int, default: int | None = None, reduces: bool = False) -> Rule:
-    """Return the rule of a function with one argument for its axes.
+    """Return the rule of a function that has one argument for an axis or axes, e.g. `sum(x, dim)`.
 
     Args:
         position: The position of this argument.
-        default: The axis if none is given.
-        reduces: Whether the function reduces all numbers of a member if no axis is given.
+        default: The axis that the function uses if none is given; None: it has no default axis.
+        reduces: Whether the function reduces over all axes of a member if no axis is given.
     """
 
     def rule(call: Call, *args: Any, **kwargs: Any) -> Any:
@@ -60,7 +65,12 @@ def along(position: int, default: int | None = None, reduces: bool = False) -> R
 
 
 def _reduce_all(call: Call, position: int, name: str | None, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Reduce all numbers of each member."""
+    """Reduce x [N, …] over all axes but the first, by a function that is called without an axis; return [N].
+
+    Args:
+        position: The position of the axis among the function's arguments.
+        name: The name under which the axis was given as None; None if it was not given by name.
+    """
     if kwargs.get("keepdim") or kwargs.get("keepdims") or True in args[position:]:
         return NotImplemented
     rows, rest = x.reshape(len(x), -1), list(args)
@@ -71,7 +81,7 @@ def _reduce_all(call: Call, position: int, name: str | None, x: Tensor, *args: A
 
 
 def maximum_of(largest: bool) -> Rule:
-    """Return the rule of `max` and `min`, which reduce everything, reduce one axis, or compare two tensors."""
+    """Return the rule of `max` (`largest`) or `min`, which reduce all axes or one axis, or compare two tensors."""
     reduce, compare = (torch.amax, torch.maximum) if largest else (torch.amin, torch.minimum)
 
     def rule(call: Call, x: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -85,9 +95,10 @@ def maximum_of(largest: bool) -> Rule:
 
 
 def aligned(values: Sequence[Any]) -> list[Any]:
-    """Insert axes of length 1 after the member axis, so that tensors broadcast as they would for one member.
+    """Return the values with tensors [N, …] reshaped to equally many axes, so that they broadcast as for one member.
 
-    A scalar of each member, [N], is cast as PyTorch casts a 0-dim tensor next to tensors with axes; see `_result_dtype`.
+    Axes of length 1 are inserted after the member axis. A tensor [N] is one number for each member, i.e. a 0-dim tensor
+    for one member. It is cast to the dtype that PyTorch would cast the 0-dim tensor to; see `_result_dtype`.
     """
     tensors = [value for value in values if isinstance(value, Tensor)]
     most = max(value.dim() for value in tensors)
@@ -106,9 +117,14 @@ def aligned(values: Sequence[Any]) -> list[Any]:
 
 @functools.cache
 def _result_dtype(around: torch.dtype, number: torch.dtype) -> torch.dtype:
-    """Return the dtype to which a 0-dim tensor of dtype `number` is cast next to tensors of dtype `around`.
+    """Return the dtype that a 0-dim tensor gets in an operation with tensors that have axes.
 
-    It is its own dtype if that is of a lower category (bool, integer, floating point, complex) than `around`.
+    PyTorch lets the dtype of a 0-dim tensor count only if it is of a higher category (bool, integer, floating point,
+    complex) than that of the others. If it is of a lower category, its own dtype is returned.
+
+    Args:
+        around: The dtype of the tensors with axes.
+        number: The dtype of the 0-dim tensor.
 
     >>> _result_dtype(torch.uint8, torch.int64), _result_dtype(torch.float32, torch.complex128)
     (torch.uint8, torch.complex64)
@@ -120,12 +136,12 @@ def _result_dtype(around: torch.dtype, number: torch.dtype) -> torch.dtype:
 
 
 def _category(dtype: torch.dtype) -> tuple[bool, bool, bool]:
-    """Return what distinguishes booleans, integers, floating-point and complex numbers."""
+    """Return a value that is equal for dtypes of one category: bool, integer, floating point or complex."""
     return dtype == torch.bool, dtype.is_floating_point, dtype.is_complex
 
 
 def elementwise(call: Call, *args: Any, **kwargs: Any) -> Any:
-    """Run a function that treats all numbers alike, on tensors that broadcast."""
+    """Run a function that treats each number separately, e.g. `add`; tensors [N, …] broadcast as for one member."""
     values = aligned((*args, *kwargs.values()))
     return call.function(*values[: len(args)], **dict(zip(kwargs, values[len(args) :], strict=True)))
 
@@ -134,7 +150,7 @@ def elementwise(call: Call, *args: Any, **kwargs: Any) -> Any:
 
 
 def _flat(values: Sequence[Any]) -> tuple[Any, ...]:
-    """Return sizes or axes that are given one by one or as one sequence."""
+    """Return sizes or axes as one tuple, whether they are given one by one or as one sequence."""
     return tuple(values[0]) if len(values) == 1 and isinstance(values[0], (tuple, list)) else tuple(values)
 
 
@@ -148,7 +164,7 @@ def _reshape_as(call: Call, x: Tensor, other: Tensor) -> Tensor:
 
 
 def _with_axes(x: Tensor, count: int) -> Tensor:
-    """Insert axes of length 1 after the member axis until a member has this many axes."""
+    """Return x [N, …] with axes of length 1 inserted after the first axis, so that `count` axes follow the first."""
     return x.reshape(len(x), *(1,) * (count + 1 - x.dim()), *x.shape[1:])
 
 
@@ -194,7 +210,7 @@ def _transpose_matrix(call: Call, x: Tensor) -> Tensor:
 
 
 def _index(call: Call, x: Any, index: Any) -> Any:
-    if not isinstance(x, Tensor):  # one of several tensors
+    if not isinstance(x, Tensor):  # an element of a tuple of tensors
         return call.function(x, index)
     indices = basic_indices(index)
     return NotImplemented if indices is None else x[(slice(None), *indices)]
@@ -224,7 +240,7 @@ def _count(call: Call, x: Tensor) -> int:
 
 
 def _new(call: Call, x: Tensor, *sizes: Any, **kwargs: Any) -> Any:
-    """Run `new_zeros` or `new_ones`."""
+    """Run `new_zeros` or `new_ones`, with the member axis in front of the given sizes."""
     return call.function(x, (len(x), *_flat(sizes or (kwargs.pop("size"),))), **kwargs)
 
 

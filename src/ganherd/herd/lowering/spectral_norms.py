@@ -1,4 +1,8 @@
-"""Run PyTorch's spectral norms for all members: `nn.utils.spectral_norm` and `nn.utils.parametrizations.spectral_norm`."""
+"""Run PyTorch's spectral norms for all N members (GANs) at once.
+
+These are `nn.utils.spectral_norm` and `nn.utils.parametrizations.spectral_norm`. Both divide a weight by an estimate of
+its largest singular value, with vectors u and v that are improved by power iterations.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +19,18 @@ from ganherd.nets.common import spectral
 
 
 class SpectralNormOf(NamedTuple):
-    """The spectral norm of a layer's weight: where its tensors are, by the layer's names, and how it is computed."""
+    """The spectral norm of a layer's weight: the names of its tensors in the layer, and its settings."""
 
     kind: type[nn.Module]  # the class of the layer without the norm
-    module: Any  # has the settings `n_power_iterations`, `dim` and `eps`
-    weight: str
+    module: Any  # PyTorch's object with the settings `n_power_iterations`, `dim` and `eps`
+    weight: str  # the name of the weight before the division
     u: str
     v: str
-    u_first: bool  # which vector a power iteration improves first
+    u_first: bool  # whether a power iteration improves u before v
 
 
 def find_spectral_norm(layer: nn.Module) -> SpectralNormOf | None:
-    """Return the spectral norm of a layer's weight; None if it has none, or anything in addition to it.
+    """Return the spectral norm of a layer's weight; None if it has none, or further hooks or parametrisations.
 
     >>> find_spectral_norm(nn.utils.spectral_norm(nn.Linear(2, 3))).u
     'weight_u'
@@ -52,11 +56,11 @@ def divide(
     """Divide weights [N, …] by their largest singular values, estimated with u [N, O] and v [N, K].
 
     Args:
-        move: Improve u and v by power iterations.
-        library: Has a kernel for the usual settings; see `herd.lowering.layers.Library`.
+        move: Whether to improve u and v by power iterations first, as in training mode.
+        library: The library of operations, whose `divide` may be a kernel for the default settings.
 
     Returns:
-        The divided weights, u and v.
+        The divided weights, and u and v after the power iterations.
     """
     rows = weight.movedim(norm.module.dim + 1, 1).flatten(2)  # [N, O, K]
     eps = norm.module.eps
@@ -76,5 +80,5 @@ def divide(
 
 
 def _product(matrix: Tensor, vector: Tensor) -> Tensor:
-    """Multiply matrices [N, O, K] by vectors [N, K]."""
+    """Multiply matrices [N, O, K] by vectors [N, K] to vectors [N, O]."""
     return (matrix @ vector[..., None]).squeeze(-1)

@@ -1,4 +1,7 @@
-"""Run functions and layers of one member for all members through `vmap`, each with its own random draws."""
+"""Run functions and layers that are written for one member (GAN) for all N members through `torch.func.vmap`.
+
+Random draws inside of them come from each member's own stream, by a key [N] of each member.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +24,23 @@ from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.parameter_names import call_with_tensors
 
 Tensors = dict[str, Tensor]
-Keys = Callable[[], Tensor]  # computes the keys [N] of all members
+Keys = Callable[[], Tensor]  # returns the keys [N] of all members, from which random numbers are drawn
 
 _WARNING = "There is a performance drop because we have not yet implemented the batching rule for"
 
 
 class Draws:
-    """Keys of all members for the draws in one call of a module, numbered as `MemberRandomness` numbers them."""
+    """The members' keys for random draws in one call of a module. Draws are numbered 1, 2, … in the order of the call.
+
+    `MemberRandomness` numbers them in the same way when the module is called for one member.
+    """
 
     def __init__(self, keys: Keys) -> None:
         self._compute, self.calls = keys, count(1)
 
     @cached_property
     def keys(self) -> Tensor:
-        """Return the members' keys [N], computed only if the module draws."""
+        """Return the members' keys [N] for this call of the module. They are only computed if the module draws."""
         return self._compute()
 
     @property
@@ -48,7 +54,7 @@ class Draws:
 
 
 class VmapRandomness(MemberRandomness):
-    """Draw from each member's stream under `vmap`, and correct or refuse operations that `vmap` gets wrong."""
+    """Draw from each member's stream under `vmap`, and correct or refuse operations that `vmap` computes wrongly."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
@@ -64,14 +70,19 @@ class VmapRandomness(MemberRandomness):
 
     @staticmethod
     def _embedding(y: Tensor, weight: Tensor, padding_idx: int | None = None, *rest: Any, **more: Any) -> Tensor:
-        """Look up rows; `vmap` ignores that the row `padding_idx` has no gradient."""
+        """Run `F.embedding` such that the row `padding_idx` gets no gradient, which `vmap` would ignore."""
         if padding_idx is not None:
             weight = ops.without_gradient(weight, padding_idx)
         return F.embedding(y, weight, None, *rest, **more)
 
 
 def vmap_call(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws) -> Any:
-    """Call a function of one member for all members. Tensors have the member axis first; all other arguments are shared."""
+    """Call a function that is written for one member for all members, and return its results [N, …].
+
+    Args:
+        args, kwargs: The arguments; tensors in them are [N, …], all other values are the same for all members.
+        draws: The members' keys for random draws.
+    """
     # vmap returns tensors only. Other results, such as a dtype or None, are the same for all members and are kept here.
     structure: list[Any] = []
 
@@ -90,12 +101,14 @@ def vmap_call(function: Callable[..., Any], args: Any, kwargs: Any, draws: Draws
 def vmap_layer(
     names: dict[str, str], layer: nn.Module, args: Any, kwargs: Any, params: Tensors, buffers: Tensors, draws: Draws
 ) -> Any:
-    """Call a layer for all members.
+    """Call a layer of a module for all members, and return its output [N, …].
 
     Args:
-        names: Maps the layer's names of its parameters and buffers to the module's canonical names.
-        params: The module's parameters [N, …].
-        buffers: The module's buffers [N, …]; the layer's are replaced in this dictionary.
+        names: Maps the names of parameters and buffers in the layer to their canonical names in the module.
+        args, kwargs: Arguments of the layer; tensors in them are [N, …].
+        params: The parameters [N, …] of the module.
+        buffers: The buffers [N, …] of the module. Those of the layer are replaced in this dictionary by their new
+            values.
     """
     own_params = {key: params[name] for key, name in names.items() if name in params}
     own_buffers = {key: buffers[name] for key, name in names.items() if name in buffers}
@@ -116,7 +129,10 @@ def mute_slow_operations() -> None:
 
 @contextmanager
 def slow_operations() -> Iterator[set[str]]:
-    """Collect the names of operations without a batching rule that run in this context; other warnings are passed on."""
+    """Yield a set that, at the end of the context, gets the names of the operations that `vmap` ran member by member.
+
+    PyTorch reports them in warnings, which are caught here; other warnings are passed on.
+    """
     names: set[str] = set()
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

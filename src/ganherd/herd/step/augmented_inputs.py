@@ -1,4 +1,4 @@
-"""Prepare the images that a discriminator sees, real or generated: flip them, add noise and augment them."""
+"""Prepare the images that discriminators see, real or generated: flip them, add noise and augment them."""
 
 from __future__ import annotations
 
@@ -37,12 +37,15 @@ def augment_inputs(
     fake: int,
     step: int | Tensor,
 ) -> Tensor:
-    """Return images x [N, B, …] as the discriminator sees them.
+    """Return images x [N, B, …] of N members (GANs) as the discriminators see them, by the rules of the step.
+
+    Real images may be flipped, noise may be added, and images may be augmented at random.
 
     Args:
-        state: The members, whose own settings count.
+        state: The members' state, which has their own settings.
         scale: [N] the standard deviation of the input noise; None for no noise.
-        update: The number of the update within the step, for its draws.
+        draws: The members' random numbers at this step.
+        update: The number of the update within the step, for its random draws.
         fake: 0 for real images, 1 for generated ones.
         step: The number of the step, for schedules.
     """

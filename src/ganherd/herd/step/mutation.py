@@ -1,4 +1,7 @@
-"""Change members' settings by arithmetic on [N]: mutate and smooth learning rates, draw generator losses."""
+"""Change the settings of N members (GANs) during training: mutate and smooth learning rates, and draw generator losses.
+
+A setting of all members is one tensor [N] of the state, e.g. `set.lr_g`.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ def mutate_learning_rates_(
     """Mutate the members' learning rates of generators (kind `g`) or discriminators (`d`) in place.
 
     Args:
-        number: The number of this mutation within the step, for its draws.
-        formula: `reference`: lr + strength · N(-lr0/10, lr0), at least 0, with the initial learning rate lr0. `lognormal`:
-            lr · exp(strength · N(0, 1)).
-        probability: Of a mutation; the other members keep their learning rate.
+        number: The number of this mutation within the step, for its random draws.
+        formula: `reference`: lr + strength · X with X drawn from a normal distribution of mean -lr0/10 and deviation
+            lr0, the initial learning rate; the result is at least 0. `lognormal`: lr · exp(strength · X) with a
+            standard normal X.
+        probability: The probability with which a member's learning rate is mutated.
     """
     lr, first = state[f"set.lr_{kind}"], state[f"set.lr0_{kind}"]
     normal = draws.draw((rng.MUTATE, number, 0), (), "normal", torch.float64).to(lr.device)
@@ -33,18 +37,24 @@ def mutate_learning_rates_(
 
 
 def draw_losses_(state: State, draws: Streams, losses: int) -> None:
-    """Draw the generator loss of each member from the first `losses` losses of the game, in place."""
+    """Set `set.loss` of each member to the number of a loss that is drawn at random from the first `losses` losses."""
     u = draws.draw((rng.MUTATE_LOSS,), (), "uniform", torch.float64)
     state["set.loss"].copy_(losses_from_uniform(u, losses))
 
 
 def losses_from_uniform(uniform: Tensor, losses: int) -> Tensor:
-    """Turn draws [N] from [0, 1) into loss numbers below `losses`, all equally probable."""
+    """Convert draws [N] in [0, 1) to integers [N] from 0 to losses - 1, which are equally probable."""
     return (uniform * losses).long().clamp(max=losses - 1)
 
 
 def replay_loss_draws(base: np.ndarray, steps: range, losses: int, device: torch.device) -> Tensor:
-    """Repeat the draws of `draw_losses_` for members with these keys [n] at several steps: int64 [steps, n].
+    """Return the losses that `draw_losses_` draws at several steps, int64 [steps, n], without changing a state.
+
+    Args:
+        base: int64 [n] the members' base keys.
+        steps: The steps.
+        losses: The number of losses to draw from.
+        device: The device on which the members train; CPU and GPU draws differ.
 
     >>> state = {"set.loss": torch.zeros(3, dtype=torch.int64)}
     >>> draw_losses_(state, Streams(np.arange(3), 5), 2)
@@ -58,7 +68,9 @@ def replay_loss_draws(base: np.ndarray, steps: range, losses: int, device: torch
 
 
 def smoothing_factors(since: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """Return factors [N] for lr_g and for lr_d after a swap: first faster generators and slower discriminators, then 1.
+    """Return factors [N] of the learning rates lr_g and lr_d after a swap of partners between members.
+
+    At first they make generators faster and discriminators slower; they approach 1, and are 1 after `length` steps.
 
     Args:
         since: [N] the number of steps since the swap.

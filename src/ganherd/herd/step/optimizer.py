@@ -1,6 +1,7 @@
-"""Update the weights of all members: clip gradients by norm, determine each member's learning rate, take an Adam step.
+"""Update the weights of all N members (GANs): clip gradients by norm, determine learning rates, and run Adam.
 
-Adam runs for all members at once: each member is a row with its own learning rate, betas and step count.
+Weights are rows [N, P], one for each member, with all P parameters of its net. Adam runs for all rows at once; each has
+its own learning rate, betas and step count.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.schedules import factor_of
 from ganherd.herd.step.weights import join_pieces
 
-Pieces = Sequence[Tensor]  # [N, …] each; side by side they are a tensor [N, P]
+Pieces = Sequence[Tensor]  # a tensor [N, P], cut along P into pieces [N, …]
 
 
 def update_(
@@ -31,13 +32,17 @@ def update_(
     step: int | Tensor,
     trained: Tensor | None = None,
 ) -> None:
-    """Clip each member's gradient by its norm, and take one Adam step.
+    """Update the weights of one kind of net in place: clip gradients, apply L2 or weight decay, and take one Adam step.
 
     Args:
         kind: `g` for generators, `d` for discriminators.
+        state: The stacked state; its weights, optimiser state and mutated learning rates change.
         grads: The gradient [N, P], cut into pieces along P.
-        number: The number of the update within the step, for its draws.
-        trained: bool [P], False for parameters that are frozen, which do not decay; None: all are trained.
+        draws: Random numbers, for the mutation of learning rates.
+        number: The number of the update within the step, for its random draws.
+        step: The number of the step, for schedules.
+        trained: bool [P], False for frozen parameters, on which L2 and weight decay must not act; None: all are
+            trained.
     """
     if rules.grad_clip is not None:
         whole = join_pieces(grads)  # [N, P]
@@ -58,10 +63,14 @@ def update_(
 
 
 def update_ema_(state: State, decay: float) -> None:
-    """Update the running averages of the generators' weights, with this decay or with each member's own.
+    """Update the exponential running averages of the generators' weights (EMA) in place.
 
-    At first an average moves faster, by 9 / (9 + number of updates), so that the initial weights do not stay in it. After a short
-    run it is about the average over the last tenth.
+    An average moves towards the weights by the share 1 - decay. At first it moves by the larger share 9 / (9 + number
+    of updates), so that the initial weights do not stay in it: after a short run it is about the average over the last
+    tenth of the run.
+
+    Args:
+        decay: The decay, for members without a value of their own in `set.ema_decay`.
     """
     params, updates = state["g.params"], state["g.ema.t"]
     updates += 1
@@ -75,7 +84,10 @@ def update_ema_(state: State, decay: float) -> None:
 
 
 def _learning_rate(kind: str, state: State, rules: StepRules, step: int | Tensor) -> Tensor:
-    """Return the learning rate of each member for this update, [N]: its own, by its schedule, smoothed after a swap."""
+    """Return the learning rate of each member for this update, [N].
+
+    It is the member's own setting, times the factors of its schedules and of the smoothing after a swap of partners.
+    """
     lr = state[f"set.lr_{kind}"]
     if rules.schedules:
         lr = lr * factor_of(rules.schedules, f"lr_{kind}", step)
@@ -86,7 +98,7 @@ def _learning_rate(kind: str, state: State, rules: StepRules, step: int | Tensor
 
 
 def _betas(state: State, rules: StepRules, step: int | Tensor) -> list[Tensor]:
-    """Return both betas of each member [N] at this step; a schedule scales what is missing to 1."""
+    """Return beta1 and beta2 of each member, [N] each, at this step. The factor of a schedule applies to 1 - beta."""
     betas = []
     for name in ("beta1", "beta2"):
         factor, own = factor_of(rules.schedules, name, step), state[f"set.{name}"]
@@ -97,7 +109,7 @@ def _betas(state: State, rules: StepRules, step: int | Tensor) -> list[Tensor]:
 def adam_(
     params: Tensor, grads: Pieces, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
 ) -> None:
-    """Take one step of `torch.optim.Adam` for each row, in place.
+    """Take one step of `torch.optim.Adam` for each member (row), in place.
 
     On a CPU this uses PyTorch's fused kernel, which makes one pass over each row instead of eight.
 
@@ -128,7 +140,12 @@ def adam_(
 
 
 def clip_(params: Tensor, columns: Tensor, members: Tensor, limit: float) -> None:
-    """Clamp params [N, P] to ±limit in place, in the columns (bool [P]) of the members (bool [N]) that are True."""
+    """Clamp params [N, P] to ±limit in place.
+
+    Args:
+        columns: bool [P], True for parameters that are clamped.
+        members: bool [N], True for members whose parameters are clamped.
+    """
     if params.is_cuda and params.dtype == torch.float32 and rng.HAS_TRITON:
         from ganherd.herd.lowering.kernels.adam_kernel import clip_triton_
 
@@ -140,7 +157,10 @@ def clip_(params: Tensor, columns: Tensor, members: Tensor, limit: float) -> Non
 def adam_reference_(
     params: Tensor, grads: Tensor, m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor, eps: float
 ) -> None:
-    """Take one Adam step in plain operations on whole rows. This defines what the kernels compute; `t` includes this step."""
+    """Take one Adam step in place, with plain PyTorch operations on whole rows. This defines what the kernels compute.
+
+    The arguments are those of `adam_`, but the gradient is one tensor [N, P], and `t` already includes this step.
+    """
     dtype = params.dtype
     b1, b2 = beta1[:, None], beta2[:, None]
     power = t[:, None].to(torch.float64)

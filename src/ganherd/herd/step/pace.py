@@ -1,4 +1,7 @@
-"""Let members train at different paces: count exactly how many steps each has made at a step of the run."""
+"""Let members (GANs) train at different paces, i.e. make fewer steps than the run, and count their steps exactly.
+
+Fractions instead of floats keep the counts exact over any number of steps.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ Pace = tuple[Fraction, ...]  # [N] steps of each member per step of the run; () 
 
 
 def paces(speeds: Sequence[float]) -> Pace:
-    """Convert speeds to exact fractions: 0.29 makes 29 steps in 100, but int(100 * 0.29) is 28.
+    """Return the members' speeds, in steps per step of the run, as exact fractions.
+
+    With floats, speed 0.29 would make 28 steps in 100, because int(100 * 0.29) is 28.
 
     >>> [int(100 * pace) for pace in paces([1.0, 0.29])]
     [100, 29]
@@ -18,7 +23,7 @@ def paces(speeds: Sequence[float]) -> Pace:
 
 
 def own_step(step: int, pace: Fraction) -> int | None:
-    """Return the number of the step that a member makes at a step of the run, or None if it skips this one.
+    """Return the number (from 0) of the step that a member makes at a step of the run; None if it skips that one.
 
     >>> [own_step(t, Fraction(1, 2)) for t in range(4)]
     [None, 0, None, 1]
@@ -28,7 +33,7 @@ def own_step(step: int, pace: Fraction) -> int | None:
 
 
 def pace_blocks(num_members: int, width: int, pace: Pace = ()) -> list[slice]:
-    """Cut members into slices of at most `width` consecutive members of equal pace.
+    """Return slices that divide the members 0, …, num_members - 1 into blocks of at most `width` members of equal pace.
 
     >>> pace_blocks(5, 2), pace_blocks(3, 2, paces([1, 0.5, 0.5]))
     ([slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)], [slice(0, 1, None), slice(1, 3, None)])

@@ -1,4 +1,7 @@
-"""Terms of the discriminator's loss that need no second derivative: LeCam, consistency, and gradient penalties by noise."""
+"""Terms of the discriminators' loss that need no second derivative: LeCam, and gradient penalties estimated by noise.
+
+All results are [N], one number for each of N members (GANs).
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,11 @@ from ganherd.herd.step.rules import StepRules
 
 
 def lecam(state: State, real: Tensor, fake: Tensor) -> Tensor:
-    """Return the LeCam regulariser [N] of logits [N, B]: how far they lie beyond the running means of the other kind.
+    """Return the LeCam regulariser [N] (Tseng et al., 2021) of the logits [N, B] of real and generated images.
 
-    Tseng et al., 2021: the discriminator of few images is kept from drawing real and generated images ever further apart.
+    It is the mean square by which logits of real images exceed the running mean of those of generated images, plus the
+    mean square by which logits of generated images fall below the running mean of those of real images. So a
+    discriminator that is trained on few images does not move both kinds ever further apart.
     """
     means = {name: state[f"set.lecam_{name}"].to(real.dtype)[:, None] for name in ("real", "fake")}
     beyond = (real - means["fake"]).relu().square().mean(1)
@@ -21,10 +26,10 @@ def lecam(state: State, real: Tensor, fake: Tensor) -> Tensor:
 
 @torch.no_grad()
 def track_logits_(rules: StepRules, state: State, real: Tensor, fake: Tensor) -> None:
-    """Update what later updates need of the logits [N, B]: the running means of LeCam, and the strength of augmentation.
+    """Update what depends on the discriminators' logits [N, B] in the state: LeCam's running means, ADA's probability.
 
-    Augmentation becomes stronger while the discriminator is surer of real images than `augment_target`, and weaker otherwise
-    (ADA; Karras et al., 2020). The sureness is the mean sign of the logits.
+    ADA (Karras et al., 2020) raises the probability of augmentation if the mean sign of the logits of real images is
+    above `augment_target`, which indicates overfitting, and lowers it otherwise.
     """
     if rules.lecam > 0:
         for name, logits in (("real", real), ("fake", fake)):
@@ -37,8 +42,15 @@ def track_logits_(rules: StepRules, state: State, real: Tensor, fake: Tensor) ->
 
 
 def slope_by_noise(logits: Tensor, near: Tensor, sigma: float) -> Tensor:
-    """Return an estimate of |gradient|² [N] from logits [N, B] of images and of the same images with noise of this deviation.
+    """Return an estimate of the mean squared norm of the logits' gradient by the images, [N].
 
-    E(D(x + σε) - D(x))² is σ²|∇D|² for small σ: a penalty that needs no second derivative.
+    Its own gradient needs no second derivative, unlike that of the exact norm.
+
+    For standard normal noise ε and small σ, the mean of (D(x + σε) - D(x))² is σ² |∇D(x)|².
+
+    Args:
+        logits: [N, B] of images x.
+        near: [N, B] of the same images with noise, x + σε.
+        sigma: The standard deviation σ of the noise.
     """
     return ((near - logits) / sigma).square().mean(1)

@@ -1,4 +1,4 @@
-"""Schedules of settings: factors of a setting that are functions of the step alone, so that they are exact after a resume."""
+"""Schedules of settings such as learning rates: factors that depend on the step alone, also in a resumed run."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from ganherd.herd.state import State, own_setting
 
 @dataclass(frozen=True)
 class SettingSchedule:
-    """A factor of some settings that moves from one value to another, as a function of the step."""
+    """A factor of some settings that moves from the value `first` to the value `last` during some steps of the run."""
 
     settings: tuple[str, ...]  # names of members' settings, e.g. `lr_g`
-    shape: str  # linear, cosine, inverse or step
-    start: int  # the step at which it begins to move
-    over: int  # steps until it has arrived
+    shape: str  # linear, cosine, inverse (1 / factor moves linearly) or step (it jumps at `start`)
+    start: int  # the step at which the factor begins to move
+    over: int  # the number of steps from `start` until it has reached `last`
     first: float
     last: float
 
     def factor(self, step: int | Tensor) -> float | Tensor:
-        """Return the factor at a step; as a tensor if the step is one, for a captured graph.
+        """Return the factor at a step. If the step is a tensor, as in a captured CUDA graph, so is the factor.
 
         >>> halved = SettingSchedule(("lr_g",), "linear", 10, 20, 1.0, 0.5)
         >>> [halved.factor(step) for step in (0, 10, 20, 30, 99)]
@@ -48,7 +48,7 @@ class SettingSchedule:
 
 
 def factor_of(schedules: Sequence[SettingSchedule], setting: str, step: int | Tensor) -> float | Tensor:
-    """Return the product of all schedules of a setting at a step; 1.0 if it has none."""
+    """Return the product of the factors of all schedules of a setting at a step; 1.0 if it has no schedule."""
     factor: float | Tensor = 1.0
     for schedule in schedules:
         if setting in schedule.settings:
@@ -59,7 +59,15 @@ def factor_of(schedules: Sequence[SettingSchedule], setting: str, step: int | Te
 def scheduled(
     state: State, schedules: Sequence[SettingSchedule], setting: str, common: float, step: int | Tensor
 ) -> float | Tensor:
-    """Return a setting at a step: of each member [N] if they differ in it, otherwise the common number."""
+    """Return the value of a setting at a step, times the factors of its schedules.
+
+    Args:
+        setting: The name of the setting, without the prefix `set.`.
+        common: The value that all members have, unless the state has a value of each member.
+
+    Returns:
+        [N] if members differ in the setting; otherwise one number, or a scalar tensor if the step is a tensor.
+    """
     own, factor = own_setting(state, setting, common), factor_of(schedules, setting, step)
     if isinstance(own, float | int) and isinstance(factor, Tensor):
         factor = factor.to(state["g.params"].dtype)

@@ -1,4 +1,8 @@
-"""Train a block of members for one step: discriminator updates and a generator update, all members at once."""
+"""Train a block of N members (GANs) for one step: discriminator updates and a generator update, all members at once.
+
+A block is a range of members that are trained together. Every random draw belongs to a member, a step and a numbered
+purpose, so that it does not depend on which members are in the block.
+"""
 
 from __future__ import annotations
 
@@ -29,53 +33,57 @@ from ganherd.herd.step.schedules import scheduled
 from ganherd.herd.step.weights import Weights
 from ganherd.losses.adversarial import class_loss, r1_penalty
 
-# (g or d, gradients of a block cut into pieces [N, …]) -> what Adam takes instead of them
+# (`g` or `d`, gradients of a block, cut into pieces [N, …]) -> the gradients that Adam takes instead
 GradientHook = Callable[[str, list[Tensor]], list[Tensor]]
 Batches = Callable[[int], tuple[Tensor, Tensor]]  # number of a batch within the step -> x [N, B, …], y [N, B]
 SUMS = ("loss_d", "loss_g", "real", "fake")  # what a step adds to its sums [4, N]
 
-# Side streams of a GPU: the discriminators wait for the first, nothing but the next update for the second.
+# Numbers of the side streams of a GPU. On the first the discriminators process real images while fakes are generated;
+# on the second the samples of the next generator update are generated.
 _REAL, _AHEAD = 0, 1
 
 
 @dataclass(frozen=True)
 class _StepContext:
-    """What all updates of one step share."""
+    """The inputs and settings that all updates of one step share; see `Step.__call__`."""
 
     state: State
     batches: Batches
-    draws: Streams
+    draws: Streams  # the members' random numbers at this step
     step: int | Tensor  # a tensor inside a captured graph
     uses_r1_or_r2: bool  # whether R1 and R2 act at this step
-    noise_scale: Tensor | None  # [N]
-    sums: tuple[Tensor, ...]  # [N] each, see `SUMS`
-    opponents: FrozenOpponents | None
+    noise_scale: Tensor | None  # [N] standard deviation of the input noise; None: no noise
+    sums: tuple[Tensor, ...]  # [N] each, one for each name in `SUMS`
+    opponents: FrozenOpponents | None  # None: each member trains against its own partner
     gradient_hook: GradientHook | None
 
 
 @dataclass(frozen=True)
 class _Samples:
-    """A generator's samples, the weights that they come from, and their labels if there are any."""
+    """Samples of the generators, with the autograd graph back to their weights."""
 
-    weights: Weights
-    y: Tensor | None  # [N, B]
-    fake: Tensor  # [N, B, …]
+    weights: Weights  # of the generators
+    y: Tensor | None  # [N, B] the labels of the samples; None: no net takes labels
+    fake: Tensor  # [N, B, …] the samples
 
 
 @dataclass(frozen=True)
 class _Logits:
-    """The images of a discriminator's update, real and generated, and its logits of them."""
+    """The images of a discriminator update and the discriminators' logits of them."""
 
-    images: tuple[Tensor, Tensor]  # [N, B, …]
-    logits: tuple[Tensor, Tensor]  # [N, B]
+    images: tuple[Tensor, Tensor]  # real and generated, [N, B, …] each
+    logits: tuple[Tensor, Tensor]  # of real and of generated images, [N, B] each
 
 
 class CannotBeFused(RuntimeError):
-    """Raised if only one member at a time can run a net; the message gives the reason."""
+    """Raised if a net can be run for only one member at a time; the message gives the reason."""
 
 
 class Step:
-    """One training step as a function of (state, batches, streams). It updates the state in place and has no other memory."""
+    """One training step of a block of members as a function of (state, batches, random streams).
+
+    It updates the state in place. Nothing else is carried from one call to the next that would change results.
+    """
 
     def __init__(
         self,
@@ -89,9 +97,12 @@ class Step:
         """Prepare both nets.
 
         Args:
-            fused: Run all members in one call; otherwise blocks have one member, whose module is called plainly.
-            operations: What a fused step computes with; see `OPERATIONS`.
-            streams: CUDA streams on which independent work of a step runs in parallel.
+            g, d: Blueprints of the generator and the discriminator.
+            fused: Run all members of a block in one call; otherwise each block has one member, whose module is called
+                plainly.
+            operations: The library of operations of a fused step, one of `OPERATIONS`.
+            streams: CUDA streams on which independent work of a step runs in parallel; None: run everything in
+                sequence.
 
         Raises:
             CannotBeFused: If `fused` and a net can only be run for one member at a time.
@@ -99,8 +110,8 @@ class Step:
         self.g, self.d, self.rules, self._streams = g, d, rules, streams
         self._gradient_stream = None if streams is None else GradientStream(streams.device)
         self._ahead = DrawsAhead()
-        self._clip_mask = d.clip_mask(rules.clip_what)  # [P]
-        # bool [P] of what weight decay and L2 act on; None: everything
+        self._clip_mask = d.clip_mask(rules.clip_what)  # bool [P], True for parameters that weight clipping changes
+        # bool [P] for each kind of net, True for parameters that weight decay and L2 act on; None: they act on all.
         self._shrinkable = {
             kind: None if all(net.trainable.values()) or not (rules.weight_decay or rules.l2) else net.clip_mask("all")
             for kind, net in (("g", g), ("d", d))
@@ -137,7 +148,9 @@ class Step:
         """Train all members of the block for one step, in place.
 
         Args:
-            base: [N] the members' base keys.
+            state: The stacked state of the block; see `herd.state`.
+            batches: Returns the batches of this step by their number.
+            base: [N] the members' base keys, from which all of their random draws are derived.
             sums: [4, N]; the step adds its losses and mean logits, see `SUMS`.
             step: The number of the step, which decides which nets are updated.
             at: The same number as a tensor, from which draws are derived inside a captured graph.
@@ -166,7 +179,7 @@ class Step:
             self._update_generator(ctx, samples or shared)
 
     def release(self) -> None:
-        """Restore what the modules held before the first step, and forget what was drawn ahead."""
+        """Restore the weights that users' modules held before the first step, and drop random numbers drawn ahead."""
         self._ahead.clear()
         for network in self._networks.values():
             network.release()
@@ -176,16 +189,19 @@ class Step:
     def _update_discriminator(
         self, ctx: _StepContext, update: int, shared: _Samples | None, ahead: bool
     ) -> _Samples | None:
-        """Make one discriminator update.
+        """Make one discriminator update: forward passes of real and generated images, loss, gradients and Adam.
 
         Args:
             update: The number of the update within the step.
-            shared: Samples to train on; None: draw new ones.
-            ahead: Draw the samples of the generator's update in parallel, and return them.
+            shared: Samples to train on; None: generate new ones.
+            ahead: Whether to also generate the samples of the next generator update, in parallel.
+
+        Returns:
+            The samples of the next generator update if `ahead`, otherwise None.
         """
         rules, state, draws = self.rules, ctx.state, ctx.draws
         weights = self._networks["d"].weights(state["d.params"], state)
-        call = 8 * (update + 1)  # every forward pass of a step has its own random streams
+        call = 8 * (update + 1)  # forward passes have numbers, by which they draw differently: 8 for each update
         # Generators without labels need not wait for the batch. The side stream reads it until the join; if it were released
         # earlier, its memory could be overwritten.
         with nullcontext() if self.g.takes_label else self._fork(_REAL):
@@ -229,7 +245,11 @@ class Step:
     def _penalties(
         self, ctx: _StepContext, weights: Weights, both: _Logits, y: Tensor | None, update: int
     ) -> list[Tensor]:
-        """Return the gradient penalties of the discriminators, [N]: between real and fake images, R1 at real, R2 at fake ones."""
+        """Return the weighted gradient penalties of the discriminators that act in this update, [N] each.
+
+        These are the penalty of the loss (e.g. WGAN-GP, between real and generated images), R1 at real images and R2 at
+        generated ones. All of them differentiate the discriminators twice.
+        """
         rules, call, shape = self.rules, 8 * (update + 1), both.images[0].shape
         x, fake = both.images
         if packed := rules.packing > 1:  # penalties see packs: [N, B / packing, C * packing, …], with a logit for each
@@ -264,7 +284,11 @@ class Step:
     def _regularisers(
         self, ctx: _StepContext, weights: Weights, both: _Logits, y: Tensor | None, update: int
     ) -> list[Tensor]:
-        """Return the terms of the discriminators' loss, [N], that need no second derivative."""
+        """Return the weighted regularisers of the discriminators' loss that act in this update, [N] each.
+
+        These are R1 and R2 estimated by noise, consistency under augmentation, and LeCam; none needs a second
+        derivative.
+        """
         rules, call = self.rules, 8 * (update + 1)
         kinds = (
             ("r1", rules.r1, "consistency", rules.consistency),
@@ -295,7 +319,7 @@ class Step:
         return terms
 
     def _samples(self, ctx: _StepContext) -> _Samples:
-        """Generate the samples of the generator's update, with the graph back to its weights."""
+        """Generate the samples of the generator update, with the autograd graph back to the generators' weights."""
         y = ctx.batches(self.rules.n_critic - 1)[1] if self.g.takes_label or self.d.takes_label else None
         z = self._noise(ctx, self.rules.n_critic)
         weights = self._networks["g"].weights(ctx.state["g.params"], ctx.state)
@@ -305,7 +329,7 @@ class Step:
             return _Samples(weights, y, self._forward("g", ctx, views, z, y, 0)[0])
 
     def _update_generator(self, ctx: _StepContext, samples: _Samples | None = None) -> None:
-        """Make the generator update, on these samples or on new ones."""
+        """Make the generator update on these samples, or on new ones if `samples` is None."""
         rules, state = self.rules, ctx.state
         last = rules.n_critic  # numbers the draws of this update; those of the discriminator have 0, …, n_critic - 1
         if samples is None:
@@ -332,7 +356,10 @@ class Step:
         return self._opponent("d", ctx, x, y, 2, 0)[0]
 
     def _gradients(self, kind: str, ctx: _StepContext, weights: Weights, loss: Tensor) -> list[Tensor]:
-        """Differentiate the losses [N] of the nets of a kind; the backward pass may update buffers."""
+        """Return the gradients of the losses [N] by the weights of generators (`g`) or discriminators (`d`), in pieces.
+
+        The backward pass may update buffers of the nets; these are then written to the state.
+        """
         stream = self._gradient_stream
         gradients = weights.gradients(loss, stream.join if stream is not None and kind == "g" else None)
         for network in self._networks.values():
@@ -340,11 +367,11 @@ class Step:
         return gradients if ctx.gradient_hook is None else ctx.gradient_hook(kind, gradients)
 
     def _fork(self, stream: int) -> AbstractContextManager[None]:
-        """Run what is inside the context on a side stream, if there are any."""
+        """Return a context whose body runs on a side stream, or on the current stream if there are no side streams."""
         return nullcontext() if self._streams is None else self._streams.fork(stream)
 
     def _join(self, stream: int) -> None:
-        """Wait for a side stream, if there are any."""
+        """Make the current stream wait for a side stream; do nothing if there are no side streams."""
         if self._streams is not None:
             self._streams.join(stream)
 
@@ -353,11 +380,16 @@ class Step:
     def _opponent(
         self, kind: str, ctx: _StepContext, x: Tensor, y: Tensor | None, call: int, number: int
     ) -> tuple[Tensor, Tensor | None]:
-        """Call the opponents of this update on inputs x [N, B, …]. Only buffers of living partners are updated, not of frozen ones.
+        """Call the opponents' nets on inputs x [N, B, …], and return their outputs; see `_forward`.
+
+        Without frozen opponents each member's own partner is called. Buffers are updated only for members that meet
+        their own partner, not in frozen copies.
 
         Args:
-            call: The number of this forward pass within the step, for draws inside the nets.
-            number: The number of the update, for the draw of the opponent.
+            kind: `g` to call generators, `d` to call discriminators.
+            y: [N, B] labels, for nets that take them.
+            call: The number of this forward pass within the step, for random draws inside the nets.
+            number: The number of the update within the step, for the random choice of the opponents.
         """
         if ctx.opponents is None:
             living = self._networks[kind].weights(ctx.state[f"{kind}.params"], ctx.state)
@@ -378,13 +410,15 @@ class Step:
         """Run all members' nets of a kind on their inputs x [N, B, …], and update the buffers of the state.
 
         Args:
-            views: Named parameters [N, …].
-            y: Labels [N, B], for nets that take them.
-            call: The number of this forward pass within the step, for draws inside the nets.
+            kind: `g` for generators, `d` for discriminators.
+            views: Parameters [N, …] by canonical name.
+            y: [N, B] labels, for nets that take them.
+            call: The number of this forward pass within the step, for random draws inside the nets.
             twice: Whether the output will be differentiated twice.
 
         Returns:
-            Samples or logits [N, B], and class logits [N, B, K] if the discriminator predicts classes.
+            Samples [N, B, …] or logits [N, B], and class logits [N, B, K] if the discriminator predicts classes, or
+            None.
         """
         network = self._critic if twice else self._networks[kind]
         buffers = buffers_of(ctx.state, kind) if network.net.buffers else {}
@@ -405,20 +439,20 @@ class Step:
         return logits, None if classes is None else classes.to(dtype)
 
     def _shrinkable_of(self, kind: str, state: State) -> Tensor | None:
-        """Return the parameters of a net that weight decay and L2 act on, bool [P] on the device; None: all of them."""
+        """Return which parameters weight decay and L2 act on, bool [P] on the state's device; None: all of them."""
         mask, device = self._shrinkable[kind], state[f"{kind}.params"].device
         if mask is not None and mask.device != device:
             mask = self._shrinkable[kind] = mask.to(device)
         return mask
 
     def _clip_weights(self, state: State) -> None:
-        """Clip the discriminators' weights of members whose loss asks for it."""
+        """Clip the discriminators' weights, for members whose loss requires it."""
         params = state["d.params"]
         if self._clip_mask.device != params.device:
             self._clip_mask = self._clip_mask.to(params.device)
         clip_(params, self._clip_mask, self.rules.game.has_clip(state["set.loss"]), self.rules.clip)
 
     def _noise(self, ctx: _StepContext, update: int) -> Tensor:
-        """Draw the generators' input of an update, [N, B, Z]."""
+        """Draw the generators' input noise [N, B, Z] for the update with this number."""
         shape, dtype = (self.rules.batch, self.rules.latent), ctx.state["g.params"].dtype
         return ctx.draws.prior((rng.NOISE, update), shape, self.rules.prior, dtype, ctx.state.get("set.prior"))

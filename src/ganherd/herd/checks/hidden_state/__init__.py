@@ -1,1 +1,4 @@
-"""Detect state that a net keeps in addition to parameters and buffers: in the module, and in variables outside of it."""
+"""Detect hidden state of a net, i.e. what it remembers between calls other than in parameters and buffers.
+
+Hidden state can be in attributes of the module and in variables outside of it.
+"""

@@ -1,7 +1,7 @@
-"""Copy Python values in a form that can be compared later, within limits of time and memory and without running their code.
+"""Copy Python values in a form that can be compared later, with limited time and memory, without running users' code.
 
 A value may be anything in a user's file, such as a data set of gigabytes. Small tensors, arrays and containers are copied; of
-larger ones only sums, samples and lengths are stored.
+larger ones only sums, samples and lengths are stored. A copy is a nested list, not an object of the original class.
 """
 
 from __future__ import annotations
@@ -52,17 +52,18 @@ _MAX_VALUES = 10_000  # values that are visited below one variable
 _MAX_ITEMS = 2_000  # containers with more items are sampled
 _SAMPLE = 256  # items of a larger container, or numbers of the largest tensors
 _PIECES = 4_096  # pieces of a medium-sized tensor that are summed separately
-_COPIED = 1 << 20  # bytes; tensors and arrays up to this size are copied …
-_SUMMED = 1 << 25  # … and up to this size their pieces are summed
-_COPIED_IN_ALL, _SUMMED_IN_ALL = 1 << 25, 1 << 28  # bytes in all variables of one `Copier`
+_COPIED = 1 << 20  # bytes; tensors and arrays up to this size are copied
+_SUMMED = 1 << 25  # bytes; of larger ones up to this size, the sums of pieces are stored
+_COPIED_IN_ALL, _SUMMED_IN_ALL = 1 << 25, 1 << 28  # limits of both for all variables of one `Copier` together
 
 
 class Copier:
-    """Copy many variables within a common limit of bytes.
+    """Copy many variables in a comparable form, with a limit of bytes for all of them together.
 
     Args:
-        names: Names of objects by `id`; these are copied as their names.
-        opens: Returns whether to copy the attributes of instances of a class, beyond the well-known classes.
+        names: Maps the `id` of objects to names; instead of such an object its name is stored.
+        opens: Returns whether the attributes of instances of a class are copied, too; those of some well-known classes
+            always are.
     """
 
     def __init__(self, names: dict[int, str], opens: Callable[[type], bool]) -> None:
@@ -73,14 +74,18 @@ class Copier:
         self._copies: dict[int, tuple[Any, Any]] = {}
 
     def copy(self, value: Any) -> Any:
-        """Return a copy of a value that `equal` can compare with copies from another `Copier`."""
+        """Return a copy of a value in a form that `equal` can compare with copies from another `Copier`."""
         if id(value) not in self._copies:
             self._left = _MAX_VALUES
             self._copies[id(value)] = value, self._value(value, frozenset())
         return self._copies[id(value)][1]
 
     def _value(self, value: Any, around: frozenset[int]) -> Any:
-        """Copy a value; `around` has the ids of its containers, so that cycles end."""
+        """Return the copy of a value.
+
+        Args:
+            around: The ids of the containers around the value; a container inside of itself is not copied again.
+        """
         kind = type(value)
         self._left -= 1
         if self._left < 0 or id(value) in around:
@@ -100,7 +105,7 @@ class Copier:
         return [kind.__qualname__, *(self._value(item, around) for item in items)]
 
     def _tensor(self, value: Tensor) -> Any:
-        """Copy a small tensor, sum pieces of a medium one, and sample a large one."""
+        """Return a copy of a small tensor, sums of pieces of a medium-sized one, or some numbers of a large one."""
         with torch.no_grad(), torch._C.DisableTorchFunctionSubclass():
             if not _has_numbers(value):
                 return [value.dtype, _version(value)]
@@ -114,7 +119,7 @@ class Copier:
             return [*about, value[_sample_indices(value)], _version(value)]
 
     def _array(self, value: np.ndarray[Any, Any]) -> Any:
-        """Copy an array as a tensor if PyTorch has its type, otherwise a sample of it."""
+        """Return a copy of an array as a tensor if PyTorch has its dtype, otherwise some of its values."""
         if value.dtype.kind in "biufc":
             with suppress(TypeError, ValueError), warnings.catch_warnings():  # PyTorch lacks some types and strides
                 warnings.simplefilter("ignore")  # of an array that must not be written to
@@ -127,7 +132,10 @@ class Copier:
 
 
 def _known_items(value: Any, kind: type) -> Iterable[Any]:
-    """Return the contents of containers, functions, random generators and iterators, without calling a user's methods."""
+    """Return the values to copy for a container, function, random generator or iterator; nothing for other values.
+
+    No method of a user's class is called.
+    """
     if issubclass(kind, _SEQUENCES):
         return _sequence_items(value, kind)
     if issubclass(kind, dict):
@@ -154,7 +162,7 @@ def _known_items(value: Any, kind: type) -> Iterable[Any]:
 
 
 def _random_state(value: Any, kind: type) -> Iterable[Any]:
-    """Return the state of a random generator; nothing for other values."""
+    """Return the state of a random generator as a list of values; empty if the value is no random generator."""
     if issubclass(kind, np.random.Generator):
         return [value.bit_generator.state]
     if issubclass(kind, np.random.RandomState):
@@ -165,7 +173,7 @@ def _random_state(value: Any, kind: type) -> Iterable[Any]:
 
 
 def _position(value: Any, kind: type) -> Iterable[Any]:
-    """Return the position of an iterator or a generator without advancing it."""
+    """Return the position of an iterator or a generator as a list of values, without advancing it; otherwise empty."""
     if kind is types.GeneratorType:
         frame = value.gi_frame
         return ["ended"] if frame is None else [frame.f_lasti, dict(frame.f_locals)]
@@ -180,7 +188,10 @@ def _position(value: Any, kind: type) -> Iterable[Any]:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """Return the attributes of an instance, including slots; of a module also parameters, buffers and layers by name."""
+    """Return the attributes of an object by name, including slots; of a module also its parameters, buffers and layers.
+
+    Attributes that every `nn.Module` has are left out, except `training`.
+    """
     values: dict[str, Any] = {}
     for base in type(value).__mro__:
         for name, member in vars(base).items():
@@ -198,11 +209,15 @@ def attributes(value: Any) -> dict[str, Any]:
     return values
 
 
+# Names of the attributes that every module has.
 OF_PYTORCH = {*vars(nn.Module()), "_is_full_backward_hook", "_is_hf_initialized"}
 
 
 def _items_of(value: dict[Any, Any]) -> Iterator[Any]:
-    """Yield the length of a dictionary, its keys and its values; of a large one only the first and the last."""
+    """Yield the length of a dictionary, then its keys and values; of a large one only the first and the last ones.
+
+    A key that is neither a string nor an integer is replaced by the name of its class.
+    """
     length = dict.__len__(value)
     yield length
     items = list(itertools.islice(dict.items(value), _MAX_ITEMS if length <= _MAX_ITEMS else _SAMPLE))
@@ -214,7 +229,7 @@ def _items_of(value: dict[Any, Any]) -> Iterator[Any]:
 
 
 def _sequence_items(value: Any, kind: type) -> Iterator[Any]:
-    """Yield the length of a sequence and its items; of a large one evenly spaced items."""
+    """Yield the length of a sequence, then its items; of a long sequence only some, evenly spaced."""
     known: Any = next(base for base in _SEQUENCES if issubclass(kind, base))
     length = known.__len__(value)
     yield length
@@ -224,7 +239,7 @@ def _sequence_items(value: Any, kind: type) -> Iterator[Any]:
 
 
 def _sample_indices(value: Tensor) -> tuple[Tensor, ...]:
-    """Return evenly spaced indices into a tensor, one tensor for each axis."""
+    """Return the indices of `_SAMPLE` evenly spaced numbers of a tensor, as one index tensor for each axis."""
     flat = torch.linspace(0, value.numel() - 1, _SAMPLE, dtype=torch.float64).long().to(value.device)
     indices: list[Tensor] = []
     for length in reversed(value.shape):
@@ -234,7 +249,7 @@ def _sample_indices(value: Tensor) -> tuple[Tensor, ...]:
 
 
 def _sums(flat: Tensor) -> Tensor:
-    """Return the sums of equally long pieces of a tensor [n], and the remaining numbers at its end."""
+    """Return the sums of `_PIECES` equally long pieces of a tensor [n], then the numbers that remain at its end."""
     each = flat.numel() // _PIECES
     dtype = torch.complex128 if flat.is_complex() else torch.float64
     pieces = flat[: each * _PIECES].view(_PIECES, each).sum(1, dtype=dtype)
@@ -242,13 +257,13 @@ def _sums(flat: Tensor) -> Tensor:
 
 
 def _has_numbers(value: Tensor) -> bool:
-    """Return whether a tensor's numbers can be read individually."""
+    """Return whether single numbers of a tensor can be read, unlike those of a sparse or nested one, for example."""
     odd = value.is_meta or value.is_nested or value.is_quantized or value.layout != torch.strided
     return not odd and not torch._C._functorch.is_functorch_wrapped_tensor(value)
 
 
 def _version(value: Tensor) -> int:
-    """Return how often a tensor was changed in place, as far as PyTorch counts it."""
+    """Return PyTorch's count of in-place changes of a tensor; 0 for tensors without a count."""
     return 0 if value.is_inference() else value._version
 
 
@@ -282,7 +297,7 @@ def equal(one: Any, other: Any) -> bool:
 
 
 def differing_names(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
-    """Return the names whose values are not equal in both dictionaries."""
+    """Return the names whose values differ between two dictionaries, or that only one of them has."""
     missing = object()
     names = one.keys() | other.keys()
     return {name for name in names if not equal(one.get(name, missing), other.get(name, missing))}

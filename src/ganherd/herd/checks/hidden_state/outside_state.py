@@ -1,7 +1,8 @@
 """Find the variables outside of a net that its code may change: of files, helpers, classes and closures.
 
-The search starts at the code of the net's classes and hooks, and follows the names in this code to the user's functions, classes
-and objects, and so on. It never runs the user's code, and does not follow code of installed packages.
+The search starts at the code of the net's classes and hooks. It looks up the names in this code, which leads to
+functions, classes and objects of the user, and continues with their code. It never runs users' code, and ignores code
+of installed packages.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ from ganherd.herd.checks.module_copies import HOOKS, at_line
 from ganherd.util.user_code import is_installed
 
 _MAX_VARIABLES = 1_000
-_MAX_OBJECTS = 10_000  # functions, classes and objects that are followed
-_FIRST = 100  # items of a container that are followed
+_MAX_OBJECTS = 10_000  # most functions, classes and objects that the search visits
+_FIRST = 100  # most items of a container that the search visits
 _HEAP_TYPE = 1 << 9  # flag of classes that were created by a class statement
 _GLOBAL = ("LOAD_GLOBAL", "STORE_GLOBAL", "LOAD_NAME", "STORE_NAME")
 _CHANGES_IT = ("STORE_GLOBAL", "STORE_DEREF")
@@ -35,13 +36,14 @@ _CODE = (types.FunctionType, types.BuiltinFunctionType, types.ModuleType, static
 
 
 class OutsideState:
-    """A comparable copy of the variables outside of a net, taken when this object is created.
+    """Comparable copies of the variables outside of a net, taken when this object is created.
 
     Args:
-        alike: Other nets of the same class, which may be registered somewhere. Their tensors and layers count as the net's.
+        alike: Other nets of the same class. If a variable, e.g. a list of all instances, holds their tensors or layers,
+            these count as parts of the net, not as outside variables.
 
     Attributes:
-        values: Comparable copies of the variables' values, by names such as `tracker.count`.
+        values: Comparable copies of the variables' values (see `Copier`), by names such as `tracker.count`.
     """
 
     def __init__(self, net: nn.Module, alike: Sequence[nn.Module] = ()) -> None:
@@ -62,7 +64,10 @@ class OutsideState:
         self.values = {name: copier.copy(value) for name, value in self._variables.items()}
 
     def describe(self, names: Sequence[str]) -> str:
-        """Return the names of variables, and the line that changes the first one (or else one that reads it)."""
+        """Return the names of variables for a message, with the line of code that changes the first one.
+
+        If no such line is found, a line that reads the variable is given.
+        """
         path, code = names[0], list(self._code.get(names[0], ()))
         while "." in path:
             path = path.rpartition(".")[0]
@@ -73,7 +78,10 @@ class OutsideState:
     # -- the search -----------------------------------------------------------------------------------------------------
 
     def _start(self, layer: nn.Module) -> None:
-        """Queue the functions and classes of a layer as starting points. Its attributes are not outside variables."""
+        """Queue the class, the hooks and other functions of a layer as starting points of the search.
+
+        The attributes of the layer themselves are not outside variables.
+        """
         held = [value for name, value in vars(layer).items() if name not in OF_PYTORCH]
         for owner in (layer, *layer.parameters(recurse=False)):
             for hooks in HOOKS:
@@ -81,7 +89,11 @@ class OutsideState:
         self._queue += [("", each) for value in (type(layer), *held) for each in _code_of(value)]
 
     def _follow(self, name: str, value: Any) -> None:
-        """Add the variables that a value holds or names, and queue their values."""
+        """Add the variables that a value contains or that its code names, and queue their values for the search.
+
+        Args:
+            name: The name of the variable that has this value.
+        """
         kind = type(value)
         if id(value) in self._seen or id(value) in self._of_nets or issubclass(kind, _LEAVES):
             return
@@ -106,7 +118,12 @@ class OutsideState:
                     self._add(f"{name}.{attribute}", each, value, _methods(kind))
 
     def _add(self, name: str, value: Any, holder: Any, code: Iterable[types.CodeType]) -> None:
-        """Add a variable, and queue its value."""
+        """Add a variable to the result, and queue its value for the search.
+
+        Args:
+            holder: The object that holds the variable, to distinguish variables of the same name.
+            code: Code that may change the variable.
+        """
         plain, number = name, 1
         while self._holders.setdefault(name, id(holder)) != id(holder):  # other variables have the same name
             number += 1
@@ -117,7 +134,7 @@ class OutsideState:
         self._queue.append((name, value))
 
     def _follow_function(self, function: types.FunctionType) -> None:
-        """Add the defaults, closure, attributes and global variables of a function."""
+        """Add the variables of a function: argument defaults, closure, attributes, and global variables in its code."""
         name, code = function.__qualname__.rpartition("<locals>.")[2], function.__code__
         arguments = code.co_varnames[: code.co_argcount][::-1]
         defaults = dict(zip(arguments, (function.__defaults__ or ())[::-1], strict=False))
@@ -134,7 +151,13 @@ class OutsideState:
                 self._follow_names(inner, function.__globals__)
 
     def _follow_names(self, code: types.CodeType, variables: Mapping[str, Any]) -> None:
-        """Add the global variables that code names, and the attributes of modules that it names or assigns."""
+        """Add the global variables whose names occur in code, and attributes of modules that the code uses.
+
+        Of modules of installed packages, only attributes that the code assigns are added.
+
+        Args:
+            variables: The global variables by name.
+        """
         for name in sorted(_global_names(code) & variables.keys()):
             value = variables[name]
             self._add(name, value, variables, [code])
@@ -145,7 +168,7 @@ class OutsideState:
                     self._add(f"{name}.{each}", of_module[each], of_module, [code])
 
     def _follow_class(self, kind: type) -> None:
-        """Add the class attributes of a user's class and its bases, and queue their methods."""
+        """Add the class attributes of a user's class and of its bases, and queue their methods for the search."""
         for base in filter(self._is_own, kind.__mro__):
             for name, value in vars(base).items():
                 if issubclass(type(value), _CODE):
@@ -156,20 +179,25 @@ class OutsideState:
     # -- ownership of code -----------------------------------------------------------------------------------------------
 
     def _is_own(self, kind: type) -> bool:
-        """Return whether a class is the user's. A class that `exec` created may belong to the module `builtins`."""
+        """Return whether a class was defined by the user. If `exec` defined it, its module may be `builtins`."""
         if kind.__module__ == "builtins":
             return bool(kind.__flags__ & _HEAP_TYPE)
         return self._is_users(kind.__module__)
 
     def _is_users(self, module: str) -> bool:
-        """Return whether a module is the user's: part of the net's package, or of no installed package."""
+        """Return whether a module, by name, is the user's: part of the net's package, or of no installed package."""
         top = _top(module)
         return top not in ("torch", "ganherd") and (top == self._package or _is_users_file(module, top))
 
 
 @functools.cache
 def _is_users_file(module: str, top: str) -> bool:
-    """Return whether a module belongs to no installed package; modules of notebooks and `exec` have no file."""
+    """Return whether a module belongs to no installed package. True for modules without a file, e.g. of notebooks.
+
+    Args:
+        module: The name of the module.
+        top: The name of its top-level package.
+    """
     if top in sys.stdlib_module_names:
         return False
     files = [getattr(sys.modules.get(name), "__file__", None) for name in (module, top)]
@@ -188,7 +216,7 @@ def _methods(kind: type) -> list[types.CodeType]:
 
 
 def _code_of(value: Any) -> list[Any]:
-    """Return the functions and classes behind an attribute of a layer."""
+    """Return the functions and classes in the value of a layer's attribute, or the classes of the objects in it."""
     kind = type(value)
     if issubclass(kind, _LEAVES):
         return []
@@ -233,14 +261,14 @@ def _assigned_attributes(code: types.CodeType) -> frozenset[str]:
 
 
 def _line_that_changes(name: str, codes: Iterable[types.CodeType]) -> str:
-    """Return the first line that changes a variable, or else one that reads it, or else one that reads its owner.
+    """Return the first line that changes a variable; if there is none, one that reads it, or one that reads its owner.
 
     Args:
-        name: Of a variable, e.g. `count`, or of an attribute, e.g. `tracker.count`.
-        codes: The code to search, the likely ones first.
+        name: The name of a variable, e.g. `count`, or of an attribute, e.g. `tracker.count`.
+        codes: The code to search, the most likely first.
 
     Returns:
-        In brackets, e.g. " (nets.py, line 12)"; empty if there is no such line.
+        The line in brackets, e.g. " (nets.py, line 12)"; empty if there is no such line.
     """
     holder, _, last = name.rpartition(".")
     first = holder.partition(".")[0]

@@ -11,12 +11,15 @@ from ganherd.herd.checks.module_copies import HOOKS
 
 
 def copy_numbers(net: nn.Module) -> dict[str, Tensor]:
-    """Return copies of all parameters and buffers."""
+    """Return copies of all parameters and buffers of a net by name."""
     return {name: value.detach().clone() for name, value in (*net.named_parameters(), *net.named_buffers())}
 
 
 def copy_attributes(net: nn.Module) -> dict[str, Any]:
-    """Return a comparable copy of all attributes of a net and of the state of its hooks, except parameters and buffers."""
+    """Return comparable copies (see `Copier`) of all attributes and hooks of a net's layers, by dotted name.
+
+    Parameters and buffers are left out, but not their flags `requires_grad`.
+    """
     state: dict[str, Any] = {}
     registered = (*net.named_parameters(), *net.named_buffers(), *net.named_modules())
     copier = Copier({id(value): name for name, value in registered}, opens=lambda kind: True)

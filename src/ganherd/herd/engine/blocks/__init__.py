@@ -1,1 +1,1 @@
-"""Train herds that do not fit on the device: the engine for blocks of members, their places on the device, and the copies."""
+"""Train herds that do not fit on the device: copy blocks of members to the device in turn, train and copy them back."""

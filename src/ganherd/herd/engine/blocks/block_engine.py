@@ -1,4 +1,8 @@
-"""Train a herd that does not fit on the device: its state is on the host, and blocks of members visit the device in turn."""
+"""Train a herd that does not fit on the device: its state is on the host, and blocks of members are trained in turn.
+
+The place of a block is the memory on the device that holds the state of the block that trains; every block uses the
+same place.
+"""
 
 from __future__ import annotations
 
@@ -27,19 +31,21 @@ from ganherd.herd.engine.engines import (
 from ganherd.herd.state import State, members_of
 from ganherd.herd.step.pace import Pace
 
-# Breed, number and pace of the members of a block, and whether they have opponents.
+# (breed, number of members, their pace, whether they train against opponents): blocks with equal values can share an
+# engine.
 _Kind = tuple[Breed, int, Pace, bool]
 
 
 class BlockEngine(Engine):
-    """Move each block to the device, train it there up to the next stop of the loop, and move it back.
+    """Train a herd block by block: move each block to the device, train it for all steps of the call, and move it back.
 
-    The next block arrives and the previous one leaves while a block trains, so the copies cost time only before the first block
-    and after the last. Blocks of a kind share an engine, which trains whatever block is in the place for training.
+    While a block trains, the next one is copied to the device and the previous one back to the host, so that copies
+    cost time only before the first block and after the last. Blocks of the same kind share an engine, which trains the
+    block that is in the place at the time.
     """
 
     def __init__(self, herd: StackedHerd, plan: Plan) -> None:
-        """Cut the herd into blocks of at most `plan.chunk` members."""
+        """Divide the herd into blocks of at most `plan.chunk` members."""
         self.herd, self.plan = herd, plan
         self._blocks = herd.blocks(plan.chunk)
         self._feed = BlockFeed(herd.feed)
@@ -48,13 +54,13 @@ class BlockEngine(Engine):
 
     @property
     def seconds_waited(self) -> float:
-        """Return the seconds in which training waited for copies."""
+        """Return the seconds that training has spent waiting for copies so far."""
         return self._transfer.seconds_waited if self._transfer else 0.0
 
     def prepare(self, report: CompileReport = no_report) -> None:
-        """Allocate the places on the device, and prepare an engine for each kind of blocks.
+        """Allocate memory on the device for the blocks, and prepare an engine for each kind of block.
 
-        A graph must not be captured while threads copy, so all engines are prepared before any block trains.
+        All engines are prepared before any block trains, because CUDA graphs must not be captured while threads copy.
         """
         if self._transfer is None:
             self._transfer = BlockTransfer(self._place(), self.herd.device)
@@ -64,9 +70,9 @@ class BlockEngine(Engine):
                 self._visit(self._transfer, block, breed).prepare(report)
 
     def advance(self, start: int, stop: int, sums: Tensor, should_stop: StopCheck = never, tick: Tick = no_tick) -> int:
-        """Train one block after another from `start` to `stop`, like `Engine.advance`.
+        """Train all members from step `start` to step `stop`, one block after another; see `Engine.advance`.
 
-        If training is asked to stop, the first block stops at once, and all other blocks train up to the same step.
+        Only the first block calls `should_stop`. If it stops early, all other blocks train up to the same step.
         """
         self.prepare()
         assert self._transfer is not None
@@ -88,7 +94,7 @@ class BlockEngine(Engine):
         return stop
 
     def _visit(self, transfer: BlockTransfer, block: slice, breed: Breed) -> Engine:
-        """Let the block that was fetched enter the place for training, and return the engine that trains it."""
+        """Move the block that was fetched to the place for training, and return the engine that trains it."""
         state = transfer.enter(block.stop - block.start)
         self._feed.first = block.start
         opponents = self.herd.opponents and self.herd.opponents.of(block)
@@ -103,11 +109,11 @@ class BlockEngine(Engine):
         return self._engines[kind]
 
     def _kind(self, block: slice, breed: Breed) -> _Kind:
-        """Return what the engine of a block depends on."""
+        """Return the kind of a block: blocks of the same kind share an engine."""
         return breed, block.stop - block.start, self.herd.pace[block], self.herd.opponents is not None
 
     def _place(self) -> State:
-        """Allocate the place of the block that trains."""
+        """Return zeros on the device for the state of the largest block: the place of the block that trains."""
         width = max(block.stop - block.start for block, _ in self._blocks)
         shapes = {name: (width, *value.shape[1:]) for name, value in self.herd.state.items()}
         return {
@@ -115,12 +121,16 @@ class BlockEngine(Engine):
         }
 
     def _overall(self, tick: Tick, number: int, start: int, stop: int) -> Tick:
-        """Return a `tick` that converts the steps of a block to steps of the whole herd, for the progress."""
+        """Return a callback for the engine of a block, which reports its steps to `tick` as progress of the whole herd.
+
+        Args:
+            number: The number of the block; the blocks before have made all steps from `start` to `stop`.
+        """
         return lambda step: tick(start + ((stop - start) * number + step - start) // len(self._blocks))
 
 
 class BlockFeed(Feed):
-    """The batches of the block that trains, whose members are numbered from 0, from the feed of the whole herd."""
+    """The feed of the block that trains: the whole herd's feed, but with the block's members numbered from 0."""
 
     def __init__(self, feed: Feed) -> None:
         self._of_herd = feed
@@ -128,15 +138,15 @@ class BlockFeed(Feed):
         self.first = 0  # the first member of the block
 
     def indices(self, members: slice, base: np.ndarray, c: int) -> np.ndarray:
-        """Return the rows of x in batch `c` of some members of the block, int64 [n, B]."""
+        """Return the rows of the data in batch `c` of some members of the block, int64 [n, B]; see `Feed.indices`."""
         return self._of_herd.indices(self._in_herd(members), base, c)
 
     def batch_at(self, members: slice, base: np.ndarray, c: int) -> tuple[Tensor, Tensor]:
-        """Return x [n, B, …] and y [n, B] of batch `c` of some members of the block."""
+        """Return samples [n, B, …] and labels [n, B] of batch number `c` of some members of the block."""
         return self._of_herd.batch_at(self._in_herd(members), base, c)
 
     def gather(self, indices: Tensor) -> tuple[Tensor, Tensor]:
-        """Return x [n, B, …] and y [n, B] for rows [n, B]."""
+        """Return samples [n, B, …] and labels [n, B] for rows [n, B] of the data."""
         return self._of_herd.gather(indices)
 
     def select(self, members: Sequence[int]) -> Feed:
@@ -144,5 +154,5 @@ class BlockFeed(Feed):
         return self._of_herd.select([self.first + member for member in members])
 
     def _in_herd(self, members: slice) -> slice:
-        """Return members of the block by their numbers in the herd."""
+        """Return a range of the block's members as a range of the herd's."""
         return slice(self.first + members.start, self.first + members.stop)

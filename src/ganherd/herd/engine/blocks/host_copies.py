@@ -1,4 +1,4 @@
-"""Copy between ordinary host memory and a device in the background."""
+"""Copy tensors between ordinary (not pinned) host memory and a device in the background."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from torch import Tensor
 from ganherd.util.host import cores
 
 _PIECE = 16 << 20  # bytes that a thread copies at a time
-_THREADS = 4  # copy to a device, or from it; together they are about as fast as the bus
+_THREADS = 4  # threads for each direction; together they are about as fast as the bus
 
 
 class HostCopies:
-    """Copies in one direction, made by threads while the device does other work.
+    """Threads that copy in one direction while the device does other work.
 
-    A GPU can read or write only pinned memory while it works. Pinning gigabytes takes long, and what is pinned is lost for
-    all other programs. So each thread has a small pinned buffer, through which it copies one piece after another.
+    A GPU can copy while it computes only from and to pinned host memory. Pinning gigabytes takes long, and pinned
+    memory is not available to other programs. So each thread has a small pinned buffer, through which it copies one
+    piece after another.
     """
 
     def __init__(self, device: torch.device) -> None:
-        """Start no thread yet, and allocate the buffers if the device is a GPU."""
+        """Allocate the pinned buffers if the device is a GPU. Threads start with the first copies."""
         self._device = device
         threads = max(1, min(_THREADS, cores() // 2))
         self._threads = ThreadPoolExecutor(threads, "ganherd-blocks")
@@ -57,7 +58,7 @@ class HostCopies:
             copy.result()
 
     def _copy(self, target: Tensor, source: Tensor) -> None:
-        """Copy one piece, uint8 [m], through a pinned buffer if one side is on a GPU."""
+        """Copy one piece, uint8 [m], through a pinned buffer if the device is a GPU."""
         if self._stream is None:
             target.copy_(source)
             return
@@ -74,7 +75,7 @@ class HostCopies:
             self._buffers.put(buffer)
 
     def _transfer(self, target: Tensor, source: Tensor) -> None:
-        """Copy between a pinned buffer and the GPU on the stream of this direction, and wait for it."""
+        """Copy between a pinned buffer and the GPU on this object's own CUDA stream, and wait for the copy."""
         done = torch.cuda.Event(blocking=True)  # a thread that waits takes no core
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
@@ -83,6 +84,6 @@ class HostCopies:
 
 
 def _pieces(value: Tensor) -> Iterator[Tensor]:
-    """Cut a contiguous tensor into views uint8 [m] of at most `_PIECE` bytes."""
+    """Return an iterator over views uint8 [m] of at most `_PIECE` bytes that together are a contiguous tensor."""
     assert value.is_contiguous()
     return iter(value.view(-1).view(torch.uint8).split(_PIECE)) if value.numel() else iter(())

@@ -1,1 +1,1 @@
-"""The graph of a module: traced, with layers in place of functions, and with what is fused."""
+"""The graph of a module: trace it, replace functions by layers, and decide which layers are fused."""

@@ -1,4 +1,7 @@
-"""Replace functions in a graph by the layers that compute the same, so that kernels and fusions find each in one form only."""
+"""Replace functions in a traced graph by layers that compute the same, e.g. `F.relu(x)` by `nn.ReLU`.
+
+Kernels and fusions then have to recognise only layers.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from torch.nn import functional as F
 from ganherd.herd.lowering.graph.trace import TracedGraph, only_user
 
 _SUMS: set[object] = {operator.add, torch.add}
-_PER_CHANNEL = (1, -1, 1, 1)  # the shape in which a value for each channel is added to images
+_PER_CHANNEL = (1, -1, 1, 1)  # to this shape a parameter [C] is reshaped to be added to images [B, C, H, W]
 
 
 def with_layers(graph: TracedGraph) -> TracedGraph:
@@ -38,13 +41,13 @@ def with_layers(graph: TracedGraph) -> TracedGraph:
 
 
 class _LayerRewriter:
-    """Copy a graph, with layers in place of functions."""
+    """Copy a graph, with layers in place of functions; see `with_layers`."""
 
     def __init__(self, graph: TracedGraph) -> None:
         self._old, self._new = graph, fx.Graph()
         self._layers, self._names = dict(graph.layers), dict(graph.canonical_names)
-        self._copies: dict[fx.Node, fx.Node] = {}
-        self._skipped: set[fx.Node] = set()  # convolutions and shapes that the sum after them replaces
+        self._copies: dict[fx.Node, fx.Node] = {}  # nodes of the new graph by those of the old one
+        self._skipped: set[fx.Node] = set()  # nodes of the old graph that a convolution with an added bias replaces
 
     def result(self) -> TracedGraph:
         """Copy all nodes, and return the new graph."""
@@ -64,21 +67,30 @@ class _LayerRewriter:
         return TracedGraph(list(self._new.nodes), self._layers, self._names)
 
     def _call(self, node: fx.Node, layer: str, x: Any) -> None:
-        """Call a layer with the copy of x in place of a node."""
+        """Add a call of a layer to the new graph, in place of `node` of the old one.
+
+        Args:
+            layer: The name of the layer.
+            x: The node of the old graph whose copy is the layer's input.
+        """
         self._copies[node] = self._new.create_node("call_module", layer, (self._copies[x],), {}, node.name)
 
     def _added(self, name: str, layer: nn.Module) -> str:
-        """Add a layer under a name that no other has, and return the name."""
+        """Add a layer to the graph's layers, and return its name, with underscores at the end if `name` is taken."""
         while name in self._layers:
             name += "_"
         self._layers[name] = layer
         return name
 
     def _added_bias(self, total: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
-        """Find a convolution without a bias and a parameter of each channel, which a node adds and nothing else reads.
+        """Return the parts of a sum of a convolution without a bias and a parameter [C], which acts as its bias.
+
+        Args:
+            total: The node that may be such a sum. No other node may read its parts.
 
         Returns:
-            The convolution, which runs directly before the sum, and the nodes of the parameter and of its shape.
+            The node of the convolution, which runs directly before the sum, and the nodes that read and reshape the
+            parameter; None if the node is anything else.
         """
         if total.op != "call_function" or total.target not in _SUMS or total.kwargs or len(total.args) != 2:
             return None
@@ -97,7 +109,12 @@ class _LayerRewriter:
         return None
 
     def _with_bias(self, conv: fx.Node, parameter: str) -> str:
-        """Add a copy of a convolution that has a parameter of the module as its bias, and return its name."""
+        """Add a copy of a convolution whose bias is a parameter of the traced module, and return the name of the copy.
+
+        Args:
+            conv: The node of the convolution.
+            parameter: The name of the parameter.
+        """
         old = str(conv.target)
         layer: Any = copy.copy(self._old.layers[old])
         layer._parameters = {**layer._parameters, "bias": self._old.layers[""].get_parameter(parameter)}
@@ -109,7 +126,12 @@ class _LayerRewriter:
 
 
 def _parameter_of_channels(shape: fx.Node, total: fx.Node) -> list[fx.Node]:
-    """Return the nodes of a parameter that is reshaped to one number for each channel, which only `total` reads; or none."""
+    """Return the nodes that read a parameter [C] and reshape it to [1, C, 1, 1]; empty if `shape` is anything else.
+
+    Args:
+        shape: The node that may be the reshaping.
+        total: The only node that may read its result.
+    """
     is_shape = shape.op == "call_method" and shape.target in ("view", "reshape") and not shape.kwargs
     if not is_shape or shape.args[1:] not in (_PER_CHANNEL, (_PER_CHANNEL,), (list(_PER_CHANNEL),)):
         return []
@@ -136,7 +158,7 @@ def _flatten(start_dim: int = 0, end_dim: int = -1) -> nn.Module | None:
     return nn.Flatten() if (start_dim, end_dim) == (1, -1) else None
 
 
-# Function or method -> the names of its arguments after the input, and what builds the layer from them.
+# Function or method -> the names of its arguments after the input, and the function that builds a layer from them.
 _FUNCTIONS: dict[str, tuple[tuple[str, ...], Callable[..., nn.Module | None]]] = {
     "relu": (("inplace",), nn.ReLU),
     "leaky_relu": (("negative_slope", "inplace"), nn.LeakyReLU),

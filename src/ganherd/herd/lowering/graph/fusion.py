@@ -1,4 +1,7 @@
-"""Decide which layers of a graph are fused into a neighbour, and which layer alone reads the output of another."""
+"""Decide which layers of a graph are fused into a neighbour, i.e. computed by the operation of an adjacent layer.
+
+Some fusions also need to know that a layer is the only reader of another layer's output.
+"""
 
 from __future__ import annotations
 
@@ -24,28 +27,32 @@ _NORMS: tuple[type[nn.Module], ...] = (nn.BatchNorm1d, nn.BatchNorm2d)
 _PRODUCT: set[object] = {operator.mul, torch.mul}
 _SUM: set[object] = {operator.add, torch.add}
 
-Reader = tuple[nn.Module | None, bool]  # a layer, and whether an upsampling comes before it
+Reader = tuple[nn.Module | None, bool]  # a layer that reads an output, and whether an upsampling comes before it
 
 
 class Neighbours(NamedTuple):
-    """What an operation has to know about the operations around it."""
+    """What an operation of the graph has to know about the operations before and after it."""
 
-    fused: list[nn.Module]  # layers that it computes in addition to its own
+    fused: list[nn.Module]  # layers that the operation computes in addition to its own
     feeds_norm: bool  # only a batch norm with batch statistics reads the output of the operation and its fused layers
-    reader: Reader  # for a batch norm: the layer whose kernel alone reads the images that it returns
+    reader: Reader  # for a batch norm of images: the only layer that reads its output, if a kernel runs that layer
 
 
 class ImageNorm(NamedTuple):
-    """A batch norm without its own gain and shift, whose output is multiplied by a gain and shifted by another tensor."""
+    """The nodes of `norm(x) * gain + shift` for a batch norm without its own weight and bias.
+
+    Class-conditional generators compute gain and shift from the label of each image. One kernel runs all three
+    operations.
+    """
 
     norm: fx.Node
-    product: fx.Node
+    product: fx.Node  # norm * gain
     gain: fx.Node
     shift: fx.Node
 
 
 class DoubledSum(NamedTuple):
-    """A sum of images and of other images that are doubled by an upsampling, which nothing else reads."""
+    """The nodes of `other + upsampling(x)` for an upsampling by 2 that nothing else reads; one kernel runs both."""
 
     other: fx.Node
     upsampling: fx.Node
@@ -55,10 +62,10 @@ class FusionPlan:
     """The fusions of one graph, computed once. Libraries of kernels that set `FUSES_EPILOGUES` allow more of them.
 
     Attributes:
-        fused_into: Maps an operation to the neighbour that computes it.
-        image_norms: Maps the sum at the end of an `ImageNorm`, which computes all of it, to its parts.
-        doubled_sums: Maps a sum that also computes an upsampling to its parts.
-        neighbours: Maps each operation to what it has to know about the others.
+        fused_into: Maps the node of a fused layer to the node of the neighbour that computes it.
+        image_norms: Maps the node of the sum at the end of an `ImageNorm`, which computes all of it, to its parts.
+        doubled_sums: Maps the node of a sum that also computes an upsampling to its parts.
+        neighbours: Maps each node to what its operation has to know about the operations around it.
     """
 
     def __init__(self, graph: TracedGraph, library: Library) -> None:
@@ -77,11 +84,14 @@ class FusionPlan:
         }
 
     def _layer(self, node: fx.Node | None) -> nn.Module | None:
-        """Return the layer of a node; None unless it is called with its input alone, because others are not fused."""
+        """Return the layer that a node calls; None if it calls none, or if it passes more than one argument.
+
+        Layers that are called with several arguments are never fused.
+        """
         return None if node is None or node.kwargs or len(node.args) > 1 else self._graph.layer(node)
 
     def _pairs(self) -> dict[fx.Node, fx.Node]:
-        """Find layers that any library fuses into a neighbour, and map each to it.
+        """Return the layers that every library fuses into a neighbour, as a map from their nodes to the neighbours'.
 
         These are an upsampling before a convolution, an average pooling after a convolution, an activation after a batch norm or
         before a dropout, and a flattening before or an unflattening after a linear layer.
@@ -114,7 +124,10 @@ class FusionPlan:
     def _may_join_dropout(self, node: fx.Node, user: fx.Node) -> bool:
         """Return whether a node is an activation that the dropout after it can compute.
 
-        No other node may read what it changes in place.
+        Args:
+            node: The node that may be an activation. If it changes its input in place, no other node may read that
+                input.
+            user: The only reader of its output.
         """
         layer, after = self._layer(node), self._layer(user)
         if not _is_activation(layer) or type(after) is not nn.Dropout or not _draws(after):
@@ -123,10 +136,11 @@ class FusionPlan:
         return not changes_for_others and self._input_is_unchanged(node, user)
 
     def _epilogues(self) -> dict[fx.Node, fx.Node]:
-        """Map activations and dropouts to the convolution or linear layer before them if that layer can compute them.
+        """Return activations, dropouts and unflattenings that the product before them can compute, mapped to its node.
 
-        Its output must have a kernel as the only reader. The layers must follow each other directly in the graph, so that
-        the order of random draws does not change.
+        A product is a convolution or linear layer. It can compute these layers if the only reader of their output is
+        run by a kernel, which then computes their backward pass. The layers must follow each other directly in the
+        graph, so that the order of random draws does not change.
         """
         fused: dict[fx.Node, fx.Node] = {}
         for node in self._graph.nodes:
@@ -145,7 +159,7 @@ class FusionPlan:
         return fused
 
     def _image_norms(self) -> Iterator[tuple[fx.Node, ImageNorm]]:
-        """Find batch norms of images whose gain and shift are other tensors, as in class-conditional generators."""
+        """Yield (the node of its sum, the nodes) of each `ImageNorm` in the graph."""
         for node in self._graph.nodes:
             layer, product = self._layer(node), only_user(node)
             if type(layer) is not nn.BatchNorm2d or layer.affine or not layer.training or product is None:
@@ -156,7 +170,7 @@ class FusionPlan:
                 yield total, ImageNorm(node, product, gain, shift)
 
     def _doubled_sums(self) -> Iterator[tuple[fx.Node, DoubledSum]]:
-        """Find upsamplings whose result is only added to something, as at the end of a residual block."""
+        """Yield (the node of its sum, the nodes) of each `DoubledSum` in the graph."""
         for node in self._graph.nodes:
             total = only_user(node)
             if total is None or total in self.image_norms or not doubles(self._layer(node)):
@@ -167,7 +181,10 @@ class FusionPlan:
                 yield total, DoubledSum(other, node)
 
     def _may_defer(self, node: fx.Node, until: fx.Node) -> bool:
-        """Return whether a layer may run as late as another node: its input stays as it is, and it is called once."""
+        """Return whether a layer may run later, together with the node `until`.
+
+        Its input must not change until then, and the layer must be called only once.
+        """
         calls = sum(other.op == "call_module" and other.target == node.target for other in self._graph.nodes)
         return calls == 1 and self._input_is_unchanged(node, until)
 
@@ -178,12 +195,12 @@ class FusionPlan:
         return not any(_is_in_place(other, self._graph.layer(other)) for other in between)
 
     def _activations_of_image_norms(self) -> dict[fx.Node, fx.Node]:
-        """Map the activation after an `ImageNorm` to the sum that computes it."""
+        """Return the activations that follow an `ImageNorm`, mapped to the node of its sum, which computes them."""
         after = {total: only_user(total) for total in self.image_norms}
         return {user: total for total, user in after.items() if user is not None and _is_activation(self._layer(user))}
 
     def _feeds_norm(self, node: fx.Node) -> bool:
-        """Compute `Neighbours.feeds_norm`."""
+        """Return `Neighbours.feeds_norm`: whether only a batch norm reads the output of a node and its fused layers."""
         last = node
         while (user := only_user(last)) is not None and self.fused_into.get(user) is node:
             last = user
@@ -191,7 +208,7 @@ class FusionPlan:
         return isinstance(after, _NORMS) and after.training
 
     def _reader_of_norm(self, node: fx.Node) -> Reader:
-        """Compute `Neighbours.reader`; (None, False) if the node is not a batch norm of images."""
+        """Return `Neighbours.reader` of a batch norm of images; (None, False) if the node is anything else."""
         layer = self._layer(node)
         if not self._fuses_epilogues or type(layer) is not nn.BatchNorm2d:
             return None, False
@@ -199,10 +216,15 @@ class FusionPlan:
         return self._reader(last, layer)
 
     def _reader(self, node: fx.Node, producer: nn.Module) -> Reader:
-        """Return the layer whose kernel alone reads the images that `producer` computes; (None, False) if there is none.
+        """Return the only layer that reads the images that `producer` computes, if a kernel runs that layer.
+
+        The images may be flattened before a linear layer, or doubled by an upsampling before a convolution.
 
         Args:
-            node: The last of the layers that are fused into `producer`, or its own node.
+            node: The node of the last layer that is fused into `producer`, or of `producer` itself.
+
+        Returns:
+            (layer, whether an upsampling comes before it), or (None, False) if there is no such layer.
         """
         user = only_user(node)
         between = self._layer(user)
@@ -219,7 +241,16 @@ class FusionPlan:
 
 
 def _other_operand(node: fx.Node, operand: fx.Node, functions: set[object]) -> fx.Node | None:
-    """Return the tensor that a product or sum joins with an operand; None if the node is anything else."""
+    """Return the second operand of a binary operation.
+
+    Args:
+        node: The node of the operation.
+        operand: One of its two operands.
+        functions: The functions that the node may call, e.g. those of a sum.
+
+    Returns:
+        The node of the other operand; None if the node calls another function, or if its other operand is no tensor.
+    """
     if node.op != "call_function" or node.target not in functions or node.kwargs or len(node.args) != 2:
         return None
     others = [value for value in node.args if value is not operand]
@@ -227,14 +258,23 @@ def _other_operand(node: fx.Node, operand: fx.Node, functions: set[object]) -> f
 
 
 def _is_in_place(node: fx.Node, layer: nn.Module | None) -> bool:
-    """Return whether an operation may change its input; users' layers and unknown functions with a flag count as such."""
+    """Return whether an operation may change its input in place.
+
+    A layer may do so if its attribute `inplace` is True. A function may do so if its name ends with an underscore, or
+    if one of its arguments is True, which may be its flag `inplace`.
+    """
     name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", "")
     flagged = bool(node.kwargs.get("inplace")) or any(value is True for value in node.args[1:])
     return bool(getattr(layer, "inplace", False)) or (layer is None and (name.endswith("_") or flagged))
 
 
 def _may_end(layer: nn.Module, after: nn.Module | None) -> bool:
-    """Return whether the kernel of a product can compute the layer after it."""
+    """Return whether the kernel of a convolution or linear layer can also compute the layer after it.
+
+    Args:
+        layer: The convolution or linear layer.
+        after: An activation, a dropout or an unflattening. For other layers the result has no meaning.
+    """
     if isinstance(after, nn.Dropout):
         return _draws(after) and after.p < 1.0 and not isinstance(layer, nn.Linear)
     if isinstance(after, _ACTIVATIONS):
@@ -245,7 +285,8 @@ def _may_end(layer: nn.Module, after: nn.Module | None) -> bool:
 def _is_activation(layer: nn.Module | None) -> TypeGuard[nn.ReLU | nn.LeakyReLU]:
     """Return whether a layer is a (leaky) ReLU that a neighbour can compute.
 
-    Its slope must not be negative: the backward pass infers the input's sign from the output's.
+    The slope below 0 must not be negative, because the backward pass infers the sign of the input from that of the
+    output.
     """
     return type(layer) in _ACTIVATIONS and getattr(layer, "negative_slope", 0.0) >= 0
 
@@ -261,5 +302,5 @@ def _draws(layer: nn.Dropout) -> bool:
 
 
 def _is_whole(layer: nn.Flatten) -> bool:
-    """Return whether a flattening keeps only the batch axis."""
+    """Return whether a flattening joins all axes but the batch axis."""
     return (layer.start_dim, layer.end_dim) == (1, -1)

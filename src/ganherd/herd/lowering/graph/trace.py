@@ -1,4 +1,9 @@
-"""Trace a plain module with `torch.fx`, and refuse modules whose graph would not show everything that they do."""
+"""Trace a plain module with `torch.fx`, and refuse modules whose graph would not show everything that they do.
+
+Tracing calls `forward` with stand-ins (proxies) in place of tensors. Each operation on a stand-in becomes a node of the
+graph. Whatever `forward` does without a stand-in, e.g. changing an attribute or drawing a number, happens only once,
+while tracing, and would be missing in the graph.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +38,7 @@ _OPERATORS = {
     f"__{name}__": getattr(operator, name.removeprefix("i"))
     for name in ("iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul")
 }
-# Layers and functions that return a new tensor, which nothing else can see.
+# Layers and functions that return a new tensor, which shares no memory with others.
 _FRESH_LAYERS = (
     nn.Linear, nn.modules.conv._ConvNd, nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm, nn.Embedding,
 )  # fmt: skip
@@ -70,7 +75,10 @@ class TracedGraph:
 
 
 class _Proxy(fx.Proxy):
-    """A stand-in for a tensor that sees in-place changes: `fx.Proxy` takes `x += 1` for `x = x + 1` and ignores `x.data = y`."""
+    """A stand-in for a tensor that notices in-place changes.
+
+    The stand-ins of `torch.fx` would trace `x += 1` as `x = x + 1`, and ignore `x.data = y`.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in ("tracer", "node", "root", "attr", "_node"):
@@ -86,7 +94,11 @@ class _Attribute(fx.proxy.Attribute, _Proxy):
 
 
 def _in_place(function: Any) -> Any:
-    """Return a method that records an in-place operator as its function, and marks the node."""
+    """Return a method for an in-place operator of `_Proxy`: it records `function` as a node and marks it as in place.
+
+    Args:
+        function: The function of the operator, e.g. `operator.add` for `+=`.
+    """
 
     def method(self: fx.Proxy, other: Any) -> fx.Proxy:
         changed = self.tracer.create_proxy("call_function", function, (self, other), {})
@@ -101,7 +113,7 @@ for _name, _function in _OPERATORS.items():
 
 
 class _Tracer(fx.Tracer):
-    """A tracer with the layers of PyTorch and ganherd's spectral and scaled ones as leaves; other modules are opened."""
+    """A tracer that records layers of PyTorch, and some of ganherd, as single nodes, and traces into other modules."""
 
     proxy_buffer_attributes = True  # so that changes of buffers are noticed
 
@@ -111,7 +123,7 @@ class _Tracer(fx.Tracer):
         return is_layer and not isinstance(m, (nn.Sequential, nn.ModuleList))
 
     def create_args_for_root(self, root_fn: Any, is_module: bool, concrete_args: Any = None) -> tuple[Any, list[Any]]:
-        """Create stand-ins for the inputs x and y only."""
+        """Create stand-ins for the inputs x and y only; other arguments of `forward` keep their defaults."""
         return super().create_args_for_root(_of_inputs(root_fn), is_module, concrete_args)
 
     def proxy(self, node: fx.Node) -> fx.Proxy:
@@ -119,7 +131,7 @@ class _Tracer(fx.Tracer):
         return _Proxy(node, self)
 
     def create_node(self, kind: str, target: Any, *rest: Any, **more: Any) -> fx.Node:
-        """Create a node, unless it runs in a context that the graph would not show."""
+        """Create a node; raise `NotTraceable` if it runs in a context that the graph would not show, e.g. `no_grad`."""
         if not torch.is_grad_enabled() or torch.is_inference_mode_enabled():
             raise NotTraceable("it switches gradients off (no_grad or inference_mode)")
         if any(torch.is_autocast_enabled(device) for device in ("cpu", "cuda")):
@@ -136,7 +148,10 @@ class _Tracer(fx.Tracer):
 
 
 def _of_inputs(forward: Any) -> Any:
-    """Return `forward` as a function of x, and of y if it has one; all other arguments have their defaults."""
+    """Return `forward` as a function of its input x and, if it has an argument `y`, of labels y.
+
+    All other arguments keep their defaults.
+    """
     parameters = inspect.signature(forward).parameters
     conditional = "y" in parameters
     if len(parameters) <= 2 + conditional:  # itself, x and perhaps y
@@ -145,7 +160,11 @@ def _of_inputs(forward: Any) -> Any:
 
 
 class _Calls(TorchFunctionMode):
-    """Refuse calls whose result would be computed once, while tracing, instead of in every forward pass."""
+    """Raise `NotTraceable` for calls that would be made once, while tracing, instead of in every forward pass.
+
+    These are random draws that depend on no input, and computations with the module's own tensors that are not read as
+    attributes.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -163,7 +182,10 @@ class _Calls(TorchFunctionMode):
 
 @contextmanager
 def _unseen_calls_refused() -> Iterator[None]:
-    """Refuse calls that leave no node in the graph: of a user's `autograd.Function` and of `torch.is_grad_enabled`."""
+    """Raise `NotTraceable` for calls that would leave no node in the graph, made by a user's code inside this context.
+
+    These are calls of a user's `autograd.Function` and of `torch.is_grad_enabled`.
+    """
     is_grad_enabled = torch.is_grad_enabled
 
     def apply(cls: type, *args: Any, **kwargs: Any) -> Any:
@@ -184,7 +206,10 @@ def _unseen_calls_refused() -> Iterator[None]:
 
 
 def _recorded(function: Any) -> Any:
-    """Return a function that becomes a node if it is given a stand-in; PyTorch and Python would take it for a number."""
+    """Return a version of a function that records a node if one of its arguments is a stand-in.
+
+    The function itself, e.g. `min` or `torch.zeros`, would treat a stand-in for a size as a number.
+    """
 
     def record(*args: Any, **kwargs: Any) -> Any:
         stand_in = next((leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, fx.Proxy)), None)
@@ -199,7 +224,10 @@ def _recorded(function: Any) -> Any:
 
 @contextmanager
 def _calls_recorded() -> Iterator[None]:
-    """Record the smaller and larger of two sizes, and new tensors whose size or device depends on the inputs."""
+    """Record `min` and `max` of sizes, and functions that create tensors whose size depends on the inputs, as nodes.
+
+    They are replaced in their modules inside this context; see `_recorded`.
+    """
     plain: list[tuple[Any, str, Any]] = [(builtins, name, getattr(builtins, name)) for name in ("min", "max")]
     plain += [(torch, function.__name__, function) for function in CREATES]
     for module, name, function in plain:
@@ -258,7 +286,7 @@ def trace(module: nn.Module) -> TracedGraph:
 
 
 def _attributes(module: nn.Module) -> dict[str, Any]:
-    """Return everything that forward may assign, by name: attributes, parameters and buffers."""
+    """Return all values that `forward` may assign, by dotted name: attributes, parameters, buffers and layers."""
     values: dict[str, Any] = {}
     for prefix, layer in module.named_modules(remove_duplicate=False):
         for attributes in (layer._parameters, layer._buffers, layer._modules, vars(layer)):
@@ -267,7 +295,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
 
 
 def _changes(method: str) -> bool:
-    """Return whether a method changes its tensor or the treatment of its gradient."""
+    """Return whether a method of tensors, by name, changes its tensor or how its gradient is computed."""
     in_place = method.endswith("_") and not method.endswith("__")
     return in_place or method in ("register_hook", "retain_grad", "backward")
 
@@ -288,7 +316,7 @@ def _is_unseen(node: fx.Node, module: nn.Module) -> bool:
 
 
 def _returns_new(node: fx.Node, layer: nn.Module, module: nn.Module) -> bool:
-    """Return whether an activation or a dropout returns a tensor that nothing else can see."""
+    """Return whether an activation or a dropout returns a tensor that no other node can read under another name."""
     if not hasattr(layer, "inplace"):
         return False
     may_return_input = layer.inplace or isinstance(layer, nn.modules.dropout._DropoutNd)
@@ -313,9 +341,10 @@ def _activates_in_place(node: fx.Node, module: nn.Module) -> bool:
 
 
 def _has_alias(node: fx.Node, module: nn.Module) -> bool:
-    """Return whether a view or a copy of what an activation changes in place may be read as well.
+    """Return whether another node may read a view of the tensor that an activation changes in place.
 
-    Operations on all members may copy where PyTorch makes a view, and the other way round.
+    Such a graph is refused: operations on all members may copy if PyTorch makes a view, and vice versa, so that the
+    other node would see the change in one case only.
     """
     before = set(itertools.takewhile(lambda other: other is not node, node.graph.nodes))
     changed, reader = node.all_input_nodes[0], node
@@ -351,10 +380,10 @@ def _always_copies(name: str) -> bool:
 
 
 def node_label(node: fx.Node) -> str:
-    """Return the name of a node for users: a layer's name in the module, otherwise the name in the graph."""
+    """Return the name of a node for users: that of the layer in the module if it calls one, otherwise its own."""
     return str(node.target) if node.op == "call_module" else node.name
 
 
 def only_user(node: fx.Node) -> fx.Node | None:
-    """Return the operation that reads the output of a node, or None unless there is exactly one."""
+    """Return the only node that reads the output of a node; None if no node or several nodes read it."""
     return next(iter(node.users)) if len(node.users) == 1 else None

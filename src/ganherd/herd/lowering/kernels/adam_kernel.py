@@ -1,4 +1,7 @@
-"""Run Adam and weight clipping for all members in one pass over their rows; `herd/step/optimizer.py` defines both."""
+"""Run Adam and weight clipping for all members (GANs), each in one pass over the weights.
+
+Row n of the weights [N, P] has the parameters of member n. `herd/step/optimizer.py` defines both operations in PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,10 @@ from torch import Tensor
 
 @triton.jit
 def _rates(t, lr, b1, b2, rate, root, N, BLOCK: tl.constexpr):
-    """Compute the bias corrections of Adam from the step counts t, in float64: lr / (1 - b1^t) and sqrt(1 - b2^t)."""
+    """Compute Adam's bias corrections of each member: rate = lr / (1 - b1^t) and root = sqrt(1 - b2^t), [N].
+
+    The step counts t, the learning rates and the betas are [N]. Intermediate results are float64.
+    """
     n = tl.arange(0, BLOCK)
     known = n < N
     power = tl.load(t + n, mask=known, other=1).to(tl.float64)
@@ -27,7 +33,10 @@ def _rates(t, lr, b1, b2, rate, root, N, BLOCK: tl.constexpr):
 
 @triton.jit
 def _adam(weights, grads, m, v, rate, root, b1, b2, P, ROW, EPS, BLOCK: tl.constexpr):
-    """Update a block of one member's row; ROW is the stride from one member to the next."""
+    """Update BLOCK weights of one member and their moments m and v; ROW is the stride from one member to the next.
+
+    `rate` and `root` come from `_rates`. Gradients have P numbers for each member, without gaps.
+    """
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     known = at < P
@@ -48,9 +57,14 @@ def adam_triton_(
     params: Tensor, grads: Sequence[Tensor], m: Tensor, v: Tensor, t: Tensor, lr: Tensor, beta1: Tensor, beta2: Tensor,
     eps: float,
 ) -> None:  # fmt: skip
-    """Take one Adam step in place on float32 rows [N, P], with the gradient cut into pieces along P; `t` includes this step.
+    """Take one Adam step in place, each member (row) with its own learning rate, betas and step count.
 
-    Rows of weights and moments may have gaps between them, all of the same width: those of narrower breeds do.
+    Args:
+        params: float32 [N, P], like the moments m and v. Rows may have gaps between them if all three have the same
+            stride, as with breeds (members of one architecture) that have fewer parameters than others of the herd.
+        grads: The gradient [N, P], cut into pieces along P.
+        t: int64 [N], the number of steps including this one.
+        lr: [N], like beta1 and beta2.
     """
     n, row = len(params), params.stride(0)
     assert n == 1 or m.stride(0) == v.stride(0) == row
@@ -70,7 +84,10 @@ def adam_triton_(
 
 @triton.jit
 def _clip(weights, columns, members, P, ROW, LIMIT, BLOCK: tl.constexpr):
-    """Clamp a block of one member's row to ±LIMIT."""
+    """Clamp weights [N, P] to ±LIMIT if their entries in `columns` [P] and `members` [N] are not 0.
+
+    ROW is the stride of the weights from one member to the next.
+    """
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     clips = (at < P) & (tl.load(members + n) != 0)
@@ -82,7 +99,12 @@ def _clip(weights, columns, members, P, ROW, LIMIT, BLOCK: tl.constexpr):
 
 
 def clip_triton_(params: Tensor, columns: Tensor, members: Tensor, limit: float) -> None:
-    """Clamp params [N, P] float32 to ±limit in place, in the columns (bool [P]) of the members (bool [N]) that are True."""
+    """Clamp float32 params [N, P] to ±limit in place.
+
+    Args:
+        columns: bool [P], True for parameters that are clamped.
+        members: bool [N], True for members whose parameters are clamped.
+    """
     n, num_params = params.shape
     _clip[(triton.cdiv(num_params, 1024), n)](
         params, columns.view(torch.uint8), members.view(torch.uint8), num_params, params.stride(0), limit, BLOCK=1024

@@ -1,9 +1,10 @@
 """Compile the kernels of a step in parallel processes, before the step runs.
 
-Triton compiles a kernel when it is launched for the first time, and a step has about a hundred kernels of a second each. So a
-step is first run without launching any kernel that is not compiled yet, only to learn which kernels it needs (`collected`).
-Processes then compile these kernels into Triton's cache on disk (`compile_kernels`), and the step finds them there. The names
-in that cache are digests of a kernel's source, types, constants and target; therefore users can share one.
+Triton compiles a kernel when it is launched for the first time, and a step has about a hundred kernels that take a
+second each. So a step is first run without launching any kernel that is not compiled yet, only to learn which kernels
+it needs (`collected`). Processes then compile these kernels into Triton's cache on disk (`compile_kernels`), and the
+step finds them there. The names in that cache are digests of a kernel's source, types, constants and target GPU;
+therefore several users can share one cache.
 """
 
 from __future__ import annotations
@@ -36,26 +37,26 @@ from triton.runtime.cache import FileCacheManager, get_cache_key, get_cache_mana
 from ganherd.util.host import cores
 from ganherd.util.paths import cache_home, shared_cache
 
-Report = Callable[[int, int], None]  # gets the number of kernels that are compiled, and of all that are needed
+Report = Callable[[int, int], None]  # shows progress: (number of kernels compiled so far, number to compile)
 
-_FEW = 2  # so few kernels are compiled in this process
+_FEW = 2  # up to this many missing kernels are left to the step, which compiles them at their first launch
 _PATIENCE = 300.0  # seconds; if processes take longer, the step compiles what is missing
 
 
 @dataclass(frozen=True)
 class KernelSource:
-    """A kernel with the types and constants that it is compiled for."""
+    """A Triton kernel with the types and constants that it is compiled for, in a form that can be pickled."""
 
-    module: str
+    module: str  # module and name of the kernel's function
     name: str
-    signature: Mapping[str, Any]
-    constants: Mapping[Any, Any]
-    attributes: Mapping[Any, Any]
-    options: Mapping[str, Any]
+    signature: Mapping[str, Any]  # types of the arguments by name
+    constants: Mapping[Any, Any]  # values of arguments that are known at compile time
+    attributes: Mapping[Any, Any]  # what Triton knows of other arguments, e.g. that they are divisible by 16
+    options: Mapping[str, Any]  # e.g. the number of warps
 
     @property
     def length(self) -> int:
-        """The length of its source: longer kernels take longer to compile."""
+        """Return the number of characters of the kernel's source: longer kernels take longer to compile."""
         return len(self._function().src)
 
     def is_cached(self, target: GPUTarget) -> bool:
@@ -79,7 +80,11 @@ class KernelSource:
 
 
 class _Zeros(TorchFunctionMode):
-    """Fill new tensors with zeros. Kernels that are not launched leave them so, and zero is a valid index or draw."""
+    """Replace `torch.empty` by `torch.zeros`, and `torch.empty_like` by `torch.zeros_like`.
+
+    Kernels that are not launched do not fill their outputs. Zeros are valid as an index or as a draw, arbitrary memory
+    is not.
+    """
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         filled = {torch.empty: torch.zeros, torch.empty_like: torch.zeros_like}.get(func, func)
@@ -87,15 +92,15 @@ class _Zeros(TorchFunctionMode):
 
 
 class SharedKernelCache(FileCacheManager):
-    """Triton's cache on disk, which also finds kernels in a folder that many users share and that is only read."""
+    """Triton's cache on disk, extended by a second, read-only folder of compiled kernels that many users share."""
 
     def get_file(self, filename: str) -> str | None:
-        """Return the path of a file, or None."""
+        """Return the path of a file in the user's cache or, if it is not there, in the shared one; otherwise None."""
         own: str | None = super().get_file(filename)
         return own or next((str(path) for path in self._shared(filename) if path.is_file()), None)
 
     def get_group(self, filename: str) -> dict[str, str] | None:
-        """Return the files of a kernel by name, or None."""
+        """Return the paths of a kernel's files by name, from the user's cache or the shared one; None if in neither."""
         own: dict[str, str] | None = super().get_group(filename)
         if own:
             return own
@@ -111,8 +116,12 @@ class SharedKernelCache(FileCacheManager):
 
 
 def use_cache() -> None:
-    """Keep compiled kernels in ganherd's cache, unless the environment names another folder for Triton's."""
-    Thread(target=triton_key, name="ganherd-triton-key", daemon=True).start()  # hashes Triton's library, half a second
+    """Make Triton store compiled kernels in ganherd's cache folder, unless TRITON_CACHE_DIR is set in the environment.
+
+    If there is a shared cache, kernels are looked up there as well, unless TRITON_CACHE_MANAGER is set.
+    """
+    # Compute Triton's key, a hash of its library, ahead and in parallel: it takes half a second.
+    Thread(target=triton_key, name="ganherd-triton-key", daemon=True).start()
     if "TRITON_CACHE_DIR" not in os.environ:
         knobs.cache.dir = str(cache_home() / "triton")
     if "TRITON_CACHE_MANAGER" not in os.environ and shared_cache():
@@ -121,7 +130,7 @@ def use_cache() -> None:
 
 @contextmanager
 def collected() -> Iterator[list[KernelSource]]:
-    """Launch no kernel that is not compiled yet inside this context, and fill the list with these kernels at its end."""
+    """Skip launches of kernels that are not compiled yet, and yield a list that gets these kernels at the end."""
     sources: dict[tuple[str, str], KernelSource] = {}
     result: list[KernelSource] = []
 
@@ -144,9 +153,13 @@ def collected() -> Iterator[list[KernelSource]]:
 
 
 def compile_kernels(sources: Sequence[KernelSource], report: Report) -> None:
-    """Compile kernels that Triton's cache does not have, in parallel processes.
+    """Compile kernels that Triton's cache does not have, in parallel processes, unless at most `_FEW` are missing.
 
-    What a process cannot compile is left to the launch of the kernel, which reports the error.
+    If a kernel cannot be compiled, no error is raised here: its first launch will try again and report the error.
+
+    Args:
+        sources: The kernels, as `collected` yields them.
+        report: Gets the progress.
     """
     target = driver.active.get_current_target()
     missing = [source for source in sources if not source.is_cached(target)]
@@ -162,7 +175,7 @@ def compile_kernels(sources: Sequence[KernelSource], report: Report) -> None:
 
 @contextmanager
 def compiling(sources: Sequence[KernelSource]) -> Iterator[None]:
-    """Compile kernels in processes of low priority while the context runs; what is not started at its end is left out."""
+    """Compile kernels in processes of low priority while the context is open; cancel the remaining ones at its end."""
     target = driver.active.get_current_target()
     missing = [source for source in sources if not source.is_cached(target)]
     missing.sort(key=lambda source: -source.length)
@@ -174,7 +187,11 @@ def compiling(sources: Sequence[KernelSource]) -> Iterator[None]:
 
 @contextmanager
 def _workers(number: int, niceness: int = 0) -> Iterator[Executor]:
-    """Return processes that compile; threads if this process must not be forked, as with MPI."""
+    """Yield an executor of `number` processes, or of threads if this process cannot be forked safely (MPI, Windows).
+
+    Args:
+        niceness: How much lower the priority of the processes is than that of this one.
+    """
     if sys.platform == "win32" or "mpi4py.MPI" in sys.modules:
         pool: Executor = ThreadPoolExecutor(number, "ganherd-compile")
     else:
@@ -188,7 +205,7 @@ def _workers(number: int, niceness: int = 0) -> Iterator[Executor]:
 
 
 def _start_worker(niceness: int) -> None:
-    """Lower the priority, and leave Ctrl-C to the parent."""
+    """Prepare a worker process: lower its priority, and ignore Ctrl-C, which the parent process handles."""
     os.nice(niceness)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -200,7 +217,7 @@ def _compile(source: KernelSource, target: GPUTarget) -> None:
 
 
 def _as_tuples(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo what JSON did to the options of a kernel: it has lists where they have tuples."""
+    """Return a kernel's options from JSON with lists turned into tuples, which JSON does not have."""
     return {name: _tuple(value) for name, value in options.items()}
 
 

@@ -1,7 +1,7 @@
-"""Compute weight gradients on a parallel CUDA stream, because only Adam waits for them.
+"""Compute weight gradients on a second CUDA stream, because nothing but Adam waits for them.
 
-The backward pass continues with the preceding layer while the gradient of a layer's weights is computed. So small kernels fill
-what the large ones leave of the GPU.
+While the gradient of a layer's weights is computed, the backward pass already continues with the preceding layer. So
+small kernels use the parts of the GPU that larger ones leave idle.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-_MOST = 1 << 27  # numbers; larger inputs keep the GPU busy by themselves, and holding them longer would take memory
+# Layers whose inputs have more numbers stay on the main stream: they keep the GPU busy alone, and their inputs take
+# much memory.
+_MOST = 1 << 27
 
-Gradients = tuple[Tensor, Tensor | None]  # of a weight and a bias
+Gradients = tuple[Tensor, Tensor | None]  # the gradients of a weight and of a bias; None: no gradient of a bias
 
 
 class GradientStream:
-    """A stream for the weight gradients of one backward pass.
+    """A CUDA stream for the weight gradients of one backward pass.
 
-    The backward pass runs in a thread of PyTorch. Therefore a layer asks for the stream in its forward pass (`current`).
+    PyTorch runs the backward pass in another thread, which does not see the context variable that `active` sets.
+    Therefore a layer asks for the stream in its forward pass (`current`) and remembers it.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -30,11 +33,11 @@ class GradientStream:
 
     @contextmanager
     def active(self, parameters: Iterable[Tensor]) -> Iterator[None]:
-        """Offer the stream to the layers of a forward pass inside this context.
+        """Offer the stream to the layers of a forward pass that runs inside this context.
 
         Args:
-            parameters: Those that the pass uses only once. PyTorch adds the gradients of several uses, and would not wait for
-                this stream.
+            parameters: The parameters that the pass uses exactly once. The others are excluded: PyTorch adds the
+                gradients of their uses during the backward pass, on the main stream and without waiting for this one.
         """
         token = _CURRENT.set((self, frozenset(parameter.data_ptr() for parameter in parameters)))
         try:
@@ -43,7 +46,13 @@ class GradientStream:
             _CURRENT.reset(token)
 
     def run(self, compute: Callable[[], Gradients], *inputs: Tensor) -> Gradients:
-        """Return the gradients, computed on the stream unless the inputs are large. Nothing may read them before `join`."""
+        """Return `compute()`, run on this stream unless the inputs are large.
+
+        Nothing may read the gradients before `join`.
+
+        Args:
+            inputs: All tensors that `compute` reads.
+        """
         if sum(one.numel() for one in inputs) > _MOST:
             return compute()
         self._held.append(inputs)
@@ -52,7 +61,7 @@ class GradientStream:
             return compute()
 
     def join(self) -> None:
-        """Let the current stream wait for all gradients, and release what they were computed from."""
+        """Make PyTorch's current stream wait for all gradients of this stream, and release the inputs of `run`."""
         if self._held:  # a captured graph must not wait for a stream that it does not contain
             torch.cuda.current_stream(self._stream.device).wait_stream(self._stream)
         self._held.clear()
@@ -62,9 +71,10 @@ _CURRENT: ContextVar[tuple[GradientStream, frozenset[int]] | None] = ContextVar(
 
 
 def current(weight: Tensor, bias: Tensor | None) -> GradientStream | None:
-    """Return the stream for the gradients of a layer in this forward pass; None if they are read during the backward pass.
+    """Return the stream on which a layer's backward pass should compute the gradients of its weight and bias.
 
-    So are those of parameters that are used more than once, and of tensors that were computed from parameters.
+    None if there is no stream, or if the backward pass itself reads the gradients: those of parameters that are used
+    more than once (it adds them), and those of tensors that were computed from parameters (it differentiates further).
     """
     offer = _CURRENT.get()
     if offer is None:

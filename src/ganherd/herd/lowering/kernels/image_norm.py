@@ -1,6 +1,8 @@
-"""Run a batch norm whose gain and shift differ between images on `[N, B, P, C]` (P places), with the activation after it.
+"""Run a batch norm whose gain and shift differ between images, fused with the activation after it.
 
-This is the batch norm of class-conditional generators, which look both up by the label of each image.
+This is the batch norm of class-conditional generators, which look up a gain and a shift by the label of each image.
+Inputs are `[N, B, P, C]`: N members (GANs), B images, P pixels and C channels. In the formulas x̂ is the normalised
+input (x − mean) / deviation; z = x̂ · gain + shift is the activation's input, and dz its gradient.
 """
 
 from __future__ import annotations
@@ -19,7 +21,10 @@ _ROWS = 64  # rows in a tile
 
 @triton.jit
 def _apply_per_image(x, mean, inv, gain, shift, y, B, P, C, SLOPE: tl.constexpr, ROWS: tl.constexpr, BC: tl.constexpr):
-    """Compute y = act(x̂ · gain + shift) for a tile, with the gain and shift [N, B, C] of each row's image."""
+    """Compute y = act(x̂ · gain + shift) for a tile of x [N, B, P, C]; each image has its own gain and shift [N, B, C].
+
+    `mean` and `inv` [N, C] are the batch mean and 1/deviation of each channel.
+    """
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -39,9 +44,10 @@ def _sums_per_image(
     x, dy, mean, inv, gain, shift, sums, B, P, C, BLOCK,
     SLOPE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Compute Σ dz and, BLOCK numbers later, Σ dz·x̂ over the places of each image, where dz is the gradient before the activation.
+    """Compute the gradients of shift and gain, Σ dz and Σ dz·x̂ over the pixels of each image.
 
-    These are the gradients of shift and gain.
+    dz is the gradient of the activation's input, computed from the output's gradient dy. The sums Σ dz go to `sums`
+    [N, B, C], the sums Σ dz·x̂ to the same place BLOCK numbers later.
     """
     b = tl.program_id(0)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -70,7 +76,11 @@ def _sums_per_image(
 def _backward_per_image(
     x, dy, mean, inv, gain, shift, totals, dx, B, P, C, SLOPE: tl.constexpr, ROWS: tl.constexpr, BC: tl.constexpr
 ):
-    """Compute dx = (gain · dz − mean(gain · dz) − x̂ · mean(gain · dz · x̂)) / deviation; totals [2, N, C] are the sums of both."""
+    """Compute the input gradient dx = (gain · dz − mean(gain · dz) − x̂ · mean(gain · dz · x̂)) / deviation for a tile.
+
+    dz is the gradient of the activation's input. The means are over the B · P pixels of all images of a member; their
+    sums Σ gain · dz and Σ gain · dz · x̂ are given as totals [2, N, C].
+    """
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -92,12 +102,14 @@ def _backward_per_image(
 
 
 class MemberImageNorm(torch.autograd.Function):
-    """act(batch_norm(x) · gain + shift) of a contiguous x [N, B, P, C], with gain and shift [N, B, C] in float32.
+    """Compute act(batch_norm(x) · gain + shift) with the statistics of this batch. Differentiable once.
 
     Args:
-        slope: Of the activation below 0; 1 means no activation.
-        running: Contiguous running statistics, updated with `momentum`.
-        stats: Partial statistics of x as `statistics` returns them, if the operation that computed x has them already.
+        x: [N, B, P, C], contiguous.
+        gain, shift: float32 [N, B, C], one value for each image and channel.
+        slope: Slope of the activation below 0; 1 means no activation.
+        running: Contiguous running statistics, updated in place with `momentum`.
+        stats: Partial statistics of x from `statistics`, if the operation that computed x has them already.
     """
 
     @staticmethod

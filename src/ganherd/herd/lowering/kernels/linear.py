@@ -1,6 +1,7 @@
-"""Run the linear layers of all members by PyTorch's batched product, with a kernel for the bias; `ops.linear` defines it.
+"""Run the linear layers of all members (GANs) by PyTorch's batched product, and add the biases by a kernel.
 
-`torch.baddbmm` first writes the biases to the whole result and then reads them again; this kernel adds them in one pass.
+`torch.baddbmm` first fills the whole result with the biases and reads it again in the product; the kernel adds the
+biases in one pass after the product. `ops.linear` defines the result.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from ganherd.herd.lowering.ops import BatchedLinear
 
 @triton.jit
 def _add_bias(x, bias, ROW, ROWS, O, BLOCK_R: tl.constexpr, BLOCK: tl.constexpr):
-    """Add a bias to a tile of x; ROW is the stride of the bias from one member to the next."""
+    """Add a bias [N, O] to a tile of x [N, ROWS, O] in place; ROW is the bias's stride from one member to the next."""
     n = tl.program_id(2).to(tl.int64)
     row = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
@@ -26,7 +27,7 @@ def _add_bias(x, bias, ROW, ROWS, O, BLOCK_R: tl.constexpr, BLOCK: tl.constexpr)
 
 
 def add_bias_(x: Tensor, bias: Tensor) -> Tensor:
-    """Add bias [N, O], whose rows may have gaps between them, to a contiguous x [N, R, O] in place."""
+    """Add a bias [N, O], whose rows may have gaps between them, to a contiguous x [N, R, O] in place. Return x."""
     n, rows, out = x.shape
     block = min(256, triton.next_power_of_2(out))
     block_r = max(1, 4096 // block)
@@ -36,7 +37,7 @@ def add_bias_(x: Tensor, bias: Tensor) -> Tensor:
 
 
 class MemberLinear(BatchedLinear):
-    """Linear layers in float32: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]."""
+    """Run linear layers in float32: x [N, B, I], weight [N, O, I], bias [N, O] -> [N, B, O]. Differentiable twice."""
 
     generate_vmap_rule = False
 

@@ -1,4 +1,9 @@
-"""Run the batch norm of every member on `[N, M, C]` (M = samples × places), fused with the activation after it."""
+"""Run the batch norm of all N members (GANs) in one launch, fused with the activation after it.
+
+Inputs are `[N, M, C]`: C channels and M rows for each member, one row for each pixel of each sample. In the formulas x̂
+is the normalised input (x − mean) / deviation. `scale` and `shift` include weight and bias: the batch norm of x is
+x · scale + shift.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,8 @@ from ganherd.herd.lowering.kernels.random_bits import dropout_factor
 from ganherd.herd.lowering.ops import Epilogue
 
 _ROWS = 64  # rows in a tile
-_MAX_PARTIALS = 128  # partial results that `_finish` combines
-# Up to this number, every program of the backward pass adds all partial sums itself, which saves a launch.
+_MAX_PARTIALS = 128  # at most this many partial results for each channel, which `_finish` combines
+# Up to this many partial sums, every program of the backward pass adds all of them itself, which saves a launch.
 _FEW_PARTIALS = 64
 
 Running = tuple[Tensor, Tensor, Tensor] | None  # mean and variance [N, C] and number of batches [N], updated in place
@@ -24,13 +29,18 @@ Running = tuple[Tensor, Tensor, Tensor] | None  # mean and variance [N, C] and n
 
 @triton.jit
 def _statistics(x, counts, mean, m2, M, C, PARTIALS, ROWS: tl.constexpr, TILES: tl.constexpr, BC: tl.constexpr):
-    """Compute count, mean and sum of squared deviations of each block of rows; `_finish` combines them in a fixed order."""
+    """Compute the statistics of blocks of ROWS · TILES rows of x [N, M, C], for `_finish` to combine in a fixed order.
+
+    `counts`, `mean` and `m2` [N, PARTIALS, C] get each block's number of rows, mean and sum of squared deviations from
+    its mean.
+    """
     partial = tl.program_id(0)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
     x += n * M * C
     first = partial * ROWS * TILES
-    anchor = tl.load(x + first * C + c, mask=c < C, other=0.0).to(tl.float32)  # keeps the squares small
+    # Subtract the block's first row from all rows: small squares lose no precision in the difference at the end.
+    anchor = tl.load(x + first * C + c, mask=c < C, other=0.0).to(tl.float32)
     total = tl.zeros((BC,), tl.float32)
     squares = tl.zeros((BC,), tl.float32)
     for tile in range(TILES):
@@ -53,10 +63,11 @@ def _finish(
     WS, BS, M, C, PARTIALS, EPS, MOMENTUM, AFFINE: tl.constexpr, HAS_RUNNING: tl.constexpr, BP: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
-    """Combine the partial statistics of each channel: compute scale and shift, and update running statistics in place.
+    """Combine the partial statistics of each channel to mean, 1/deviation, scale and shift; update running statistics.
 
-    WS and BS are the strides of weight and bias from one member to the next; `batches` [N] counts the updates.
-    AFFINE: there are weight and bias; without them scale and shift only normalise.
+    WS and BS are the strides of weight and bias from one member to the next.
+    AFFINE: include weight and bias in scale and shift; otherwise scale and shift only normalise.
+    HAS_RUNNING: update `running_mean` and `running_var` [N, C] in place, and count the update in `batches` [N].
     """
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     n = tl.program_id(1).to(tl.int64)
@@ -92,7 +103,7 @@ def _finish(
 
 @triton.jit
 def _apply(x, scale, shift, y, M, C, SLOPE: tl.constexpr, ROWS: tl.constexpr, BC: tl.constexpr):
-    """Compute y = act(x · scale + shift) for a tile."""
+    """Compute y = act(x · scale + shift) for a tile of x [N, M, C]; act is a (leaky) ReLU with this SLOPE below 0."""
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -110,7 +121,11 @@ def _backward_sums(
     x, dy, scale, shift, mean, inv, sums, M, C, PARTIALS, BLOCK,
     SLOPE: tl.constexpr, ROWS: tl.constexpr, TILES: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Compute the partial sums Σ dz and, BLOCK numbers later, Σ dz·x̂, where dz is the gradient before the activation."""
+    """Compute the two sums over rows that the gradient of a batch norm needs, for blocks of ROWS · TILES rows.
+
+    These are Σ dz and Σ dz·x̂, where dz is the gradient of the activation's input. The first goes to `sums`
+    [N, PARTIALS, C], the second to the same place BLOCK numbers later.
+    """
     partial = tl.program_id(0)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
@@ -140,10 +155,14 @@ def _backward_apply(
     SLOPE: tl.constexpr, IN_SLOPE: tl.constexpr, DROPS: tl.constexpr, ADDS: tl.constexpr, BP: tl.constexpr,
     ROWS: tl.constexpr, BC: tl.constexpr,
 ):  # fmt: skip
-    """Compute dx = scale · (dz − mean(dz) − x̂ · mean(dz·x̂)) from the sums g1 = Σ dz and g2 = Σ dz·x̂.
+    """Compute the input gradient of a batch norm and its activation, dx = scale · (dz − mean(dz) − x̂ · mean(dz·x̂)).
 
-    ADDS: every program first adds the partial sums `partials` [2, N, PARTIALS, C] itself, and the first one stores g1 and g2.
-    IN_SLOPE, DROPS: x is the output of an activation and a dropout; dx is the gradient of their input.
+    dz is the gradient of the activation's input. Its sums over the M rows are g1 = Σ dz and g2 = Σ dz·x̂, [N, C].
+
+    ADDS: g1 and g2 are not computed yet: every program adds `partials` [2, N, PARTIALS, C] itself, and the first one
+        for each channel stores the sums in g1 and g2.
+    IN_SLOPE, DROPS: x is the output of an activation with slope IN_SLOPE and of a dropout, fused into the layer before;
+        dx is the gradient of the activation's input.
     """
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     n = tl.program_id(2).to(tl.int64)
@@ -182,15 +201,23 @@ def _backward_apply(
 
 
 def channels_in_tile(c: int) -> int:
-    """Return how many of c channels a program computes."""
+    """Return how many channels one program computes, a power of two from 16 to 64, for a tensor with c channels."""
     return max(16, min(64, triton.next_power_of_2(c)))
 
 
 class _Grid:
-    """The division of [N, M, C] among programs: tiles of rows, blocks of tiles (one partial result each), blocks of channels."""
+    """The division of a tensor [N, M, C] among the programs of a kernel.
+
+    Attributes:
+        channels: Channels in a tile.
+        tiles: Tiles of `_ROWS` rows that one program reads to compute one partial result.
+        partials: Partial results for each member and channel.
+        sums: Launch grid of kernels that compute partial results.
+        rows: Launch grid of kernels with one program for each tile.
+    """
 
     def __init__(self, x: Tensor) -> None:
-        """Choose the division for x [N, M, C]."""
+        """Choose the division for a tensor of the shape of x [N, M, C]."""
         n, m, c = x.shape
         self.channels = channels_in_tile(c)
         across = triton.cdiv(c, self.channels)
@@ -215,10 +242,16 @@ def finish_statistics(
     stats: Tensor, m: int, eps: float, running: Running, momentum: float, weight: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Combine partial statistics [3, N, partials, C] of m rows; update running statistics in place.
+    """Combine partial statistics to those of all rows, and update running statistics in place.
+
+    Args:
+        stats: [3, N, partials, C] from `statistics`.
+        m: Number of rows of each member that the statistics cover.
+        running: Running mean, variance and number of batches, updated with `momentum`; None: there are none.
+        weight, bias: [N, C], or both None.
 
     Returns:
-        float32 [4, N, C]: mean, 1/deviation, scale and shift, the last two with weight and bias [N, C] if there are any.
+        float32 [4, N, C]: mean, 1/deviation, scale and shift, such that the batch norm of x is x · scale + shift.
     """
     _, n, partials, c = stats.shape
     table = torch.empty(4, n, c, dtype=torch.float32, device=stats.device)
@@ -237,33 +270,43 @@ def finish_statistics(
 
 
 def column_sums(x: Tensor) -> Tensor:
-    """Sum x [N, M, C] over its rows, float32 [N, C]: the gradient of a bias."""
+    """Return the sum of x [N, M, C] over its rows, float32 [N, C].
+
+    If x is the gradient of a layer's output, this is the gradient of the layer's bias.
+    """
     counts, means, _ = statistics(x)
     return (counts * means).sum(1)
 
 
 @dataclass
 class NormOnLoad:
-    """What a convolution has to know about the batch norm that computed its input, if nothing else reads that."""
+    """The batch norm before a convolution, for a convolution that is the only reader of the batch norm's output.
+
+    The convolution can then normalise its input when it loads it, and its backward pass can compute sums for the batch
+    norm's.
+    """
 
     table: Tensor  # float32 [4, N, C]: mean, 1/deviation, scale, shift
     x: Tensor  # [N, M, C] the input of the batch norm
-    slope: float  # of its activation below 0
+    slope: float  # of the activation after the batch norm, below 0
     pending: bool  # the batch norm returned x itself, and the convolution normalises it on load
-    sums: Tensor | None = None  # [2, N, partials, C] from the convolution's backward pass, for that of the batch norm
+    # [2, N, partials, C] the sums of `_backward_sums`, if the convolution's backward pass has computed them
+    sums: Tensor | None = None
 
 
 class MemberNorm(torch.autograd.Function):
-    """act(batch_norm(x)) of a contiguous x [N, M, C]. Slope 1 means no activation, 0 ReLU, 0.2 LeakyReLU(0.2).
+    """Compute act(batch_norm(x)) of a contiguous x [N, M, C] with the statistics of this batch. Differentiable once.
 
     Args:
         weight, bias: [N, C], or both None.
-        running: Contiguous running statistics, updated with `momentum`.
-        stats: Partial statistics of x as `statistics` returns them, if the operation that computed x has them already.
-        epilogue: The epilogue of the operation that computed x; the gradient of its input is returned then.
-        places: Pixels of an image, for the dropout of the epilogue.
-        link: Gets a `NormOnLoad` for the convolution that alone reads the output.
-        pending: Return x itself; that convolution normalises it on load.
+        slope: Slope of the activation below 0: 1 means no activation, 0 ReLU, 0.2 LeakyReLU(0.2).
+        running: Contiguous running statistics, updated in place with `momentum`.
+        stats: Partial statistics of x from `statistics`, if the operation that computed x has them already.
+        epilogue: The activation and dropout that the operation before fused into itself to compute x. The gradient that
+            is returned is then that of their input, not that of x.
+        places: Pixels of an image, which the dropout of the epilogue needs to number its draws.
+        link: A list to which a `NormOnLoad` is appended, if a convolution is the only reader of the output.
+        pending: Return x itself instead of the output; that convolution normalises it on load.
     """
 
     @staticmethod

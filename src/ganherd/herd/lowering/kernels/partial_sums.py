@@ -1,4 +1,4 @@
-"""Add the partial sums that the programs of a kernel have stored, in a fixed order."""
+"""Add the partial sums that the programs of a kernel have stored, in a fixed order so that results are reproducible."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @triton.jit
 def _add(values, out, PARTIALS, C, BP: tl.constexpr, BC: tl.constexpr):
-    """Add values [rows, PARTIALS, C] to out [rows, C]."""
+    """Sum values [rows, PARTIALS, C] over PARTIALS, and store the result in out [rows, C]."""
     row = tl.program_id(0).to(tl.int64)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     total = tl.zeros((BP, BC), tl.float32)
@@ -22,9 +22,9 @@ def _add(values, out, PARTIALS, C, BP: tl.constexpr, BC: tl.constexpr):
 
 
 def add_partials(values: Tensor) -> Tensor:
-    """Add a contiguous float32 [K, N, partials, C] over its partials: [K, N, C].
+    """Return the sum of contiguous float32 values [K, N, partials, C] over `partials`, [K, N, C].
 
-    PyTorch's sum has too few programs for this shape to keep a GPU busy.
+    PyTorch's sum launches too few programs for this shape to keep a GPU busy.
     """
     k, n, partials, c = values.shape
     out = torch.empty(k, n, c, dtype=torch.float32, device=values.device)

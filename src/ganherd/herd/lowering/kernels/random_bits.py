@@ -1,4 +1,8 @@
-"""Draw counter-based random numbers: keys, noise, and dropout masks, which are recomputed in the backward pass, not stored."""
+"""Draw counter-based random numbers on a GPU: keys, noise and dropout masks.
+
+A random number is a hash of a key and a counter, so that nothing has to be stored: the backward pass of a dropout
+computes its mask again. Each member (GAN) has its own key. `herd/rng.py` defines the same numbers for a CPU.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from torch import Tensor
 
 @triton.jit
 def _mixed(x):
-    """Mix the 64 bits of each number."""
+    """Return the SplitMix64 hash of each 64-bit integer."""
     x = x + (-7046029254386353131)
     x = (x ^ ((x >> 30) & 0x3FFFFFFFF)) * (-4658895280553007687)
     x = (x ^ ((x >> 27) & 0x1FFFFFFFFF)) * (-7723592293110705685)
@@ -21,31 +25,37 @@ def _mixed(x):
 
 @triton.jit
 def _bits(key, counter):
-    """Hash key and counter to 64 bits, as `rng._hashed` does."""
+    """Return 64 random bits for each counter, a hash of key and counter as in `rng._hashed`."""
     return _mixed(key + counter * (-7046029254386353131))
 
 
 @triton.jit
 def _refined(key, part):
-    """Hash a key with one more integer, as `rng.keys` does."""
+    """Return a new key, the hash of a key and an integer `part` as in `rng.keys`."""
     return _mixed(key ^ part)
 
 
 @triton.jit
 def _uniform(bits):
-    """Return the 24 lowest bits as a number in [0, 1)."""
+    """Return the 24 lowest of random bits as a float32 number in [0, 1)."""
     return (bits & 0xFFFFFF).to(tl.float32) * 5.9604644775390625e-08
 
 
 @triton.jit
 def _factor(key, counter, P, SCALE):
-    """Return the factors of dropout at these counters, 0 or SCALE, from the key of a draw."""
+    """Return what dropout multiplies the numbers with these counters by: 0 with probability P, otherwise SCALE.
+
+    `key` is that of one draw, i.e. of one call of a dropout.
+    """
     return tl.where(_uniform(_bits(key, counter.to(tl.int64)) >> 40) >= P, SCALE, 0.0)
 
 
 @triton.jit
 def dropout_factor(key, call, counter, P, SCALE):
-    """Return the factors of dropout at these counters, 0 or SCALE, from a module's key and the number of the draw (call)."""
+    """Return what dropout multiplies the numbers with these counters by: 0 with probability P, otherwise SCALE.
+
+    The draw has its own key, derived from the key of the module and from `call`, the number of the draw in the module.
+    """
     return _factor(_refined(key, call.to(tl.int64)), counter, P, SCALE)
 
 
@@ -55,8 +65,10 @@ def _dropout(
 ):
     """Apply a (leaky) ReLU with this SLOPE, then dropout, to x [N, B, PLACES, C].
 
-    The counter of a number is its index in [B, C, PLACES], the memory order of plain PyTorch.
-    BACKWARD: y is the gradient of x for the gradient `grad` of the output.
+    PLACES are the pixels of an image. The counter of a number, from which its mask is drawn, is its index in
+    [B, C, PLACES], the memory order of plain PyTorch. SIZE is the number of numbers of a member.
+
+    BACKWARD: compute y as the gradient of x, from the gradient `grad` of the output.
     """
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -74,7 +86,7 @@ def _dropout(
 
 
 def _run_dropout(x: Tensor, grad: Tensor | None, keys: Tensor, p: float, slope: float) -> Tensor:
-    """Launch `_dropout`, for the forward pass if `grad` is None."""
+    """Return the output of `_dropout` for x [N, B, places, C]; if the output's gradient is given, the gradient of x."""
     n, _, places, c = x.shape
     numbers = x[0].numel()
     y = torch.empty_like(x)
@@ -86,9 +98,12 @@ def _run_dropout(x: Tensor, grad: Tensor | None, keys: Tensor, p: float, slope: 
 
 
 class MemberDropout(torch.autograd.Function):
-    """Activation and dropout of a contiguous x [N, B, places, C], with keys [N] int64.
+    """Apply a (leaky) ReLU, then dropout, to a contiguous x [N, B, places, C]. Differentiable any number of times.
 
-    Slope 1 means no activation, 0 ReLU, 0.2 LeakyReLU(0.2).
+    Args:
+        keys: int64 [N], the key of each member for this draw.
+        p: Probability of dropout.
+        slope: Slope of the activation below 0: 1 means no activation, 0 ReLU, 0.2 LeakyReLU(0.2).
     """
 
     @staticmethod
@@ -105,7 +120,10 @@ class MemberDropout(torch.autograd.Function):
 
 
 class _DropoutGradient(torch.autograd.Function):
-    """The gradient of activation and dropout. It is linear in dy; of x only the sign matters."""
+    """Compute the input gradient of `MemberDropout` from the output's gradient dy, in which it is linear.
+
+    Only the sign of the input x matters, so x gets no gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, dy: Tensor, x: Tensor, keys: Tensor, p: float, slope: float) -> Tensor:
@@ -120,7 +138,11 @@ class _DropoutGradient(torch.autograd.Function):
 
 @triton.jit(do_not_specialize=["P0", "P1", "P2"])
 def _mix(keys, at, out, N, P0, P1, P2, HAS_AT: tl.constexpr, PARTS: tl.constexpr, BLOCK: tl.constexpr):
-    """Hash the keys with a number on the device (`at`), then with up to three from the host, as `rng.device_keys` does."""
+    """Hash keys [N] with PARTS integers, one after another, as `rng.device_keys` does; `out` [N] gets the new keys.
+
+    HAS_AT: the first integer is read from device memory (`at`). The others are P0, P1 and P2, as far as they are
+        needed.
+    """
     n = tl.arange(0, BLOCK)
     x = tl.load(keys + n, mask=n < N, other=0)
     for number in tl.static_range(PARTS):
@@ -138,7 +160,10 @@ def _mix(keys, at, out, N, P0, P1, P2, HAS_AT: tl.constexpr, PARTS: tl.constexpr
 
 @triton.jit
 def _fill(keys, out, COUNT, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
-    """Draw uniform numbers, or normal ones by Box-Muller from the two halves of the bits, as `rng._hashed` does."""
+    """Fill out [N, COUNT] with uniform numbers in [0, 1) or, if NORMAL, with normal ones, as `rng._hashed` does.
+
+    The Box-Muller transform makes one normal number from two uniform ones, which are two parts of the same 64 bits.
+    """
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     bits = _bits(tl.load(keys + n), at.to(tl.int64))
@@ -149,7 +174,12 @@ def _fill(keys, out, COUNT, NORMAL: tl.constexpr, BLOCK: tl.constexpr):
 
 
 def mix(keys: Tensor, at: Tensor | None, parts: tuple[int, ...]) -> Tensor:
-    """Hash keys [N] with `at`, a number on the device, and then with further integers, in one launch."""
+    """Return keys [N] hashed with integers, one after another, in one launch.
+
+    Args:
+        at: The first integer as a tensor on the device, e.g. the step inside a captured graph; None: there is none.
+        parts: Up to three further integers.
+    """
     out = torch.empty_like(keys)
     p0, p1, p2 = (*parts, 0, 0, 0)[:3]
     _mix[(1,)](
@@ -160,7 +190,12 @@ def mix(keys: Tensor, at: Tensor | None, parts: tuple[int, ...]) -> Tensor:
 
 
 def fill(keys: Tensor, count: int, kind: str, dtype: torch.dtype) -> Tensor:
-    """Draw numbers [N, count], `normal` or `uniform`; row i depends only on key i."""
+    """Return random numbers [N, count], row i from key i alone.
+
+    Args:
+        keys: int64 [N].
+        kind: `normal` or `uniform` (in [0, 1)).
+    """
     out = torch.empty(len(keys), count, dtype=dtype, device=keys.device)
     _fill[(triton.cdiv(count, 1024), len(keys))](keys, out, count, NORMAL=kind == "normal", BLOCK=1024)
     return out

@@ -1,8 +1,9 @@
-"""Halve and double images `[M, H, W, C]`: 2 × 2 pixels become their scaled sum, or a pixel becomes 2 × 2 scaled copies.
+"""Halve and double the sides of images `[M, H, W, C]`, where M counts the images of all members (GANs).
 
-Average pooling and nearest upsampling are these two, and each is the gradient of the other. The same holds for bilinear upsampling
-and the sums that are its gradient. PyTorch's kernels for images with channels last take several times as long, and its bilinear
-ones for other images more than a hundred times as long.
+Halving replaces 2 × 2 pixels by their sum times a factor (average pooling for the factor 1/4). Doubling replaces a
+pixel by 2 × 2 copies times a factor (nearest upsampling for the factor 1). Each of the two is the gradient of the
+other. There is also bilinear upsampling by 2, with its gradient. PyTorch's kernels for images with channels last take
+several times as long, and its bilinear kernels for images with channels first more than a hundred times as long.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ _ROWS = 32  # pixels in a tile
 
 @triton.jit
 def _halve(x, y, COUNT, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, SCALE, ROWS: tl.constexpr, BC: tl.constexpr):
-    """Compute y [M, H, W, C] from x [M, 2 H, 2 W, C]; COUNT pixels in y."""
+    """Compute y [M, H, W, C] as SCALE times the sums of 2 × 2 pixels of x [M, 2 H, 2 W, C]; y has COUNT pixels."""
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     known = (row < COUNT)[:, None] & (c < C)[None, :]
-    first = (row // W) * (4 * W) + (row % W) * 2  # row // W is m * H + y, and a row of pixels of x has 2 W
+    # The upper left one of the four pixels: row // W is m * H + y, and two lines of x have 4 W pixels.
+    first = (row // W) * (4 * W) + (row % W) * 2
     total = tl.zeros((ROWS, BC), tl.float32)
     for dy in tl.static_range(2):
         for dx in tl.static_range(2):
@@ -37,7 +39,10 @@ def _double(
     x, other, y, COUNT, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, SCALE, ADDS: tl.constexpr, ROWS: tl.constexpr,
     BC: tl.constexpr,
 ):  # fmt: skip
-    """Compute y [M, 2 H, 2 W, C] from x [M, H, W, C]; COUNT pixels in y. ADDS: plus `other`, of the shape of y."""
+    """Compute y [M, 2 H, 2 W, C] as 2 × 2 copies of each pixel of x [M, H, W, C], times SCALE; y has COUNT pixels.
+
+    ADDS: add `other`, of the shape of y, to the result.
+    """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
     known = (row < COUNT)[:, None] & (c < C)[None, :]
@@ -53,10 +58,10 @@ def _double(
 def _upsample_bilinear(
     x, y, COUNT, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, SCALE, ROWS: tl.constexpr, BC: tl.constexpr
 ):
-    """Compute y [M, 2 H, 2 W, C] from x [M, H, W, C] bilinearly; COUNT pixels in y.
+    """Compute y [M, 2 H, 2 W, C] from x [M, H, W, C] by bilinear interpolation; y has COUNT pixels.
 
-    Along each axis an output pixel is 3/4 of the input pixel that contains it plus 1/4 of the nearer neighbour, which at the border
-    is the pixel itself.
+    Along each axis an output pixel is 3/4 of the input pixel that contains it plus 1/4 of the nearer neighbour of that
+    input pixel. At the border, where there is no neighbour, the input pixel itself takes its place.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -79,9 +84,10 @@ def _upsample_bilinear(
 def _upsample_bilinear_backward(
     x, y, COUNT, H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, SCALE, ROWS: tl.constexpr, BC: tl.constexpr
 ):
-    """Compute y [M, H, W, C] from x [M, 2 H, 2 W, C] as the gradient of `_upsample_bilinear`; COUNT pixels in y.
+    """Compute the gradient of `_upsample_bilinear`: y [M, H, W, C] for the input from x [M, 2 H, 2 W, C] of the output.
 
-    Along each axis four output pixels read an input pixel. At the border there are three, and the outermost counts twice.
+    Along each axis, four output pixels of the upsampling read the same input pixel, with the factors 1/4, 3/4, 3/4 and
+    1/4. At the border there are only three of them, and the outermost one counts twice. y has COUNT pixels.
     """
     row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
     c = tl.program_id(1) * BC + tl.arange(0, BC)
@@ -99,7 +105,12 @@ def _upsample_bilinear_backward(
 
 
 def _launch(kernel: Any, y: Tensor, small: Tensor, *arguments: Any, **options: Any) -> Tensor:
-    """Launch a kernel for every pixel of y; `small` is the smaller of its images."""
+    """Launch a kernel that computes every pixel of y, and return y.
+
+    Args:
+        small: The input or output with the smaller images, from which the kernel gets H, W and C.
+        arguments: The kernel's tensors before y, then its SCALE.
+    """
     _, h, w, c = small.shape
     count, channels = y.numel() // c, max(16, min(128, triton.next_power_of_2(c)))
     grid = (triton.cdiv(count, _ROWS), triton.cdiv(c, channels))
@@ -108,7 +119,10 @@ def _launch(kernel: Any, y: Tensor, small: Tensor, *arguments: Any, **options: A
 
 
 class Halve(torch.autograd.Function):
-    """The scaled sums of 2 × 2 pixels of a contiguous x [M, H, W, C] with even sides. Differentiable any number of times."""
+    """Compute `scale` times the sums of 2 × 2 pixels of a contiguous x [M, H, W, C] with even sides: [M, H/2, W/2, C].
+
+    Differentiable any number of times.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
@@ -123,7 +137,10 @@ class Halve(torch.autograd.Function):
 
 
 class Double(torch.autograd.Function):
-    """Four scaled copies of each pixel of a contiguous x [M, H, W, C]. Differentiable any number of times."""
+    """Compute 2 × 2 copies of each pixel of a contiguous x [M, H, W, C], times `scale`: [M, 2 H, 2 W, C].
+
+    Differentiable any number of times.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, scale: float) -> Tensor:
@@ -137,7 +154,10 @@ class Double(torch.autograd.Function):
 
 
 class UpsampleBilinearBackward(torch.autograd.Function):
-    """The gradient of `UpsampleBilinear`, of a contiguous x [M, 2 H, 2 W, C]. Differentiable any number of times."""
+    """Compute the gradient of `UpsampleBilinear`'s input from that of its output, a contiguous x [M, 2 H, 2 W, C].
+
+    Differentiable any number of times.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -151,7 +171,7 @@ class UpsampleBilinearBackward(torch.autograd.Function):
 
 
 class UpsampleBilinear(torch.autograd.Function):
-    """Bilinear upsampling of a contiguous x [M, H, W, C] by 2. Differentiable any number of times."""
+    """Upsample a contiguous x [M, H, W, C] bilinearly to [M, 2 H, 2 W, C]. Differentiable any number of times."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -164,7 +184,10 @@ class UpsampleBilinear(torch.autograd.Function):
 
 
 class AddDoubled(torch.autograd.Function):
-    """other [M, 2 H, 2 W, C] plus x [M, H, W, C] doubled. Differentiable any number of times."""
+    """Add x [M, H, W, C], doubled by repeating pixels, to `other` [M, 2 H, 2 W, C].
+
+    Differentiable any number of times.
+    """
 
     @staticmethod
     def forward(ctx: Any, other: Tensor, x: Tensor) -> Tensor:

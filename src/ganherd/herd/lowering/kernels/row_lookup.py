@@ -1,4 +1,7 @@
-"""Look up rows of a table for every member; the gradient adds the rows of each entry in a fixed order, in one launch."""
+"""Look up rows of each member's (GAN's) table, as an embedding does, with a deterministic gradient in one launch.
+
+Several samples may look up the same row; the gradient of the row is then the sum of theirs, added in a fixed order.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +14,15 @@ from torch import Tensor
 
 from ganherd.herd.lowering.ops import MemberRows
 
-_BLOCK, _COLUMNS = 64, 64  # rows of the gradient and columns in a tile
+_BLOCK, _COLUMNS = 64, 64  # samples and columns in a tile
 
 
 @triton.jit
 def _row_sums(grad, y, out, B, C, R, TILES: tl.constexpr, BB: tl.constexpr, BC: tl.constexpr):
-    """Compute out [N, R, C]: the sum of those rows of grad [N, B, C] whose y [N, B] is the row of out."""
+    """Compute the tables' gradient, out [N, R, C]: row r is the sum of grad [N, B, C] over samples with y [N, B] = r.
+
+    A program computes BC columns of one row.
+    """
     c = tl.program_id(0) * BC + tl.arange(0, BC)
     row = tl.program_id(1)
     n = tl.program_id(2).to(tl.int64)
@@ -30,7 +36,10 @@ def _row_sums(grad, y, out, B, C, R, TILES: tl.constexpr, BB: tl.constexpr, BC: 
 
 
 class MemberRowsByKernel(MemberRows):
-    """`MemberRows` with its gradient in one launch. Differentiable once."""
+    """Look up rows as `MemberRows` does, weight [N, R, C], y [N, B] -> [N, B, C], with the gradient in one launch.
+
+    Differentiable once.
+    """
 
     @staticmethod
     @torch.autograd.function.once_differentiable

@@ -1,6 +1,8 @@
-"""Divide every member's weight by its largest singular value; `divide` in `nets/common/spectral.py` defines it.
+"""Divide every member's (GAN's) weight by its largest singular value; `divide` in `nets/common/spectral.py` defines it.
 
-These kernels need three launches and two for the gradient, plain PyTorch about fifteen and ten.
+A weight is a matrix W [O, K] with its input axes flattened. The power iteration computes v = u W / |u W| and u' = W v /
+|W v|; then sigma = u' · W v estimates the largest singular value. These kernels need three launches, and two for the
+gradient; plain PyTorch needs about fifteen and ten.
 """
 
 from __future__ import annotations
@@ -13,15 +15,18 @@ import triton.language as tl
 from torch import Tensor
 
 _LEAST = 1e-12  # lower bound of norms that are divided by, as in `F.normalize`
-_BLOCK, _CHUNK = 1024, 4096
-# Tiles of W for both products: few in a row of a program, and many programs, so that a single member fills a GPU as well.
-_COLUMNS, _ROWS = 64, 64  # of u W
-_IMAGES, _DEEP = 4, 1024  # rows and columns of W v
+_BLOCK, _CHUNK = 1024, 4096  # numbers of W that a program of `_divide` or `_gradient`, and one of `_dot`, reads
+# Tiles of W in the two products. They are small, so that a single member has enough programs to fill a GPU.
+_COLUMNS, _ROWS = 64, 64  # tile of the product u W
+_IMAGES, _DEEP = 4, 1024  # rows and columns of the tile of the product W v
 
 
 @triton.jit
 def _left_product(w, u, v, squares, O, K, WN, PARTIALS, TILES: tl.constexpr, BK: tl.constexpr, BO: tl.constexpr):
-    """Compute v = u W, [N, K], not normalised yet, and partial sums of its squared norm, squares [N, PARTIALS]."""
+    """Compute v = u W, [N, K], without normalising it, and partial sums of its squared norm, `squares` [N, PARTIALS].
+
+    WN is the stride of W [N, O, K] from one member to the next.
+    """
     n = tl.program_id(1).to(tl.int64)
     k = tl.program_id(0) * BK + tl.arange(0, BK)
     total = tl.zeros((BK,), tl.float32)
@@ -39,7 +44,10 @@ def _right_product(
     w, v, squares, image, length, O, K, WN, PARTIALS, LEAST,
     TILES: tl.constexpr, BP: tl.constexpr, BO: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Compute image = W v, [N, O], for v divided by its norm, and store that norm in length [N]."""
+    """Compute image = W v / |v|, [N, O], and length = |v|, [N].
+
+    v and the partial sums of its squared norm, `squares`, come from `_left_product`; |v| is at least LEAST.
+    """
     n = tl.program_id(1).to(tl.int64)
     o = tl.program_id(0) * BO + tl.arange(0, BO)
     partial = tl.arange(0, BP)
@@ -59,9 +67,10 @@ def _right_product(
 def _divide(
     w, u, image, out, new_u, sigma, O, SIZE, WN, LEAST, MOVE: tl.constexpr, BO: tl.constexpr, BLOCK: tl.constexpr
 ):
-    """Compute out = W / sigma with sigma [N] = new_u · image.
+    """Compute out = W / sigma, and store sigma = new_u · image, [N], the estimate of the largest singular value.
 
-    new_u [N, O] is the direction of the image if MOVE, otherwise u.
+    `image` [N, O] is W v for a normalised v. If MOVE, new_u [N, O] is the normalised image, i.e. u after one power
+    iteration; otherwise it is u.
     """
     n = tl.program_id(1).to(tl.int64)
     o = tl.arange(0, BO)
@@ -81,7 +90,7 @@ def _divide(
 
 @triton.jit
 def _dot(g, w, dots, SIZE, WN, PARTIALS, BLOCK: tl.constexpr):
-    """Compute partial sums of Σ g W, dots [N, PARTIALS]."""
+    """Compute partial sums of the product Σ g W over all numbers of a weight, `dots` [N, PARTIALS]; g is a gradient."""
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     grad = tl.load(g + n * SIZE + at, mask=at < SIZE, other=0.0)
@@ -91,7 +100,11 @@ def _dot(g, w, dots, SIZE, WN, PARTIALS, BLOCK: tl.constexpr):
 
 @triton.jit
 def _gradient(g, u, v, length, sigma, dots, out, O, K, SIZE, PARTIALS, BP: tl.constexpr, BLOCK: tl.constexpr):
-    """Compute the gradient of W: out = g / sigma - (Σ g W) / sigma² · u v."""
+    """Compute the gradient of W from the gradient g of W / sigma: out = g / sigma - (Σ g W) / sigma² · u v.
+
+    u v is the outer product of the singular vectors, which is the derivative of sigma by W. v is stored without
+    normalisation, so it is divided by its norm `length`. `dots` has the partial sums of Σ g W.
+    """
     n = tl.program_id(1).to(tl.int64)
     partial = tl.arange(0, BP)
     dot = tl.sum(tl.load(dots + n * PARTIALS + partial, mask=partial < PARTIALS, other=0.0), 0)
@@ -104,7 +117,11 @@ def _gradient(g, u, v, length, sigma, dots, out, O, K, SIZE, PARTIALS, BP: tl.co
 
 
 class MemberDivide(torch.autograd.Function):
-    """weight [N, O, …] float32, u [N, O] -> (weight / sigma, new u). The gradient treats u and v as constants."""
+    """Divide float32 weights [N, O, …] by their largest singular values, estimated with u [N, O]. Differentiable once.
+
+    Return the divided weights and the new u [N, O], which is u itself unless `move` asks for a power iteration. The
+    gradient treats u and v as constants.
+    """
 
     @staticmethod
     def forward(ctx: Any, weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
@@ -137,6 +154,7 @@ class MemberDivide(torch.autograd.Function):
         return out, new_u
 
     @staticmethod
+    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor | None, _: Any = None) -> tuple[Tensor | None, None, None]:
         if grad is None:
             return None, None, None

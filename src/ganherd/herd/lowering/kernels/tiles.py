@@ -1,9 +1,10 @@
 """Choose the tile shape of a kernel: from measurements on this kind of GPU if there are any, otherwise by a rule.
 
-Nothing is measured before a run, so that it starts at once; `ganherd doctor --warm RECIPE` measures for later runs (`measuring`).
-Shapes come from three tables: what this user measured, a cache that many share, and what ganherd brings along. The shape decides
-in which order numbers are added. Therefore a run records the shapes that it uses (`used`), and a resumed run uses them again
-(`start_run`), even if the tables have changed.
+A training run measures nothing, so that it starts at once; `ganherd doctor --warm RECIPE` measures for later runs
+(`measuring`). Measured shapes come from three tables, in this order: the user's own file, a cache shared by several
+users, and a file that is part of ganherd. The shape decides in which order numbers are added, and so how results are
+rounded. Therefore a run records the shapes that it uses (`used`), and a resumed run uses the same ones (`start_run`),
+even if the tables have changed.
 """
 
 from __future__ import annotations
@@ -24,40 +25,43 @@ from ganherd.util.paths import cache_home, shared_cache
 
 HEAVY = 1e9  # products with at least this many floating-point operations are worth a measurement
 PACKAGED = Path(__file__).parent / "measured_tiles.json"
-_LAUNCHES = 8  # in the graph that is timed
+_LAUNCHES = 8  # launches in the captured graph that is timed
 _LONG = 50.0  # milliseconds; a replay that takes longer is measured precisely enough by itself
 _DOES_NOT_FIT = (RuntimeError, triton.runtime.errors.OutOfResources)
 
 
 @dataclass(frozen=True)
 class TileShape:
-    """A tile of the output, rows × columns, and the settings of its computation."""
+    """The part of a matrix product that one program of a kernel computes, and Triton's launch settings for it."""
 
-    rows: int
-    columns: int
-    depth: int  # columns of the contraction that are loaded at a time
-    warps: int
-    stages: int
+    rows: int  # of the output
+    columns: int  # of the output
+    depth: int  # how far the summed index advances in one step of the loop
+    warps: int  # `num_warps` of the launch
+    stages: int  # `num_stages` of the launch
 
 
 Launch = Callable[[TileShape], object]  # runs a kernel with tiles of this shape
 
 
 class TileTable:
-    """Measured tile shapes by kernel, device and sizes. The files are read once, so that shapes never change during a run."""
+    """Measured tile shapes by kernel, device and sizes.
+
+    The files are read only once, so that shapes never change during a run.
+    """
 
     def __init__(self, own: Path, others: Sequence[Path] = ()) -> None:
-        """Describe the table.
+        """Remember the files of the table; they are read at the first use.
 
         Args:
-            own: The file of this user, to which new measurements are added.
+            own: The file of this user, which takes precedence, and to which new measurements are added.
             others: Files that are only read; earlier ones take precedence.
         """
         self._own, self._others = own, others
         self._shapes: dict[str, TileShape] | None = None
 
     def get(self, key: str) -> TileShape | None:
-        """Return the measured shape; None if there is none."""
+        """Return the measured shape for a key as `choose_shape` builds it; None if there is none."""
         if self._shapes is None:
             self._shapes = {}
             for path in (*reversed(self._others), self._own):
@@ -65,7 +69,10 @@ class TileTable:
         return self._shapes.get(key)
 
     def add(self, key: str, shape: TileShape) -> None:
-        """Add a measurement, in memory and in the user's file. A race with another process costs at most a measurement."""
+        """Add a measurement, in memory and in the user's file.
+
+        If two processes write the file at the same time, one measurement may be lost; it is then repeated later.
+        """
         self.get(key)
         assert self._shapes is not None
         self._shapes[key] = shape
@@ -73,7 +80,7 @@ class TileTable:
 
 
 def _read(path: Path) -> dict[str, TileShape]:
-    """Read a table; an empty one if the file is missing or damaged."""
+    """Return the shapes in a JSON file by key; an empty dictionary if the file is missing or damaged."""
     with suppress(OSError, ValueError, TypeError, AttributeError):
         return {key: TileShape(*values) for key, values in json.loads(path.read_text()).items()}
     return {}
@@ -81,32 +88,43 @@ def _read(path: Path) -> dict[str, TileShape]:
 
 @lru_cache(maxsize=1)
 def table() -> TileTable:
-    """Return the table of this process."""
+    """Return the table of measured shapes, of which each process has one."""
     shared = [folder / "kernels.json"] if (folder := shared_cache()) else []
     return TileTable(cache_home() / "kernels.json", [*shared, PACKAGED])
 
 
-_used: dict[str, TileShape] = {}  # by the present run
-_recorded: dict[str, TileShape] = {}  # by the process that the present run continues
-_unmeasured: set[str] | None = None  # inside `listing`: the kernels that no table has
-_is_measuring = False  # inside `measuring`
+_used: dict[str, TileShape] = {}  # shapes that the present run uses, by the key of the launch
+_recorded: dict[str, TileShape] = {}  # shapes that the resumed run recorded earlier, by the key of the launch
+_unmeasured: set[str] | None = None  # keys that no table has, collected inside `listing`; None outside of it
+_is_measuring = False  # True inside `measuring`
 
 
 def start_run(recorded: Mapping[str, Sequence[int]]) -> None:
-    """Forget the shapes of the run before. The new run uses the recorded ones wherever the kernels have them as candidates."""
+    """Forget the shapes of the previous run in this process, and take the recorded shapes of the run that starts.
+
+    Args:
+        recorded: Shapes by key from run.json, as `used` returned them. A launch uses its recorded shape if that is
+            still one of the kernel's candidates.
+    """
     _used.clear()
     _recorded.clear()
     _recorded.update({key: TileShape(*values) for key, values in recorded.items()})
 
 
 def used() -> dict[str, list[int]]:
-    """Return the shapes that the present run uses for heavy work, in the form in which run.json has them."""
+    """Return the shapes that the present run uses for heavy launches, by key, as run.json stores them.
+
+    Each shape is [rows, columns, depth, warps, stages].
+    """
     return {key: list(astuple(shape)) for key, shape in sorted(_used.items())}
 
 
 @contextmanager
 def listing() -> Iterator[set[str]]:
-    """Try all candidates of kernels that were not measured, so that `compile_ahead` collects them, and list these kernels."""
+    """Launch every candidate shape of kernels that were not measured, and yield the set to which their keys are added.
+
+    Used together with `compile_ahead.collected`, which collects the launched kernels to compile them.
+    """
     global _unmeasured
     _unmeasured = set()
     try:
@@ -117,7 +135,10 @@ def listing() -> Iterator[set[str]]:
 
 @contextmanager
 def measuring() -> Iterator[None]:
-    """Measure the candidates of every kernel that is launched and not measured yet, and use the fastest from then on."""
+    """Measure all candidate shapes of each kernel that is launched in this context, unless it was measured before.
+
+    The fastest shape is added to the table and used from then on.
+    """
     global _is_measuring
     _is_measuring = True
     try:
@@ -129,13 +150,18 @@ def measuring() -> Iterator[None]:
 def choose_shape(
     x: Tensor, name: str, sizes: tuple[object, ...], work: float, candidates: Sequence[TileShape], run: Launch
 ) -> TileShape:
-    """Return the tile shape of a launch: the first candidate, unless a faster one was measured for heavy work.
+    """Return the tile shape of a launch: a recorded or measured one if there is any, otherwise the first candidate.
+
+    Launches with less work than `HEAVY` always get the first candidate.
 
     Args:
-        x: [N, …] an input, for its device, dtype and number of members.
-        sizes: What else the best shape depends on, without N.
-        work: Floating-point operations.
-        run: Launches the kernel with a shape.
+        x: [N, …] an input, whose device, dtype and number of members N are part of the key under which shapes are
+            stored.
+        name: The name of the kernel, also part of the key.
+        sizes: Everything else that the best shape depends on, also part of the key.
+        work: Floating-point operations of the launch.
+        candidates: The shapes to choose from.
+        run: Launches the kernel with a given shape.
     """
     if not x.is_cuda or work < HEAVY:
         return candidates[0]
@@ -156,9 +182,10 @@ def choose_shape(
 
 
 def member_bucket(members: int) -> int:
-    """Round the number of members up to a power of two, at most 64: herds in one bucket share a measurement.
+    """Return the number of members rounded up to a power of two, at most 64: measurements are shared by this number.
 
-    With more members every tile shape keeps the device busy.
+    The limit is 64 because with more members every tile shape keeps the device busy, so that the best shape does not
+    change.
 
     >>> [member_bucket(n) for n in (1, 10, 16, 100, 2000)]
     [1, 16, 16, 64, 64]
@@ -174,7 +201,7 @@ def fastest(candidates: Sequence[TileShape], run: Launch) -> TileShape | None:
 
 
 def _seconds(run: Launch, shape: TileShape) -> float:
-    """Measure the time of one launch; infinite if the tile does not fit on the device."""
+    """Return the shortest time of one launch in milliseconds; infinite if the tile does not fit on the device."""
     try:
         run(shape)
         graph = _captured(run, shape)
@@ -195,7 +222,10 @@ def _seconds(run: Launch, shape: TileShape) -> float:
 
 
 def _captured(run: Launch, shape: TileShape) -> torch.cuda.CUDAGraph:
-    """Return a graph of several launches. Launched one by one, short kernels wait for the host, and all shapes seem alike."""
+    """Return a CUDA graph with `_LAUNCHES` launches of the kernel.
+
+    Single launches of short kernels would be limited by the host, so that all shapes would seem equally fast.
+    """
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):

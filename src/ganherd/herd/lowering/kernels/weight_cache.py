@@ -1,4 +1,4 @@
-"""Cache tensors that are computed from weights: several forward passes of a step use the same weights."""
+"""Cache tensors that are computed from weights: several forward passes of a training step use the same weights."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from contextvars import ContextVar
 
 from torch import Tensor
 
-_Cache = dict[tuple[Hashable, ...], tuple[Tensor, Tensor]]  # (weight, result) by identity of the weight and parameters
+_Cache = dict[tuple[Hashable, ...], tuple[Tensor, Tensor]]  # (memory of a weight, settings) -> (weight, result)
 _CACHE: ContextVar[_Cache | None] = ContextVar("cache", default=None)
 
 
 @contextmanager
 def cache_weights(keep: bool = True) -> Iterator[None]:
-    """Let `cached` keep results inside this context. In a captured graph it may last one step at most.
+    """Let `cached` store results for reuse inside this context.
 
-    The replay of a graph starts without any result, so the graph must contain the computation of each of them.
+    While a CUDA graph is captured, enter a new context for each step: a replay of the graph does not have results from
+    before the capture, so that the graph must contain the computation of each result it uses.
 
     Args:
-        keep: False: keep nothing inside this context, because no other pass has the same weights.
+        keep: False: store nothing inside this context, because no other forward pass has the same weights.
     """
     token = _CACHE.set({} if keep else None)
     try:
@@ -29,7 +30,12 @@ def cache_weights(keep: bool = True) -> Iterator[None]:
 
 
 def cached(weight: Tensor, compute: Callable[[], Tensor], *settings: Hashable) -> Tensor:
-    """Return `compute()`, or its earlier result for the same settings and the same memory if that has not changed since."""
+    """Return `compute()`, or its earlier result inside the same `cache_weights` context if nothing has changed since.
+
+    Args:
+        weight: The tensor from which `compute` computes; an in-place change makes earlier results invalid.
+        settings: Everything else that the result depends on.
+    """
     cache = _CACHE.get()
     if cache is None:
         return compute()

@@ -1,1 +1,1 @@
-"""Convolutions of all members as implicit matrix products."""
+"""Triton kernels for the convolutions of all members, computed as matrix products without im2col."""

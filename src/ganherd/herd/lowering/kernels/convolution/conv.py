@@ -1,10 +1,17 @@
-"""Launch convolutions with a weight for each member on `[N, B, H, W, C]`, as implicit matrix products without im2col.
+"""Launch convolutions with a weight for each member (GAN) on `[N, B, H, W, C]`, as matrix products without im2col.
 
-One kernel gathers: `out[q] = Σ_tap in[place(q, tap)] · w[tap]`. This is the forward pass of a convolution. In its transposed
-form it computes a stride-2 transposed convolution, one parity of the output at a time. Each is the input gradient of the other.
-A second kernel computes the weight gradient of both. Layers next to images have separate kernels.
+Terms:
+- A tap is one position of a convolution's k × k kernel, with its weights for all channels. A place is one pixel of an
+  image.
+- "Gather" is the product `out[q] = Σ_tap in[place(q, tap)] · w[tap]` for each output place q: the forward pass of a
+  convolution.
+- A transposed convolution of stride 2 is the same product for one parity of the output at a time: the places with even
+  or odd row and even or odd column form four parities, and each of them reads every other tap.
+- CI and CO are the numbers of input and output channels, n of N counts members, and b of B counts samples.
 
-A tap is one position of a convolution's kernel, with its weights for all channels.
+The input gradient of a stride-2 convolution is a transposed convolution and vice versa, so that one kernel computes
+both. A second kernel computes the weight gradients. Layers with very few channels on one side, next to images, have
+separate kernels.
 """
 
 from __future__ import annotations
@@ -31,12 +38,15 @@ from ganherd.herd.lowering.ops import Epilogue
 
 
 def _pointer_shapes(x: Tensor, places: int, parities: int, co: int, contracted: int, is_plain: bool) -> list[TileShape]:
-    """Return the tile shapes of `gather_kernel`; the first one is used without a measurement.
+    """Return candidate tile shapes of `gather_kernel`; the first one is used if none of them was measured.
 
     Args:
-        places: Of a member's output, with one parity.
-        parities: Along an axis.
-        contracted: Input channels, or input channels and taps if these are one index.
+        x: [N, B, H, W, CI] the input.
+        places: Output places of a member, of one parity.
+        parities: Parities of the output along an axis: 2 for a transposed convolution, otherwise 1.
+        co: Output channels.
+        contracted: Length of the index that the kernel sums over: input channels, or input channels × taps if CI is
+            very small.
         is_plain: Whether the kernel computes nothing but the product, which leaves registers for a wide tile.
     """
     wide, deep = power_of_two(co, 16, 128), power_of_two(contracted, 16, 64)
@@ -63,11 +73,14 @@ def _pointer_shapes(x: Tensor, places: int, parities: int, co: int, contracted: 
 
 @dataclass(frozen=True)
 class UpstreamConv:
-    """What a convolution has to know about another one that computed its input, if nothing else reads that."""
+    """The convolution before another one that is the only reader of its output.
 
-    epilogue: Epilogue  # of the other convolution
-    x: Tensor  # [N, B, …] the output of the other convolution
-    channels: int
+    The later convolution's backward pass then also undoes the activation and dropout (epilogue) of the earlier one.
+    """
+
+    epilogue: Epilogue  # of the earlier convolution
+    x: Tensor  # [N, B, …] the output of the earlier convolution, after the epilogue
+    channels: int  # of the output
 
 
 def gather(
@@ -75,20 +88,24 @@ def gather(
     with_stats: bool = False, epilogue: Epilogue | None = None,
     input_norm: NormOnLoad | None = None, upstream: NormOnLoad | UpstreamConv | None = None, planes: bool = False,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Convolve a contiguous x [N, B, H, W, CI] with taps w [N, k*k, CI, CO] to [N, B, *spec.size, CO].
+    """Convolve a contiguous x [N, B, H, W, CI] with taps w [N, k*k, CI, CO] to an output [N, B, *spec.size, CO].
 
     Args:
-        of_gradient: Compute an input gradient: w is [N, k*k, CO, CI], as the forward pass reads it, and at stride 1 its taps
-            are used in reverse order.
-        with_stats: Compute partial statistics of the output, [3, N, partials, CO]: count, mean and squared deviations.
-        epilogue: What to apply to the output.
-        input_norm: A pending batch norm to apply to x on load.
-        upstream: For an input gradient: the operation that computed the forward input. For a batch norm, the sums that its
-            backward pass needs are computed here; for a convolution, its epilogue is undone here.
-        planes: Return [N, B, CO, *spec.size] instead.
+        bias: [N, CO] or None.
+        of_gradient: Compute an input gradient from x, the gradient of the forward output. w is then [N, k*k, CO, CI],
+            i.e. the taps of the forward pass, and at stride 1 they are used in reverse order.
+        with_stats: Also compute partial statistics of the output for a batch norm after it, [3, N, partials, CO]:
+            count, mean and sum of squared deviations.
+        epilogue: The activation and dropout to apply to the output.
+        input_norm: The batch norm before, if it has left the normalisation to this convolution: it is applied to x on
+            load.
+        upstream: Only with `of_gradient`: the operation that computed the input of the forward pass. For a batch norm,
+            the sums that its backward pass needs are computed here and stored in `upstream.sums`; for a convolution,
+            the backward pass of its epilogue is computed here.
+        planes: Return the output as [N, B, CO, *spec.size].
 
     Returns:
-        The output, and the statistics or sums if there are any.
+        The output, and the partial statistics or the sums for the batch norm [2, N, partials, CO]; None without either.
     """
     n, b, h, wd, ci = x.shape
     co = w.shape[2] if of_gradient else w.shape[3]
@@ -156,7 +173,16 @@ def gather(
 
 
 def gather_few(x: Tensor, w: Tensor, bias: Tensor | None, spec: ConvSpec, input_norm: NormOnLoad | None) -> Tensor:
-    """Run `gather` at stride 1 for very few output channels: one product for all taps, then a shifted sum of its results."""
+    """Convolve x [N, B, H, W, CI] at stride 1 to very few output channels CO: [N, B, *spec.size, CO].
+
+    A product on tensor cores needs at least 16 columns. Therefore one 1 × 1 convolution to k*k*CO channels first
+    computes the products of all taps, and a second kernel adds these, each shifted by its tap.
+
+    Args:
+        w: [N, k*k, CI, CO] the taps.
+        bias: [N, CO] or None.
+        input_norm: A batch norm to apply to x on load; see `gather`.
+    """
     n, b, h, wd, ci = x.shape
     co, size, k, pad = w.shape[3], spec.size, spec.layout.taps, spec.pad
     all_taps = w.permute(0, 2, 1, 3).reshape(n, 1, ci, k * k * co)  # a view if the taps were converted with `together`
@@ -177,14 +203,22 @@ def weight_gradient(
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
     """Compute partial weight gradients from x [N, B, H, W, CI] and the output's gradient g [N, B, OH, OW, CO].
 
+    The sum over the places of all samples is divided into `split` parts, so that there are enough programs to fill a
+    GPU.
+
     Args:
-        sums_of: "x" or "g" to compute Σ x or Σ g over all rows too; not for very few output channels.
-        input_norm: A pending batch norm to apply to x on load.
-        num_places: If more than 1, CI is (place, channel) in x, with this many places, and (channel, place) in the result.
-        swap: Return [N, split, k*k, CO, CI] instead.
+        k, stride, pad: Kernel size, stride and padding of the convolution.
+        tf32: Whether float32 products may be computed in TF32.
+        sums_of: "x" or "g" to also compute Σ x or Σ g over all places, which is the gradient of a bias. With very few
+            output channels it is not computed.
+        input_norm: A batch norm to apply to x on load; see `gather`.
+        num_places: If more than 1, the index CI runs over (place, channel) in x, with this many places, but over
+            (channel, place) in the result, as in the weight of a linear layer after a flattening.
+        swap: Return the gradient as [N, split, k*k, CO, CI].
 
     Returns:
-        float32 [N, split, k*k, CI, CO] to be added over `split`, and the sums [N, split, …] or None.
+        float32 [N, split, k*k, CI, CO], to be added over `split` by the caller, and the sums [N, split, CI or CO] or
+        None.
     """
     n, b, h, wd, ci = x.shape
     _, _, oh, ow, co = g.shape
@@ -229,11 +263,13 @@ def weight_gradient(
 def input_gradient(
     grad: Tensor, w: Tensor, spec: ConvSpec, size: tuple[int, int], upstream: NormOnLoad | UpstreamConv | None = None
 ) -> Tensor:
-    """Compute the gradient of a convolution's input, [N, B, *size, CI].
+    """Return the gradient of a convolution's input, [N, B, *size, CI].
 
     Args:
         grad: [N, B, OH, OW, CO] the gradient of the output.
-        w: The taps of the forward pass.
+        w: [N, k*k, CI, CO] the taps of the forward pass.
+        spec: The settings of the forward pass.
+        size: Height and width of the input.
         upstream: The operation that computed the input; see `gather`.
     """
     # At stride 2 a convolution and a transposed one are each other's gradient.
@@ -247,7 +283,15 @@ def parameter_gradients(
     x: Tensor, grad: Tensor, spec: ConvSpec, shape: torch.Size, with_bias: bool = False,
     input_norm: NormOnLoad | None = None,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Compute the gradient of the weight, in the layout and shape of its module, and that of the bias if `with_bias`."""
+    """Return the gradient of a convolution's weight, in the layout of its module, and that of the bias.
+
+    Args:
+        x: [N, B, H, W, CI] the input.
+        grad: [N, B, OH, OW, CO] the gradient of the output.
+        shape: The shape of the module's weight.
+        with_bias: Compute the gradient of the bias [N, CO]; otherwise None is returned for it.
+        input_norm: A batch norm to apply to x on load; see `gather`.
+    """
     layout, tf32, sums_of = spec.layout, spec.tf32, "g" if with_bias else ""
     is_product = layout.k == 1 and layout.places_in == 1 and not layout.in_first and spec.stride == 1 and spec.pad == 0
     if is_product and input_norm is None:
@@ -265,5 +309,5 @@ def parameter_gradients(
 
 
 def _add(partials: Tensor) -> Tensor:
-    """Add partial results over axis 1."""
+    """Return the sum of partial results [N, split, …] over `split`."""
     return partials[:, 0] if partials.shape[1] == 1 else partials.sum(1)

@@ -1,4 +1,7 @@
-"""Run convolutions with groups on a GPU, where cuDNN's are slow: as convolutions of more members, as products, or as sums."""
+"""Run convolutions with groups of channels on a GPU in faster ways than cuDNN.
+
+Depending on their sizes they run as convolutions of more members (GANs), as batched products, or as weighted sums.
+"""
 
 from __future__ import annotations
 
@@ -20,17 +23,23 @@ Convolution = nn.Conv2d | nn.ConvTranspose2d
 def groups_as_members(
     run: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Bias, like: Convolution, dtype: torch.dtype
 ) -> Tensor:
-    """Run a convolution with groups: each group of each member is a member, with its own weights and channels.
+    """Run a convolution with groups as one without: each group of each of the N members becomes a member of its own.
 
     Args:
-        run: The convolution without groups, (x, weight, bias, like) -> output.
+        run: A convolution without groups of N * groups members, (x, weight, bias, like) -> output.
+        x: [N, B, C, H, W].
+        weight, bias: [N, …] in the layout of the module.
+        like: The module that defines groups, stride and padding.
         dtype: The dtype of the computation.
+
+    Returns:
+        The output [N, B, O, H', W'].
     """
     groups = like.groups
-    one_sample = x.shape[1] == 1  # as in a modulated convolution, whose weights are computed for each sample
-    if one_sample:  # stored channel by channel: nothing is copied here
+    one_sample = x.shape[1] == 1  # e.g. a modulated convolution, whose weights are computed for each sample
+    if one_sample:  # x is stored channel by channel, so that these are views without a copy
         x = x.unflatten(2, (groups, -1)).transpose(1, 2).flatten(0, 1)  # [N * groups, 1, C, H, W]
-    else:  # stored channels last, before and after it
+    else:  # x is stored with channels last, and so is the output
         rows = x.permute(0, 1, 3, 4, 2).to(dtype).contiguous()  # [N, B, H, W, groups * C]
         x = Regroup.apply(rows.flatten(1, 3).unflatten(2, (groups, -1)), True)
         x = x.flatten(0, 1).unflatten(1, rows.shape[1:4]).permute(0, 1, 4, 2, 3)
@@ -46,7 +55,7 @@ def groups_as_members(
 
 
 def one_group(like: Convolution) -> Convolution:
-    """Return the settings of a convolution for one of its groups."""
+    """Return a copy of a convolution module with the settings of one of its groups: one group, only its channels."""
     copied = copy.copy(like)
     copied.groups, copied.in_channels, copied.out_channels = (
         1, like.in_channels // like.groups, like.out_channels // like.groups,
@@ -55,16 +64,24 @@ def one_group(like: Convolution) -> Convolution:
 
 
 def weighted_sums(x: Tensor, weight: Tensor, bias: Bias, dtype: torch.dtype) -> Tensor:
-    """Run a depthwise convolution whose kernel is as large as its input x [N, B, C, H, W].
+    """Run a depthwise convolution whose kernel is as large as its input x [N, B, C, H, W], and return [N, B, C, 1, 1].
 
-    cuDNN's second derivative of such a convolution processes one channel after another.
+    Its output is a weighted sum of each channel. cuDNN would process one channel after another in the second
+    derivative.
+
+    Args:
+        weight: [N, C, 1, H, W].
+        bias: [N, C] or None.
     """
     out = (x * weight.transpose(1, 2)).sum((3, 4), keepdim=True)  # the weight: [N, 1, C, H, W]
     return (out if bias is None else out + ops.per_channel(bias, out)).to(dtype)
 
 
 def products_of_groups(x: Tensor, weight: Tensor, bias: Bias, groups: int) -> Tensor:
-    """Run a 1×1 convolution with groups that are too narrow for a kernel as a batched product."""
+    """Run a 1×1 convolution of x [N, B, C, H, W] with groups as a batched matrix product, and return [N, B, O, H, W].
+
+    This is for groups that have too few channels for a convolution kernel.
+    """
     columns = x.unflatten(2, (groups, -1)).flatten(4)  # [N, B, groups, C, H * W]
     matrices = weight.flatten(2).unflatten(1, (groups, -1))[:, None]  # [N, 1, groups, O, C]
     out: Tensor = torch.matmul(matrices, columns).flatten(2, 3).unflatten(3, x.shape[3:])

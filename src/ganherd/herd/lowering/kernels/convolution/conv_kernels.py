@@ -1,4 +1,10 @@
-"""Triton kernels for convolutions: one that gathers, for forward passes and input gradients, and one for weight gradients."""
+"""Triton kernels for convolutions: one for forward passes and input gradients, and one for weight gradients.
+
+Tensors have channels last, `[N, B, H, W, C]`: N members (GANs), B samples. A place is a pixel; a tap is one position of
+the K × K kernel. H and W are the input's height and width, OH and OW the output's, CI and CO the input and output
+channels. A tile of a matrix product has BM rows (places) and BN columns (channels), and BK numbers of the summed index
+are loaded at a time.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +17,11 @@ from ganherd.herd.lowering.kernels.convolution.taps import channel_major
 
 @triton.jit
 def load_normed(x, place, mask, table, n, N, c, LC, NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr):
-    """Load x at these places [rows, columns], with 0 outside of the mask.
+    """Return the numbers of x at offsets `place` [rows, columns], 0 outside of the mask.
 
-    NORM_INPUT: apply a batch norm and its activation (SLOPE); column c belongs to channel c % LC, and `table` [4, N, LC] has
-        mean, 1/deviation, scale and shift. Numbers outside of the mask are 0 after the batch norm.
+    NORM_INPUT: return act(x · scale + shift) inside of the mask, where act is a (leaky) ReLU with this SLOPE below 0.
+        This is a batch norm before the convolution, which has left the work to its reader. Scale and shift are rows 2
+        and 3 of `table` [4, N, LC] (mean, 1/deviation, scale, shift); column c belongs to channel c % LC of member n.
     """
     value = tl.load(x + place, mask=mask, other=0.0)
     if NORM_INPUT:
@@ -36,15 +43,24 @@ def gather_kernel(
     HAS_SUMS: tl.constexpr, PLANES: tl.constexpr,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Convolve x [N, B, H, W, CI] to y [N, B, OH, OW, CO]; q runs over [B, QH, QW], with J taps along an axis.
+    """Convolve x [N, B, H, W, CI] to y [N, B, OH, OW, CO].
 
-    w is addressed by strides (member, tap, input channel, output channel), so that a gradient can read the same memory with
-    the channels exchanged.
+    A program computes BM places and BN channels of the output of a member. The places are numbered by (b, qy, qx) of
+    [B, QH, QW]: all places of the output or, if TRANSPOSED, those of one parity (even or odd row, even or odd column).
+    J is the number of taps along an axis that one place reads: K or, if TRANSPOSED, half of it.
 
-    FLAT: taps and channels are one index, for inputs with very few channels.
-    NORM_INPUT: normalise and activate (SLOPE) x on load, see `load_normed`.
-    PLANES: y is [N, B, CO, OH, OW] instead.
-    All other options are those of the functions in `epilogue`.
+    w has the strides WN, WT, WC and WO along members, taps, input channels and output channels, so that an input
+    gradient can read the taps of the forward pass with the channels exchanged.
+
+    TRANSPOSED: compute a transposed convolution of stride 2.
+    FLIP: use the taps in reverse order.
+    FLAT: sum over one index (tap, input channel), for inputs with very few channels; otherwise KB is the number of
+        steps of BK channels for each tap.
+    NORM_INPUT: apply a batch norm and an activation with this SLOPE to x on load; see `load_normed`.
+    PLANES: store y as [N, B, CO, OH, OW].
+    All other options are those of functions in `epilogue`: `activate`, `store_moments` (if HAS_STATS) and
+    `store_norm_sums` (if HAS_SUMS), which store in `stats`. For UNDO and HAS_SUMS, `producer` has their argument
+    `value`.
     """
     n = tl.program_id(2).to(tl.int64)
     partial = tl.program_id(0)
@@ -67,7 +83,7 @@ def gather_kernel(
     known = b < B
     x += n * B * H * W * CI
     w += n * WN
-    STEP: tl.constexpr = 1 if TRANSPOSED else STRIDE  # of the input from one q to the next
+    STEP: tl.constexpr = 1 if TRANSPOSED else STRIDE  # distance of the input places that neighbouring q read
     if TRANSPOSED and K % 2 == 1 and not FLAT:  # with an odd number of taps, one parity has one tap more than the other
         across = (K - first_x + 1) // 2
         steps = (K - first_y + 1) // 2 * across * KB
@@ -153,14 +169,18 @@ def weight_gradient_kernel(
     BM: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr, TWO: tl.constexpr, SUMS: tl.constexpr,
     NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr, PLACES: tl.constexpr, SWAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute partial weight gradients: x [N, B, H, W, CI], g [N, B, OH, OW, CO] -> out [N, SPLIT, K*K, CI, CO].
+    """Compute partial weight gradients, out [N, SPLIT, K*K, CI, CO], from an input x and the gradient g of an output.
 
-    TWO: a program computes two taps, which share what it loads of g.
-    SUMS: 1 stores Σ g over rows in sums [N, SPLIT, CO], 2 stores Σ x in sums [N, SPLIT, CI]: the gradient of a bias. Only
-        programs that together see each row once do so.
-    NORM_INPUT: normalise x on load, as `gather_kernel` does.
-    PLACES: CI is (place, channel) in x and (channel, place) in out.
-    SWAP: out is [N, SPLIT, K*K, CO, CI] instead.
+    x is [N, B, H, W, CI], g is [N, B, OH, OW, CO]. The B · OH · OW places of g, the rows of the product, are divided
+    into SPLIT parts of TILES tiles of BM rows. A program computes BI × BO channels of one tap of one part.
+
+    TWO: a program computes two taps, so that it loads g only once for both.
+    SUMS: 1: also store Σ g over rows in sums [N, SPLIT, CO]. 2: also store Σ x in sums [N, SPLIT, CI]. This is the
+        gradient of a bias. Only the programs of the first tap and the first block of the other channels do so, so that
+        each row counts once.
+    NORM_INPUT: apply a batch norm and an activation with this SLOPE to x on load; see `load_normed`.
+    PLACES: if more than 1, the index CI runs over (place, channel) in x and over (channel, place) in out.
+    SWAP: store out as [N, SPLIT, K*K, CO, CI].
     """
     across = tl.cdiv(CO, BO)
     ci = (tl.program_id(0) // across) * BI + tl.arange(0, BI)

@@ -1,4 +1,4 @@
-"""What the launches of convolutions share: their settings, and small choices that depend on sizes."""
+"""The settings of a convolution, and small functions that choose launch options of its kernels."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ class ConvSpec(NamedTuple):
     """The settings of a convolution, or of a transposed convolution of stride 2."""
 
     size: tuple[int, int]  # height and width of the output
-    layout: WeightLayout
+    layout: WeightLayout  # of the module's weight
     stride: int
     pad: int
-    transposed: bool
-    tf32: bool
+    transposed: bool  # a transposed convolution, whose stride is 2
+    tf32: bool  # float32 products may be computed in TF32
 
 
 def dot_precision(x: Tensor, tf32: bool) -> str:
-    """Return the input precision of `tl.dot`."""
+    """Return the `input_precision` of `tl.dot` for x: "tf32" if x is float32 and TF32 is allowed, otherwise "ieee"."""
     return "tf32" if x.dtype == torch.float32 and tf32 else "ieee"
 
 
@@ -38,7 +38,13 @@ def power_of_two(value: int, low: int, high: int) -> int:
 
 
 def split_of(blocks: int, tiles: int, enough: int) -> int:
-    """Return into how many parts the rows are divided, if there are too few blocks to fill a GPU."""
+    """Return into how many parts, a power of two, the rows of a product are divided so that enough programs fill a GPU.
+
+    Args:
+        blocks: Programs without a division.
+        tiles: Tiles of rows to divide; each part gets at least 8.
+        enough: The number of programs that fill a GPU.
+    """
     split = 1
     while blocks * split < enough and tiles // (2 * split) >= 8:
         split *= 2

@@ -1,6 +1,7 @@
-"""The end of a convolution kernel: bias, activation, dropout, and what a batch norm before or after it needs.
+"""The end of a convolution kernel: bias, activation, dropout, and the sums that a batch norm before or after it needs.
 
-A tile `acc` of y [N, B, OH, OW, CO] has the places (b, oy, ox) as rows and the channels co as columns.
+A tile of the output y [N, B, OH, OW, CO] is a matrix [BM, BN] whose rows are the places (b, oy, ox) and whose columns
+are the channels co of one member n. The row mask `known` excludes rows beyond the last place.
 """
 
 from __future__ import annotations
@@ -16,11 +17,14 @@ def activate(
     acc, value, bias, keys, n, b, oy, ox, co, OH: tl.constexpr, OW: tl.constexpr, CO: tl.constexpr, BS, DC: tl.constexpr,
     CALL, P, SCALE, HAS_BIAS: tl.constexpr, OUT_SLOPE: tl.constexpr, DROPS: tl.constexpr, UNDO: tl.constexpr,
 ):  # fmt: skip
-    """Add the bias to a tile, apply an activation (OUT_SLOPE) and dropout (DROPS) as `random_bits` defines it.
+    """Add the bias to a tile `acc` [BM, BN], apply an activation with slope OUT_SLOPE below 0, then dropout if DROPS.
 
-    Columns are (place, channel) with DC channels.
+    The dropout mask depends on the keys [N] of the members, the number CALL of the draw, the probability P and the
+    index of a number in plain PyTorch's memory order; SCALE is 1 / (1 - P). If the layer is a linear one whose output
+    is unflattened to images, its columns are (place, channel) with DC channels; otherwise DC is CO.
 
-    UNDO: the tile is the gradient of an activation and a dropout with the output `value`; undo these instead.
+    UNDO: compute the backward pass of the activation and the dropout instead. The tile is then the gradient of their
+        output, and `value` is that output.
     """
     if HAS_BIAS:
         acc += tl.load(bias + n * BS + co, mask=co < CO, other=0.0).to(tl.float32)[None, :]
@@ -39,9 +43,12 @@ def activate(
 def store_moments(
     acc, stats, n, partial, co, known, CO: tl.constexpr, PARTIALS, BM: tl.constexpr, BN: tl.constexpr, ALL: tl.constexpr
 ):
-    """Store the count, mean and squared deviations of the known rows of a tile in stats [3, N, PARTIALS, CO].
+    """Store partial statistics of a tile for the batch norm after the convolution, in stats [3, N, PARTIALS, CO].
 
-    ALL: all of the BM rows and BN columns are known.
+    These are the count, the mean and the sum of squared deviations of the known rows, for each channel. `partial` is
+    the number of the tile.
+
+    ALL: all BM rows and BN columns are inside of y, so that nothing has to be masked.
     """
     if ALL:
         count = BM * 1.0
@@ -64,11 +71,14 @@ def store_norm_sums(
     grad, value, stats, table, n, partial, co, known, CO: tl.constexpr, PARTIALS, LC: tl.constexpr, SLOPE: tl.constexpr,
     ALL: tl.constexpr,
 ):  # fmt: skip
-    """Store the sums that the backward pass of a batch norm needs in stats [2, N, PARTIALS, CO].
+    """Store partial sums for the backward pass of the batch norm before the convolution, in stats [2, N, PARTIALS, CO].
 
-    The batch norm (`table` [4, N, LC], SLOPE) has the input `value`, and its output has the gradient `grad`.
+    The convolution is the only reader of the batch norm's output, and `grad` is a tile of that output's gradient,
+    before the backward pass of the activation (SLOPE). `value` is the batch norm's input, and `table` [4, N, LC] has
+    its mean, 1/deviation, scale and shift. The sums over rows are Σ dz and Σ dz·x̂ for the gradient dz of the
+    activation's input and the normalised input x̂.
 
-    ALL: all rows and columns are known.
+    ALL: all rows and columns are inside of the tensor, so that nothing has to be masked.
     """
     block = tl.num_programs(2).to(tl.int64) * LC
     channel = table + n * LC + co % LC

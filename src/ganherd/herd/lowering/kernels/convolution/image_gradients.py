@@ -13,16 +13,16 @@ from ganherd.herd.lowering.kernels.convolution.image_kernels import weight_gradi
 from ganherd.herd.lowering.kernels.norm import NormOnLoad
 from ganherd.herd.lowering.kernels.tiles import TileShape, choose_shape
 
-_ENOUGH = 1056  # programs of a weight gradient, which are small
+_ENOUGH = 1056  # this many programs of these kernels, which are small, fill a GPU
 
 
 def has_few_outputs(k: int, stride: int, transposed: bool, co: int) -> bool:
-    """Return whether a convolution with `co` output channels has so few of them that one product computes all of its taps."""
+    """Return whether a k × k convolution has so few output channels (co) that one product should compute all taps."""
     return stride == 1 and not transposed and k > 1 and k * k * co <= 64
 
 
 def has_few_inputs(k: int, ci: int) -> bool:
-    """Return whether a convolution with `ci` input channels has so few of them that one product computes all of its taps."""
+    """Return whether a k × k convolution has so few input channels (ci) that one product should compute all taps."""
     return k > 1 and ci < 16 and k * k * ci <= 128
 
 
@@ -30,11 +30,17 @@ def weight_gradient_of_few(
     x: Tensor, g: Tensor, k: int, stride: int, pad: int, tf32: bool, with_sums: bool, input_norm: NormOnLoad | None,
     swap: bool,
 ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-    """Compute partial weight gradients of a layer with very few input or output channels; see `conv.weight_gradient`.
+    """Return partial weight gradients of a convolution with very few channels; see `conv.weight_gradient`.
 
     Args:
-        with_sums: Compute Σ g over all rows, too; only for very few input channels.
-        swap: Return [N, split, k*k, CO, CI]; only for very few input channels.
+        x: [N, B, H, W, CI] the input.
+        g: [N, B, OH, OW, CO] the gradient of the output.
+        with_sums: Also compute Σ g over all places; ignored if there are very few output channels.
+        input_norm: A batch norm to apply to x on load.
+        swap: Return the gradient as [N, split, k*k, CO, CI]; only for very few input channels.
+
+    Returns:
+        float32 [N, split, k*k, CI, CO], to be added over `split` by the caller, and the sums [N, split, CO] or None.
     """
     n, b, h, wd, ci = x.shape
     _, _, oh, ow, co = g.shape

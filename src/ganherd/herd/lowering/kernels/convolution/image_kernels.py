@@ -1,7 +1,8 @@
 """Triton kernels for the layers next to images, which have very few channels on one side.
 
-A product on tensor cores needs at least 16 columns. So these kernels compute all taps of such a layer at once, and read the
-side with many channels only once.
+A product on tensor cores needs at least 16 columns. So these kernels combine all taps (positions of the K × K kernel)
+and the few channels to one index, and read the side with many channels only once. N counts members (GANs); a place is a
+pixel.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ def add_shifted(
     p, bias, y, B, H, W, OH, OW, SIZE, BS, CO: tl.constexpr, K: tl.constexpr, PAD: tl.constexpr, HAS_BIAS: tl.constexpr,
     BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Add products that are computed already: y[oy, ox, co] = Σ_tap p[tap, co, oy - PAD + ky, ox - PAD + kx].
+    """Finish a convolution: add the products p of each tap and each input place, shifted by their tap, and the bias.
 
-    p [N, B, K*K*CO, H, W], y [N, B, OH, OW, CO]; SIZE is the number of places of a member.
+    y[oy, ox, co] = Σ_tap p[tap, co, oy - PAD + ky, ox - PAD + kx], where (ky, kx) is the position of the tap. p is
+    [N, B, K*K*CO, H, W], y is [N, B, OH, OW, CO]. SIZE is the number of output places of a member, BS the bias's stride
+    of members.
     """
     n = tl.program_id(1).to(tl.int64)
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
@@ -50,10 +53,14 @@ def weight_gradient_from_few(
     BM: tl.constexpr, BI: tl.constexpr, BO: tl.constexpr, SUMS: tl.constexpr, NORM_INPUT: tl.constexpr,
     SLOPE: tl.constexpr, SWAP: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute partial weight gradients [N, SPLIT, K*K, CI, CO] for very few input channels: all taps at once, g is read once.
+    """Compute partial weight gradients, out [N, SPLIT, K*K, CI, CO], of a convolution with very few input channels.
 
-    SUMS: store Σ g over rows in sums [N, SPLIT, CO], the gradient of a bias.
-    SWAP: out is [N, SPLIT, K*K, CO, CI] instead.
+    x [N, B, H, W, CI] is the input, g [N, B, OH, OW, CO] the gradient of the output, and SPLIT the number of parts into
+    which the places are divided. A program computes all taps at once, so that it reads g only once.
+
+    SUMS: also store Σ g over places in sums [N, SPLIT, CO], the gradient of a bias.
+    NORM_INPUT: apply a batch norm and an activation with this SLOPE to x on load; see `load_normed`.
+    SWAP: store out as [N, SPLIT, K*K, CO, CI].
     """
     co = tl.program_id(0) * BO + tl.arange(0, BO)
     j = tl.arange(0, BI)
@@ -100,7 +107,13 @@ def weight_gradient_to_few(
     BM: tl.constexpr, BI: tl.constexpr, BJ: tl.constexpr, NORM_INPUT: tl.constexpr, SLOPE: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute partial weight gradients at stride 1 for very few output channels: all taps at once, so that x is read once."""
+    """Compute partial weight gradients, out [N, SPLIT, K*K, CI, CO], at stride 1 with very few output channels.
+
+    x [N, B, H, W, CI] is the input, g [N, B, OH, OW, CO] the gradient of the output, and SPLIT the number of parts into
+    which the places are divided. A program computes all taps at once, so that it reads x only once.
+
+    NORM_INPUT: apply a batch norm and an activation with this SLOPE to x on load; see `load_normed`.
+    """
     ci = tl.program_id(0) * BI + tl.arange(0, BI)
     j = tl.arange(0, BJ)
     tap = j // CO

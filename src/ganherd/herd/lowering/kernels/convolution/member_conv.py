@@ -1,4 +1,8 @@
-"""Convolutions of all members that can be differentiated: once if they are fused with their neighbours, otherwise twice."""
+"""Autograd functions for convolutions of all members (GANs) by kernels.
+
+A convolution that is fused with the layer before or after it can be differentiated once, others twice. Tensors have
+channels last, `[N, B, H, W, C]`.
+"""
 
 from __future__ import annotations
 
@@ -21,30 +25,34 @@ from ganherd.herd.lowering.kernels.convolution.taps import to_taps
 from ganherd.herd.lowering.kernels.norm import NormOnLoad, column_sums
 from ganherd.herd.lowering.ops import Epilogue
 
-# The batch norm that computed an input, or (epilogue, channels) of the convolution that did, if it has only one reader.
+# What computed the input of a convolution that is its only reader: a batch norm, or a convolution, as (epilogue,
+# channels). None: another operation, or one with several readers.
 Source = NormOnLoad | tuple[Epilogue, int] | None
 
 
 def _pending_norm(source: Source) -> NormOnLoad | None:
-    """Return the batch norm that has to be applied to the input on load, or None."""
+    """Return the batch norm that the convolution has to apply to its input on load; None if there is none."""
     return source if isinstance(source, NormOnLoad) and source.pending else None
 
 
 class MemberConv(torch.autograd.Function):
-    """A convolution, or a stride-2 transposed one, of every member with its own weight.
+    """Convolve x with each member's weight; return the output [N, B, OH, OW, CO], and its partial statistics or None.
 
-    It can be differentiated twice if neither `epilogue` nor `source` is given.
+    Differentiable twice if neither `epilogue` nor `source` is given, otherwise once.
 
     Args:
         x: [N, B, H, W, CI], contiguous, in the dtype of the computation.
-        weight: In the layout of its module, float32.
+        weight: float32, in the layout of its module.
         bias: [N, CO] or None.
-        feeds_norm: Whether only a batch norm reads the output. Then partial statistics [3, N, partials, CO] are returned with
-            it, and, without an epilogue and with one bias for each channel, the gradient of the bias is zero because the batch norm
-            cancels the bias.
-        epilogue: What to apply to the output. The only reader of the output, a batch norm or another convolution, must return
-            the gradient of the epilogue's input.
-        source: What computed x.
+        spec: The settings of the convolution, or of a transposed convolution of stride 2.
+        feeds_norm: Whether only a batch norm reads the output. Then partial statistics [3, N, partials, CO] are
+            returned. If in addition there is no epilogue and one bias for each channel, the gradient of the bias is
+            zero, because the batch norm cancels the bias.
+        epilogue: The activation and dropout to apply to the output. The output must then have only one reader, a batch
+            norm or another convolution, whose backward pass must return the gradient of the epilogue's input instead of
+            that of the output.
+        source: The operation that computed x, if it has left work to this convolution's forward or backward pass; see
+            `Source`.
     """
 
     @staticmethod
@@ -61,7 +69,8 @@ class MemberConv(torch.autograd.Function):
         w = to_taps(weight, layout, x.dtype, together=few)
         ctx.save_for_backward(x, weight, w)
         ctx.spec, ctx.source, ctx.is_fused = spec, source, epilogue is not None or source is not None
-        # If outputs are unflattened, each place of a channel has its own bias, and the batch norm cancels their mean only.
+        # If the output of a linear layer is unflattened to images, each place of a channel has its own bias, and the
+        # batch norm cancels only their mean.
         cancels_bias = feeds_norm and epilogue is None and layout.places_out == 1
         ctx.bias_gradient = None if bias is None else ("zero" if cancels_bias else "computed")
         norm = _pending_norm(source)
@@ -108,7 +117,13 @@ class MemberConv(torch.autograd.Function):
 
 
 class InputGradient(torch.autograd.Function):
-    """The input gradient of a convolution as a differentiable function of the output's gradient and the weight."""
+    """Return the input gradient of a convolution as a differentiable function of the output's gradient and the weight.
+
+    Args:
+        grad: [N, B, OH, OW, CO] the gradient of the output.
+        weight: In the layout of its module.
+        size: Height and width of the input.
+    """
 
     @staticmethod
     def forward(ctx: Any, grad: Tensor, weight: Tensor, spec: ConvSpec, size: tuple[int, int]) -> Tensor:
@@ -126,7 +141,13 @@ class InputGradient(torch.autograd.Function):
 
 
 class WeightGradient(torch.autograd.Function):
-    """The weight gradient of a convolution as a differentiable function of its input and the output's gradient."""
+    """Return the weight gradient of a convolution as a differentiable function of its input and the output's gradient.
+
+    Args:
+        x: [N, B, H, W, CI] the input.
+        grad: [N, B, OH, OW, CO] the gradient of the output.
+        shape: The shape of the weight.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, grad: Tensor, spec: ConvSpec, shape: torch.Size) -> Tensor:

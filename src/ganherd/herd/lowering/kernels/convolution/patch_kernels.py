@@ -1,7 +1,8 @@
 """A Triton kernel for convolutions that loads and stores boxes, which a GPU with tensor memory access copies by itself.
 
-The rows of a tile are a patch: some images, and in each of them a rectangle of places. For each tap the places that a patch
-needs are a box of the input, shifted by the tap. What lies outside of an image is 0, and that is the padding.
+The rows of a tile are a patch: a rectangle of places (pixels) in each of several images. A tap is one position of the K
+× K kernel. The input places that a patch needs for one tap form a box of the same size, shifted by the tap. The GPU
+reads zeros outside of an image, which is the padding.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from ganherd.herd.lowering.kernels.convolution.epilogue import activate, store_m
 
 @triton.jit
 def _place(image, y, x, py, px, c, C: tl.constexpr, STEP: tl.constexpr):
-    """Return where a box begins whose places lie STEP apart, in a view that `patches.image_boxes` describes."""
+    """Return the index of a box's first number in a descriptor of `patches.image_boxes`, for places STEP apart.
+
+    For STEP 2, (y, x) count every other place, and (py, px) in {0, 1} select the even or the odd ones.
+    """
     if STEP == 2:
         return [image, y, py, x, px * C + c]
     else:  # Triton needs both branches to return
@@ -31,13 +35,14 @@ def gather_patch_kernel(
     DROPS: tl.constexpr, UNDO: tl.constexpr, HAS_STATS: tl.constexpr, HAS_SUMS: tl.constexpr,
     IMAGES: tl.constexpr, PH: tl.constexpr, PW: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
 ):  # fmt: skip
-    """Compute what `gather_kernel` computes, for tiles whose rows are patches of IMAGES images and PH × PW places.
+    """Compute the convolution of `gather_kernel` with tiles whose rows are patches of IMAGES images and PH × PW places.
 
-    x, y and `producer` are descriptors as `patches.image_boxes` returns them; x and y are those of every other place at
-    stride 2. w is one with boxes [BK, BN] of [N*taps*CI, CO], OF_GRADIENT [BN, BK] of [N*taps*CO, CI].
+    x, y and `producer` are descriptors from `patches.image_boxes`: for stride 2, x is described with step 2, and for a
+    transposed convolution, y and `producer` are. w is a descriptor of boxes [BK, BN] of the taps [N*taps*CI, CO] or, if
+    OF_GRADIENT, of boxes [BN, BK] of the taps [N*taps*CO, CI]. All other arguments are those of `gather_kernel`.
 
-    The product is computed transposed, with the places as columns, because Triton (3.6) uses a reshaped box as it is stored in
-    shared memory only if it is the second factor; the first one would be copied to registers.
+    The product is computed transposed, with the places as columns: Triton (3.6) can use a reshaped box directly from
+    shared memory only as the second factor, and would copy it to registers as the first one.
     """
     BM: tl.constexpr = IMAGES * PH * PW
     DOWN: tl.constexpr = (QH + PH - 1) // PH

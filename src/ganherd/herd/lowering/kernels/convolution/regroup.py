@@ -1,6 +1,7 @@
 """Move the groups of a convolution's channels next to the member axis and back: `[N, M, G, C]` ↔ `[N, G, M, C]`.
 
-PyTorch's copies between such layouts take several times as long.
+N counts members (GANs), M places (pixels of all samples), G groups and C channels of a group. PyTorch's copies between
+these layouts take several times as long.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _ROWS = 32  # places in a tile
 def _regroup(
     x, y, M, G: tl.constexpr, C: tl.constexpr, GROUPS_FIRST: tl.constexpr, ROWS: tl.constexpr, BC: tl.constexpr
 ):
-    """Copy x to y. GROUPS_FIRST: from [N, M, G, C] to [N, G, M, C], otherwise back."""
+    """Copy x [N, M, G, C] to y [N, G, M, C] if GROUPS_FIRST, otherwise x [N, G, M, C] to y [N, M, G, C]."""
     n = tl.program_id(2).to(tl.int64)
     m = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
     channel = tl.program_id(1) * BC + tl.arange(0, BC)  # of all groups
@@ -33,11 +34,11 @@ def _regroup(
 
 
 class Regroup(torch.autograd.Function):
-    """A contiguous copy of x with its second and third axis swapped. Differentiable any number of times.
+    """Return a contiguous copy of x with its second and third axis swapped. Differentiable any number of times.
 
     Args:
-        x: [N, M, G, C], or [N, G, M, C] if not `groups_first`; contiguous, with few groups.
-        groups_first: Whether the groups are moved next to the member axis, i.e. come first in the result.
+        x: [N, M, G, C] if `groups_first`, otherwise [N, G, M, C]; contiguous, with few groups.
+        groups_first: Whether the groups come before the places in the result.
     """
 
     @staticmethod

@@ -1,12 +1,14 @@
 """Convert weights from the layout of a module to that of the convolution kernels, and gradients back, in one pass each.
 
-A module stores `[N, CO, CI, k, k]` (`[N, CI, CO, k, k]` if it is a transposed convolution); kernels read taps `[N, k*k, CI, CO]`.
-A tap is one position of the k × k kernel, with its weights for all channels.
+The module of N members (GANs) stores weights `[N, CO, CI, k, k]` for CI input and CO output channels, or
+`[N, CI, CO, k, k]` if it is a transposed convolution. Kernels read taps `[N, k*k, CI, CO]`. A tap is one position of
+the k × k kernel, with its weights for all channels. Two layers can also be combined into one convolution by adding
+taps:
 
 - Fold: a nearest upsampling by 2 followed by 3×3 taps equals a transposed convolution of stride 2 with 4×4 taps. Along an axis,
-  its tap k is the sum of the taps 2 - k and 3 - k, as far as they exist.
-- Pool: 3×3 taps followed by a 2×2 average equal a convolution of stride 2 with 4×4 taps. Along an axis, its tap k is half the sum
-  of the taps k - 1 and k.
+  tap k of the four is the sum of the taps 2 - k and 3 - k of the three, if these exist.
+- Pool: 3×3 taps followed by a 2×2 average equal a convolution of stride 2 with 4×4 taps. Along an axis, tap k of the
+  four is half the sum of the taps k - 1 and k of the three, if these exist.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from torch import Tensor
 
 from ganherd.herd.lowering.kernels.weight_cache import cached
 
-_FEW_PARTIALS = 8  # more are added before the conversion, whose few programs would read one after another
+_FEW_PARTIALS = 8  # more partial gradients are added by PyTorch before, because the conversion has few programs
 
 
 @dataclass(frozen=True)
 class WeightLayout:
-    """The layout of a module's weight, and how it is converted to taps."""
+    """The layout of a module's weight, and how it is converted to taps; see the module's docstring."""
 
     k: int  # kernel size of the module
     fold: bool = False  # an upsampling by 2 comes before: 3×3 become 4×4 taps
@@ -45,7 +47,10 @@ class WeightLayout:
 
 @triton.jit
 def channel_major(index, COUNT, PLACES: tl.constexpr):
-    """Convert an index of (place, channel) to one of (channel, place)."""
+    """Return indices that run over (place, channel) as indices that run over (channel, place).
+
+    COUNT is the number of both together, PLACES that of places.
+    """
     if PLACES == 1:
         return index
     channels = COUNT // PLACES
@@ -58,9 +63,12 @@ def _to_taps_kernel(
     K: tl.constexpr, FOLD: tl.constexpr, POOL: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr, PO: tl.constexpr,
     BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """Convert w, whose channels have strides SI and SO, to out [N, taps, CI, CO] with strides TT and TI.
+    """Convert a module's weight w to taps, out [N, taps, CI, CO].
 
-    j runs over (input channel, tap).
+    WN, SI and SO are the strides of w along members, input channels and output channels; TT and TI those of out along
+    taps and input channels. FOLD, POOL, FLIP, PI and PO are the options `fold`, `pool`, `flip`, `places_in` and
+    `places_out` of `WeightLayout`. A program computes BJ pairs (input channel, tap), numbered j, for BO output
+    channels.
     """
     KT: tl.constexpr = 4 if FOLD or POOL else K
     n = tl.program_id(2).to(tl.int64)
@@ -96,9 +104,12 @@ def _from_taps_kernel(
     SPLIT: tl.constexpr, K: tl.constexpr, FOLD: tl.constexpr, POOL: tl.constexpr, FLIP: tl.constexpr, PI: tl.constexpr,
     PO: tl.constexpr, BJ: tl.constexpr, BO: tl.constexpr,
 ):  # fmt: skip
-    """Add partial gradients [N, SPLIT, taps, CI, CO] and convert them to the layout of w, whose channels have strides SI and SO.
+    """Add partial gradients of taps [N, SPLIT, taps, CI, CO], and store the sum in `out` in the module's layout.
 
-    HAS_SUMS: add sums [N, SPLIT, CO] too, which gives the gradient of the bias [N, CO].
+    SI and SO are the strides of `out` along input and output channels; for FOLD, POOL, FLIP, PI and PO see
+    `_to_taps_kernel`.
+
+    HAS_SUMS: also add `sums` [N, SPLIT, CO], and store the result, the gradient of the bias, in `bias` [N, CO].
     """
     KT: tl.constexpr = 4 if FOLD or POOL else K
     n = tl.program_id(2).to(tl.int64)
@@ -132,30 +143,38 @@ def _from_taps_kernel(
 
 
 def _strides(layout: WeightLayout, ci: int, co: int) -> tuple[int, int]:
-    """Return the strides of the input and output channels in a module's weight."""
+    """Return the strides of a module's weight along input and along output channels."""
     square = layout.k * layout.k
     return (co * square, square) if layout.in_first else (square, ci * square)
 
 
 def _grid(ci: int, co: int, per_channel: int, bj: int) -> tuple[tuple[int, int], int]:
-    """Return the grid of a conversion in blocks of `bj` rows (input channel, position), and their width BO."""
+    """Return the launch grid of a conversion and the block width BO.
+
+    The grid is (blocks of pairs of input channel and tap, blocks of output channels).
+
+    Args:
+        per_channel: Taps of each input channel.
+        bj: Pairs (input channel, tap) in a block.
+    """
     bo: int = min(64, max(16, triton.next_power_of_2(co)))
     return (triton.cdiv(ci * per_channel, bj), triton.cdiv(co, bo)), bo
 
 
 def to_taps(weight: Tensor, layout: WeightLayout, dtype: torch.dtype, together: bool = False) -> Tensor:
-    """Convert a weight [N, CO, CI, k, k], or in another layout, to taps [N, taps², CI, CO] of a dtype.
+    """Convert a weight [N, CO, CI, k, k], or in another `layout`, to taps [N, taps², CI, CO] of this dtype.
 
-    The forward passes of a step share the result, see `weight_cache`.
+    The forward passes of a step share the result; see `weight_cache`.
 
     Args:
-        together: Store all taps of an input channel next to each other, as [N, CI, taps², CO].
+        together: Store all taps of an input channel next to each other in memory, i.e. as [N, CI, taps², CO]. The
+            result has the same shape as otherwise.
     """
     return cached(weight, lambda: _convert(weight, layout, dtype, together), layout, dtype, together)
 
 
 def _convert(weight: Tensor, layout: WeightLayout, dtype: torch.dtype, together: bool) -> Tensor:
-    """Compute `to_taps`."""
+    """Compute the result of `to_taps` without a cache."""
     n = weight.shape[0]
     if not weight[0].is_contiguous():
         weight = weight.contiguous()
@@ -175,15 +194,15 @@ def _convert(weight: Tensor, layout: WeightLayout, dtype: torch.dtype, together:
 def from_taps(
     partials: Tensor, layout: WeightLayout, shape: torch.Size, sums: Tensor | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Add partial gradients of taps, and convert the sum to the gradient of the module's weight.
+    """Add partial gradients of taps over `split`, and convert the sum to the gradient of the module's weight.
 
     Args:
         partials: float32 [N, split, taps², CI, CO].
-        shape: Of the weight.
-        sums: [N, split, CO] partial gradients of the bias, added in the same launch.
+        shape: The shape of the module's weight.
+        sums: [N, split, CO] partial gradients of the bias, added in the same launch; None: there is no bias.
 
     Returns:
-        The gradients of weight and bias; None for the bias without `sums`.
+        The gradient of the weight, of this shape, and that of the bias [N, CO] or None.
     """
     if partials.shape[1] > _FEW_PARTIALS:
         partials = partials.sum(1, keepdim=True)
