@@ -1,6 +1,7 @@
 """Store the generators of the iteration with the best mixture, for recipes with `mixing.keep: best`.
 
-A replica is one of several independent copies of the herd, trained with different seeds; each has its own best iteration.
+A replica is one of several independent copies of the herd, trained with different seeds; each has its own best
+iteration.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _BUFFERS = "g.buffers."
 class BestGenerators:
     """Copies of the generators from the iteration whose mixture scored best so far, for each replica of the herd.
 
-    `state` has one row for each member of this rank. It is saved in checkpoints and distributed over ranks with the herd.
+    `state` has one row for each member of this rank. It is saved in checkpoints and distributed over ranks with the
+    herd.
     """
 
     def __init__(self, herd: StackedHerd, replica: np.ndarray, widest: int) -> None:
@@ -45,7 +47,8 @@ class BestGenerators:
 
         Args:
             scores: float64 [R], the score of each replica's best neighbourhood after the iteration; less is better.
-            weights: float64 [n, s], for each of this rank's members the mixture weights of its neighbourhood of s cells.
+            weights: float64 [n, s], for each of this rank's members the mixture weights of its neighbourhood of s
+                cells.
             iteration: The number of the iteration.
         """
         score, best = scores[self._replica], self.state[_BEST + "score"]

@@ -1,10 +1,10 @@
 """Index tables of a rank's cells: their members, and the rows of a snapshot that each cell meets.
 
-A cell is a group of consecutive members on one rank. Its first members are its individuals, which compete and survive. If it
-trains more nets than that, the remaining members are its further offspring. A snapshot holds copies of the individuals that a
-rank's cells meet in one iteration. The sub-population of a cell is all individuals of its neighbourhood, its own included.
-In shapes, n is the number of this rank's members, C of its cells, S of individuals in the largest sub-population, and s of
-cells in the largest neighbourhood.
+A cell is a group of consecutive members on one rank. Its first members are its individuals, which compete and survive.
+If it trains more nets than that, the remaining members are its further offspring. A snapshot holds copies of the
+individuals that a rank's cells meet in one iteration. The sub-population of a cell is all individuals of its
+neighbourhood, its own included. In shapes, n is the number of this rank's members, C of its cells, S of individuals in
+the largest sub-population, and s of cells in the largest neighbourhood.
 """
 
 from __future__ import annotations
@@ -63,8 +63,8 @@ class Wiring:
     # int64 [C, S], the sub-population of each cell, its own individuals first, as positions in this rank's `wanted`
     table: np.ndarray
     real: np.ndarray  # bool [C, S], False for entries of `table` that are padding
-    # int64 [n, S], the same as `table` for each member, which comes first itself; a further offspring is represented by an
-    # individual of its cell
+    # int64 [n, S], the same as `table` for each member, which comes first itself; a further offspring is represented by
+    # an individual of its cell
     members: np.ndarray
     # int64 [C, s], the cells of each neighbourhood, its centre first, as positions in this rank's `cells`
     near: np.ndarray

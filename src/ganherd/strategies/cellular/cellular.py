@@ -1,17 +1,20 @@
 """Cellular coevolution as in Lipizzaner and Mustangs: cells on a graph compete with their neighbours.
 
-A cell is a group of members; a member is a generator, a discriminator and their optimisers. The individuals of a cell are the
-members that it keeps from one iteration to the next. All cells make an iteration at once, as index operations on tensors that
-hold one row for each member:
+A cell is a group of members; a member is a generator, a discriminator and their optimisers. The individuals of a cell
+are the members that it keeps from one iteration to the next. All cells make an iteration at once, as index operations
+on tensors that hold one row for each member:
 
 1. Gather a frozen snapshot of each neighbourhood.
-2. Evaluate the fitness of all generators in a neighbourhood against all its discriminators, and hold tournaments: a cell
-   continues with copies of the winners, including optimiser state and learning rates (`Cellular._select`). Without selection
-   it continues with its own nets.
+2. Evaluate the fitness of all generators in a neighbourhood against all its discriminators, and hold tournaments: a
+cell
+   continues with copies of the winners, including optimiser state and learning rates (`Cellular._select`). Without
+   selection it continues with its own nets.
 3. Mutate the settings that mutate once an iteration, then train up to the next meeting.
 4. Evaluate the trained nets against the old neighbourhood. A trained net stays only if it is better than the worst of the
-   cell's old ones, or if that one has expired (`Cellular._replace`). Generators and discriminators are replaced separately.
-5. Change the weights of each neighbourhood's mixture of generators by a step of a (1+1)-ES, an evolution strategy with one
+   cell's old ones, or if that one has expired (`Cellular._replace`). Generators and discriminators are replaced
+   separately.
+5. Change the weights of each neighbourhood's mixture of generators by a step of a (1+1)-ES, an evolution strategy with
+one
    parent and one child.
 
 Over several ranks the snapshot of the next iteration is sent ahead: generators as soon as they are selected, while the
@@ -61,9 +64,10 @@ if TYPE_CHECKING:
 class Cellular(Strategy):
     """Train a grid of cells that compete with their neighbours (cellular coevolution).
 
-    With `rows` members in each cell, member cell · rows + j is the j-th individual of the cell. Every iteration ends by sorting
-    the individuals of a cell by fitness, the best first. If a cell trains more nets than it has individuals, its last members
-    are these further offspring: they enter no tournament, and each iteration overwrites them by copies of winners.
+    With `rows` members in each cell, member cell · rows + j is the j-th individual of the cell. Every iteration ends by
+    sorting the individuals of a cell by fitness, the best first. If a cell trains more nets than it has individuals,
+    its last members are these further offspring: they enter no tournament, and each iteration overwrites them by copies
+    of winners.
     """
 
     @classmethod
@@ -113,7 +117,8 @@ class Cellular(Strategy):
             else None
         )
         self.mixtures = NeighbourhoodMixtures(scorer, self.cells, self.wiring, widest, best)
-        # Each [n, 2], for the generator and the discriminator of each member: its fitness, and the member it was copied from.
+        # Each [n, 2], for the generator and the discriminator of each member: its fitness, and the member it was copied
+        # from.
         self.fitness = torch.full((len(self.cells.own), 2), torch.inf, dtype=torch.float64)
         self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)
         self.age = torch.zeros(
@@ -169,7 +174,7 @@ class Cellular(Strategy):
         self.profile.leave()
 
     def _hold_tournaments(self, step: int, iteration: int) -> None:
-        """Evaluate all neighbourhoods, overwrite each cell's nets by winners of tournaments, and buffer an event about it."""
+        """Evaluate all neighbourhoods, overwrite each cell's nets by winners of tournaments, and buffer an event."""
         with self.profile.of("evaluate"):
             sides = {kind: self._snapshot_side(kind) for kind in KINDS}
             g, d = self.evaluator.losses(sides["g"], sides["d"], self._sample(iteration))
@@ -192,7 +197,7 @@ class Cellular(Strategy):
         yield "rewire", {"iteration": iteration, "topology": topology.name, "neighbours": neighbours}
 
     def _wiring_at(self, iteration: int) -> Wiring:
-        """Return the index tables of an iteration's neighbourhoods: the current object if the topology has not changed."""
+        """Return the index tables of an iteration's neighbourhoods: the current ones if the topology is the same."""
         topology = self.rewiring.at(iteration)
         now: Wiring | None = getattr(self, "wiring", None)
         if now is not None and now.topology == topology:
@@ -278,7 +283,7 @@ class Cellular(Strategy):
         self.gathered.discard_pending()
 
     def _evaluate_trained(self, kind: str, sample: Sample) -> np.ndarray:
-        """Return the fitness of each cell's trained nets against the snapshot of its neighbourhood, float64 [C, rows]."""
+        """Return the fitness of each cell's trained nets against the old neighbourhood, float64 [C, rows]."""
         rows = np.arange(len(self.cells.own)).reshape(len(self.cells), -1)
         trained = Side(self.herd.state, rows, finite_nets(self.herd, self.herd.state, kind)[rows])
         if kind == "g":
@@ -297,9 +302,10 @@ class Cellular(Strategy):
             trained: float64 [C, rows], the fitness of the trained nets; less is better.
 
         Returns:
-            Arrays [n] with a value for each member: `before`, the fitness of its net when the iteration began; `trained`, of
-            the net that it trained; `after`, of the net that it has now; `new`, whether the net that it has now was trained in
-            this iteration; `from`, the member that this net comes from. Names have the prefix `g_` or `d_`.
+            Arrays [n] with a value for each member: `before`, the fitness of its net when the iteration began;
+            `trained`, of the net that it trained; `after`, of the net that it has now; `new`, whether the net that it
+            has now was trained in this iteration; `from`, the member that this net comes from. Names have the prefix
+            `g_` or `d_`.
         """
         number, p = KINDS.index(kind), self.cells.rows
         old = self.fitness[:, number].numpy().reshape(-1, p).copy()
@@ -315,7 +321,9 @@ class Cellular(Strategy):
         return _copy_columns({f"{kind}_{name}": column for name, column in columns.items()})
 
     def _survivors(self, number: int, old: np.ndarray, trained: np.ndarray) -> SelectedIndividuals:
-        """Return the nets [C, rows] that each cell continues with: the survivors, then its further offspring. Update ages.
+        """Return the nets [C, rows] that each cell continues with: the survivors, then its further offspring.
+
+        The ages of the nets are updated.
 
         Args:
             number: 0 for generators, 1 for discriminators.
@@ -344,7 +352,7 @@ class Cellular(Strategy):
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _sample(self, iteration: int) -> Sample:
-        """Return the data and random keys that fitness is evaluated on, the same at the beginning and end of an iteration."""
+        """Return the data and random keys for fitness, the same at the beginning and the end of an iteration."""
         cells, n = self.cells, self.settings.fitness.samples
         if self._cached_sample is None or self._cached_sample[0] != iteration:
             self._cached_sample = iteration, sample(self.herd.feed, cells.first, cells.seed, cells.cell, iteration, n)
@@ -356,9 +364,9 @@ class Cellular(Strategy):
         return Side(snapshot, table, self.wiring.real & finite_nets(self.herd, snapshot, kind)[table])
 
     def _overall(self, losses: np.ndarray, side: Side, opponents: Side) -> np.ndarray:
-        """Return the fitness [C, A] of A nets in each cell from their losses [C, A, B] against B opponents; less is better.
+        """Return the fitness [C, A] of A nets in each cell from their losses [C, A, B] against B opponents.
 
-        It is infinite for padding and for nets with a number that is not finite.
+        Less is better. Fitness is infinite for padding and for nets with a number that is not finite.
         """
         return np.where(side.real, overall(losses, opponents.real, self.settings.fitness.over), np.inf)
 

@@ -1,10 +1,10 @@
-"""Compute fitness: evaluate every generator of a neighbourhood against every discriminator, on the cell's own data and noise.
+"""Compute fitness: evaluate every generator of a neighbourhood against every discriminator.
 
-The loss of generator a against discriminator b, and the loss of b against a, come from the same logits D_b(G_a(z)). Each
-generator of a cell gets one batch of noise z, and all s discriminators of the neighbourhood see the same fakes. This is fairer
-than fresh noise for every pair, and needs s batches of fakes instead of s². The logits D_b(x) on real data x are computed once
-for each discriminator of a cell. Nets run as in training, with batch norm over the batch, so a batch is never split. No net is
-changed.
+Each cell has its own sample of data and noise for this. The loss of generator a against discriminator b, and the loss
+of b against a, come from the same logits D_b(G_a(z)). Each generator of a cell gets one batch of noise z, and all s
+discriminators of the neighbourhood see the same fakes. This is fairer than fresh noise for every pair, and needs s
+batches of fakes instead of s². The logits D_b(x) on real data x are computed once for each discriminator of a cell.
+Nets run as in training, with batch norm over the batch, so a batch is never split. No net is changed.
 """
 
 from __future__ import annotations
@@ -68,9 +68,9 @@ def sample(feed: Feed, members: np.ndarray, seed: np.ndarray, cell: np.ndarray, 
 
 
 def overall(losses: np.ndarray, opponents: np.ndarray, over: str) -> np.ndarray:
-    """Return the fitness, float64 [C, A], of A nets in each of C cells from their losses against B opponents; less is better.
+    """Return the fitness, float64 [C, A], of A nets in each of C cells from their losses against B opponents.
 
-    A loss that is NaN counts as infinite. A net without opponents has infinite fitness.
+    Less is better. A loss that is NaN counts as infinite. A net without opponents has infinite fitness.
 
     Args:
         losses: float64 [C, A, B].
@@ -109,17 +109,19 @@ class FitnessEvaluator:
     def losses(self, g: Side, d: Side, sample: Sample, whose: str = "gd") -> tuple[np.ndarray, np.ndarray]:
         """Return the losses of A generators against B discriminators in each of C cells, and the other way round.
 
-        The noise of a generator depends on its column in `g.rows` (and on its cell), not on which net is in that column.
+        The noise of a generator depends on its column in `g.rows` (and on its cell), not on which net is in that
+        column.
 
         Args:
             g: The generators [C, A].
             d: The discriminators [C, B].
             sample: The data and the random key of each cell.
-            whose: The losses that are needed: `g` of generators, `d` of discriminators, `gd` of both. Others may be NaN.
+            whose: The losses that are needed: `g` of generators, `d` of discriminators, `gd` of both. Others may be
+                NaN.
 
         Returns:
-            The losses of generators, float64 [C, A, B], and of discriminators, float64 [C, B, A]. They are NaN if one of the
-            two nets is padding or not finite.
+            The losses of generators, float64 [C, A, B], and of discriminators, float64 [C, B, A]. They are NaN if one
+            of the two nets is padding or not finite.
         """
         shape = (*g.rows.shape, d.rows.shape[1])
         out = torch.full((2, *shape), torch.nan, dtype=torch.float64, device=self._herd.device)
@@ -185,7 +187,7 @@ class FitnessEvaluator:
         return out.to(side.state[f"{kind}.params"].dtype)
 
     def _select(self, kind: str, state: State, rows: np.ndarray) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-        """Return the parameters and the buffers of the nets (kind g or d) in these rows of a state, on the herd's device."""
+        """Return parameters and buffers of the nets (kind g or d) in these rows of a state, on the herd's device."""
 
         def pick(value: Tensor) -> Tensor:
             return value[torch.from_numpy(rows).to(value.device)].to(self._herd.device)
@@ -194,7 +196,7 @@ class FitnessEvaluator:
         return views, {name: pick(value) for name, value in buffers_of(state, kind).items()}
 
     def _batches(self, side: Side, sample: Sample) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Yield the places of all real nets of a side in batches: cells [K] and columns [K], with K limited by memory."""
+        """Yield the cells [K] and columns [K] of a side's real nets in batches, with K limited by memory."""
         cell, column = np.nonzero(side.real)
         if self._most is None:
             self._most = self._nets_in_memory(sample)
@@ -202,7 +204,7 @@ class FitnessEvaluator:
             yield cell[first : first + self._most], column[first : first + self._most]
 
     def _nets_in_memory(self, sample: Sample) -> int:
-        """Return the number of nets that fit into memory in one call, the smaller of that for generators and discriminators."""
+        """Return the number of nets, generators or discriminators, that one call can hold in memory."""
         x, y = self._feed.gather(self._index(sample.rows[:1, :2]))
         fits = []
         for kind, seen in (("g", self._noise(sample.keys[:1], sample)[:, :2]), ("d", x)):

@@ -1,8 +1,8 @@
 """Take snapshots of individuals, and copy nets from a snapshot into the herd, generators and discriminators separately.
 
-An individual is a member that its cell keeps from one iteration to the next; a cell is a group of members on one rank. The
-snapshot of a rank holds its members and all individuals that its cells meet, as they were when the iteration began. Nets of one
-kind are all generators (`g`) or all discriminators (`d`).
+An individual is a member that its cell keeps from one iteration to the next; a cell is a group of members on one rank.
+The snapshot of a rank holds its members and all individuals that its cells meet, as they were when the iteration began.
+Nets of one kind are all generators (`g`) or all discriminators (`d`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _SNAPSHOT = "meet.kept."  # prefix of names in checkpoints
 def individuals(state: State, settings: Settings) -> State:
     """Return those tensors of a herd's state that are copied with an individual; storage is shared with `state`.
 
-    They are its nets with all their state (buffers, optimiser), its learning rates, and its loss if it was drawn at creation.
+    They are its nets with all their state (buffers, optimiser), its learning rates, and its loss if it was drawn at
+    creation.
     """
     names = ["set.lr_g", "set.lr_d"]
     if settings.mutation.losses and settings.mutation.loss_each == "creation":
@@ -51,7 +52,7 @@ def finite_nets(herd: StackedHerd, state: State, kind: str) -> np.ndarray:
 
 
 class GatheredIndividuals:
-    """The snapshot of an iteration: this rank's members and all individuals that its cells meet, as they were at its start."""
+    """A snapshot of this rank's members and of all individuals that its cells meet, as an iteration began."""
 
     def __init__(self, herd: StackedHerd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
         """Allocate the snapshot.
@@ -64,8 +65,8 @@ class GatheredIndividuals:
         """
         self._herd, self._settings, self._ranks, self._traffic = herd, settings, ranks, traffic
         self._pending: list[Fetch] = []  # transfers that `begin` started for the next `take`
-        # With selection, individuals may be restored or copied, so all their tensors are stored. Without selection they only
-        # serve as opponents, which need fewer tensors.
+        # With selection, individuals may be restored or copied, so all their tensors are stored. Without selection they
+        # only serve as opponents, which need fewer tensors.
         tensors = individuals(herd.state, settings) if settings.selection else opponent_tensors(herd.state)
         self.local: State = {name: value.clone() for name, value in tensors.items()}  # [n, …] of this rank's members
         # Tensors with the rows that `Wiring.wanted` lists for this rank; in a run on one process the same as `local`.
@@ -123,7 +124,7 @@ class GatheredIndividuals:
         self._pending = []
 
     def _begin_fetch(self, tensors: State, wiring: Wiring) -> Fetch:
-        """Start to exchange rows of these tensors, so that every rank gets the members that `Wiring.wanted` lists for it."""
+        """Start to fetch the rows of these tensors that `Wiring.wanted` lists for each rank."""
         return self._traffic.begin_fetch(self._ranks, tensors, wiring.wanted)
 
     # -- into the herd ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Take snapshots for `exchange: async`: they hold the newest individuals that have arrived from other ranks.
 
-Each rank publishes copies of its individuals after every iteration. Their version is the number of iterations that they have
-completed.
+Each rank publishes copies of its individuals after every iteration. Their version is the number of iterations that they
+have completed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ganherd.strategies.member_ranks import MemberRanks, Traffic
 
 
 class LatestNeighbours(GatheredIndividuals):
-    """The snapshot of an iteration in an asynchronous run: other ranks' individuals may be older or newer than this rank's."""
+    """A snapshot in an asynchronous run: individuals of other ranks may be older or newer than this rank's."""
 
     def __init__(self, herd: StackedHerd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
         super().__init__(herd, settings, ranks, traffic)

@@ -1,9 +1,10 @@
 """Choose the opponents that members may train against in an iteration, and store them for the training step.
 
-The opponents of a generator are discriminators, and vice versa. The partner of a net is the other net of the same member. The
-key `opponents` of the recipe chooses:
+The opponents of a generator are discriminators, and vice versa. The partner of a net is the other net of the same
+member. The key `opponents` of the recipe chooses:
 
-- `winners`: the partner if a cell trains one net of each kind; otherwise, at each batch, a random one of the cell's members,
+- `winners`: the partner if a cell trains one net of each kind; otherwise, at each batch, a random one of the cell's
+members,
   which began the iteration as copies of tournament winners.
 - `partner`: always the partner.
 - `neighbourhood`, and every run without selection: at each batch a random individual of the whole neighbourhood.
@@ -26,8 +27,8 @@ from ganherd.strategies.member_ranks import MemberRanks
 class Matchups:
     """Fill the table of possible opponents for each iteration.
 
-    `rivals` holds the table and the frozen nets; it is None if all members train against their partners. Its tensors are
-    allocated once and only written in place, so that a step captured as a CUDA graph can read them.
+    `rivals` holds the table and the frozen nets; it is None if all members train against their partners. Its tensors
+    are allocated once and only written in place, so that a step captured as a CUDA graph can read them.
     """
 
     def __init__(
@@ -47,7 +48,8 @@ class Matchups:
             gathered: The snapshot of the neighbourhoods.
             cells: The cells of this rank.
             ranks: The ranks with members.
-            opponents: `winners`, `partner` or `neighbourhood`, as in the recipe; `neighbourhood` in runs without selection.
+            opponents: `winners`, `partner` or `neighbourhood`, as in the recipe; `neighbourhood` in runs without
+                selection.
             widest: The number of cells in the largest neighbourhood of all iterations.
         """
         self._herd, self._gathered, self._cells, self._rank = herd, gathered, cells, ranks.comm.rank
@@ -71,8 +73,8 @@ class Matchups:
 
         Args:
             wiring: The neighbourhoods of the iteration.
-            won: int64 [n, 2], for this rank's n members the member that the generator was copied from, and the member that
-                the discriminator was copied from.
+            won: int64 [n, 2], for this rank's n members the member that the generator was copied from, and the member
+                that the discriminator was copied from.
         """
         if self.rivals is None:
             return
@@ -95,7 +97,7 @@ class Matchups:
         self.rivals.count.copy_(torch.from_numpy(count))
 
     def _freeze(self, kind: str, rows: np.ndarray) -> None:
-        """Copy the nets of one kind (g or d) in these rows of the snapshot to the first rows of the opponents' storage."""
+        """Copy nets of one kind (g or d) from these rows of the snapshot to the first rows of the opponents."""
         assert self.rivals is not None
         for name, value in self.rivals.frozen.items():
             source = self._gathered.all[name]

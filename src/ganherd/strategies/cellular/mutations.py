@@ -20,9 +20,10 @@ _AT_ONCE = 1 << 18  # random draws of losses that `Mutations.count` recomputes a
 
 
 class Mutations:
-    """Mutate learning rates and losses of this rank's members at creation or at each iteration, and record them for events.
+    """Mutate learning rates and losses of this rank's members, at creation or at each iteration.
 
-    If the recipe mutates them before every batch, the training step does that; this class then only counts the drawn losses.
+    Their values are recorded in events. If the recipe mutates them before every batch, the training step does that;
+    this class then only counts the drawn losses.
     """
 
     def __init__(self, herd: StackedHerd, settings: MutationConfig, ranks: MemberRanks) -> None:
@@ -40,9 +41,10 @@ class Mutations:
             self._draw_losses(0)
 
     def at_iteration(self, step: int) -> None:
-        """Mutate learning rates and losses at the beginning of an iteration, if the recipe mutates them once an iteration.
+        """Mutate learning rates and losses when an iteration begins, if the recipe mutates them once an iteration.
 
-        It runs after the tournaments, so it changes the copies of the winners, and the next selection judges its effect.
+        It runs after the tournaments, so it changes the copies of the winners, and the next selection judges its
+        effect.
         """
         settings, state = self._settings, self._herd.state
         if settings.learning_rate != "off" and settings.each == "iteration":
@@ -60,7 +62,8 @@ class Mutations:
     def count(self, step: int) -> None:
         """Count how often each member drew each loss in the steps up to this one.
 
-        The draws are recomputed from the members' random keys. This must run before a repair of a member changes its key.
+        The draws are recomputed from the members' random keys. This must run before a repair of a member changes its
+        key.
         """
         counts, first, self._counted = self.state.get("meet.losses"), self._counted, step
         if counts is None or not len(counts):
@@ -72,10 +75,10 @@ class Mutations:
             counts += torch.stack([(drawn == number).sum(0) for number in range(losses)], 1).cpu()
 
     def take_columns(self, step: int) -> dict[str, np.ndarray]:
-        """Return columns [n] for an event at this step, one value for each of this rank's members, and reset the counts.
+        """Return columns [n] for an event, with a value for each of this rank's members, and reset the counts.
 
-        Columns are the learning rates `lr_g` and `lr_d`; and `loss`, the number of the member's loss, or for losses drawn at
-        each batch `drawn_NAME`, how often each was drawn.
+        Columns are the learning rates `lr_g` and `lr_d`; and `loss`, the number of the member's loss, or for losses
+        drawn at each batch `drawn_NAME`, how often each was drawn.
         """
         self.count(step)
         state, out = self._herd.state, dict[str, np.ndarray]()
@@ -96,7 +99,7 @@ class Mutations:
         return {"loss": self._herd.rules.game.names}
 
     def metrics(self) -> dict[str, list[float] | list[str]]:
-        """Return the current values of settings that mutate, one for each member of the herd. All ranks call this together."""
+        """Return the settings that mutate, with a value for each member of the herd. All ranks call this together."""
         out: dict[str, list[float] | list[str]] = {}
         state = self._herd.state
         if self._settings.learning_rate != "off":

@@ -60,7 +60,7 @@ def _refuse_network(settings: MixingConfig, dataset: Dataset, trust_code: bool) 
 
 
 def _num_classes(network: Network, dataset: Dataset) -> int:
-    """Run a network on two samples, check its output, and return the number of classes that it predicts (0 for none)."""
+    """Check a network's output on two samples, and return the number of classes that it predicts (0 for none)."""
     x = torch.from_numpy(np.array(dataset.x[:2]))
     try:
         with torch.inference_mode():

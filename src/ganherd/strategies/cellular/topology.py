@@ -1,7 +1,7 @@
 """Topologies: the neighbourhood of every cell as a row of one table of cell numbers.
 
-In shapes, N is the number of cells and s the number of cells in the largest neighbourhood. A neighbourhood includes the cell
-itself.
+In shapes, N is the number of cells and s the number of cells in the largest neighbourhood. A neighbourhood includes the
+cell itself.
 """
 
 from __future__ import annotations
@@ -212,8 +212,8 @@ def replicated(topology: Topology, seeds: int) -> Topology:
 def with_population(topology: Topology, p: int) -> Topology:
     """Return a topology of members in place of cells, for cells of p members each, numbered cell·p + j.
 
-    The neighbourhood of a member is all members of the cells in its cell's neighbourhood: itself first, then the other members
-    of its cell, then those of the neighbouring cells, cell by cell.
+    The neighbourhood of a member is all members of the cells in its cell's neighbourhood: itself first, then the other
+    members of its cell, then those of the neighbouring cells, cell by cell.
 
     >>> with_population(ring(3), 2).table[1]
     array([1, 0, 4, 5, 2, 3])

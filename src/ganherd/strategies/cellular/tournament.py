@@ -1,11 +1,12 @@
 """Tournament selection and replacement for all cells at once, as pure functions of fitness arrays.
 
-These functions only decide. The nets are copied by their callers in the module `cellular`: `Cellular._select` calls `winners`
-when an iteration begins, and `Cellular._replace` calls `survivors` and `with_offspring` (or `ranked`) when it ends.
+These functions only decide. The nets are copied by their callers in the module `cellular`: `Cellular._select` calls
+`winners` when an iteration begins, and `Cellular._replace` calls `survivors` and `with_offspring` (or `ranked`) when it
+ends.
 
-In shapes, C is the number of cells, p of individuals in a cell (the nets that it keeps), λ ≥ p of nets that it trains in an
-iteration, and S of individuals in the largest sub-population. The sub-population of a cell is all individuals of its
-neighbourhood, its own included. Less fitness is better.
+In shapes, C is the number of cells, p of individuals in a cell (the nets that it keeps), λ ≥ p of nets that it trains
+in an iteration, and S of individuals in the largest sub-population. The sub-population of a cell is all individuals of
+its neighbourhood, its own included. Less fitness is better.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import numpy as np
 def winners(fitness: np.ndarray, able: np.ndarray, u: np.ndarray, entrants: int) -> np.ndarray:
     """Hold p tournaments in each cell, and return the winners as columns of `fitness`, int64 [C, p]; -1 for no winner.
 
-    Here p is one for each net that the cell trains. The individual with the lowest fitness wins; of equal ones, the first
-    drawn. A tournament has no winner if no individual of the sub-population may enter.
+    Here p is one for each net that the cell trains. The individual with the lowest fitness wins; of equal ones, the
+    first drawn. A tournament has no winner if no individual of the sub-population may enter.
 
     Args:
         fitness: float64 [C, S], the fitness of the individuals in each sub-population.
@@ -57,13 +58,15 @@ def survivors(
 ) -> SelectedIndividuals:
     """Return the p individuals that each cell continues with, chosen from its old and its trained ones, the best first.
 
-    For i < `most`, the i-th worst old individual of a cell is replaced by its i-th best trained one if that is strictly better.
+    For i < `most`, the i-th worst old individual of a cell is replaced by its i-th best trained one if that is strictly
+    better.
 
     Args:
         old: Fitness of the old individuals, float64 [C, p].
         trained: Fitness of the trained ones, float64 [C, λ].
         most: The largest number of replacements in a cell.
-        expired: bool [C, p], True for old individuals that count as the worst: any trained one of finite fitness replaces them.
+        expired: bool [C, p], True for old individuals that count as the worst: any trained one of finite fitness
+            replaces them.
 
     >>> selected = survivors(np.array([[1.0, 5.0, 3.0]]), np.array([[4.0, 2.0, 9.0]]), most=2)
     >>> selected.fitness.tolist(), selected.trained.tolist(), selected.source.tolist()

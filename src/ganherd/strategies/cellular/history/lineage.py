@@ -14,7 +14,7 @@ DRAWN = "drawn_"  # prefix of a loss's name in events: how often it was drawn in
 
 @dataclass(frozen=True)
 class Lineage:
-    """The ancestry of the best net of each of C cells over T iterations, for one kind of net in one replica of the grid."""
+    """The ancestry of the best net of each of C cells over T iterations, for one kind of net in one replica."""
 
     iterations: np.ndarray  # int64 [T], the numbers of the iterations
     founder: np.ndarray  # int64 [T, C]: the cell in which the net's ancestor began the run
@@ -86,9 +86,10 @@ def of_records(lines: Events, name: str, cells: int, population: int = 1, replic
 
 
 def drawn_losses(events: Events, cells: int, population: int = 1, replica: int = 0) -> dict[str, np.ndarray]:
-    """Return how often the generators of every cell drew each loss in each iteration; for runs that draw one every batch.
+    """Return how often the generators of every cell drew each loss in each iteration.
 
-    The result maps the name of a loss to counts, int64 [T, C], for T iterations and C cells of one replica.
+    This is for runs that draw a loss at every batch. The result maps the name of a loss to counts, int64 [T, C], for T
+    iterations and C cells of one replica.
 
     >>> drawn_losses([{"event": "evaluation", "iteration": 0, "drawn_hinge": [3, 1], "drawn_minimax": [7, 9]}], 2)
     {'hinge': array([[3, 1]]), 'minimax': array([[7, 9]])}

@@ -1,4 +1,7 @@
-"""Draw a grid over time: the founder of each cell (the cell its net descends from), and values of every cell over iterations."""
+"""Draw a grid over time: the founder of each cell, and values of every cell over the iterations.
+
+The founder of a cell is the cell in which the ancestor of its best net began the run.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +38,8 @@ def colours(cells: int) -> np.ndarray:
 def draw_grids(lineage: Lineage, topology: Topology) -> Figure:
     """Draw the grid at the start and at some iterations, each cell with the number and the colour of its founder.
 
-    The founder is the cell from which the net there descends. An arrow shows a net that was just copied from a neighbour.
+    The founder is the cell from which the net there descends. An arrow shows a net that was just copied from a
+    neighbour.
     """
     from matplotlib.patches import Circle, FancyArrowPatch
 
@@ -68,7 +72,7 @@ def draw_grids(lineage: Lineage, topology: Topology) -> Figure:
 
 
 def draw_founders(lineage: Lineage) -> Figure:
-    """Draw a map of cells × iterations in the colours of their founders, which shows lines that die out or take over."""
+    """Draw a map of cells × iterations in the colours of the founders, to show which of them take over."""
     columns = _thin(len(lineage.iterations))
     figure, axes = _map_figure(lineage.founder.shape[1])
     image = colours(lineage.founder.shape[1])[lineage.founder[columns].T]  # [C, T, 3]

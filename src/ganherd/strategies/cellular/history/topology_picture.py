@@ -66,7 +66,7 @@ def draw_topology(topology: Topology, centre: int | None = None, title: str = ""
 
 
 def show_cells(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
-    """Set the limits of axes to positions from `low` to `high`, each (right, down), with row 0 at the top; hide the ticks."""
+    """Show positions from `low` to `high`, each (right, down), on axes without ticks, with row 0 at the top."""
     axes.axis("off")
     axes.set_aspect("equal")
     axes.set_xlim(low[0], high[0])
@@ -95,7 +95,7 @@ def _meets(topology: Topology, cell: int) -> str:
 
 
 def positions(topology: Topology) -> np.ndarray:
-    """Return the position (right, down) of each cell, float64 [N, 2]: on the grid, or clockwise on a circle from the top."""
+    """Return the position (right, down) of each cell, float64 [N, 2]: on the grid, or clockwise on a circle."""
     n = len(topology)
     if topology.rows:
         row, column = np.divmod(np.arange(n), topology.columns)
@@ -184,6 +184,6 @@ def _draw_cell(axes: Axes, cell: int, place: np.ndarray, is_centre: bool, is_nea
 
 
 def _scale(inch: float) -> float:
-    """Return the factor for line widths and font sizes at this many inches per cell; they shrink less than the cells."""
+    """Return the factor for line widths and font sizes at this many inches per cell; cells shrink more."""
     scale: float = min(1.0, (inch / 0.8) ** 0.8)
     return scale
