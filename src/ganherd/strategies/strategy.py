@@ -107,7 +107,7 @@ class Strategy:
         return iter(())
 
     def resume(self, step: int) -> None:
-        """Rebuild what is in memory only from `state` and the herd, which were just loaded from a checkpoint at `step`."""
+        """Rebuild what a checkpoint does not hold, from `state` and the herd that were loaded from that of `step`."""
 
     def begin_unsynced(self, step: int, until: int, continues: bool) -> None:
         """Start a phase in which ranks do not synchronise; called on all ranks if `max_unsynced_steps` is not 0.
@@ -136,7 +136,7 @@ class Strategy:
         return None
 
     def generators(self) -> State | None:
-        """Return the tensors of the generators that go into the mixture, for this rank's members; None: the current ones."""
+        """Return the generators of this rank's members that go into the mixture, as tensors; None: the current ones."""
         return None
 
     def metrics(self) -> Facts:

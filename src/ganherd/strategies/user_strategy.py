@@ -1,4 +1,4 @@
-"""Guard a user's strategy: report an error in one of its methods, or a wrong return value, by the name of the method."""
+"""Guard a user's strategy: report errors in its methods, and wrong return values, by the name of the method."""
 
 from __future__ import annotations
 
