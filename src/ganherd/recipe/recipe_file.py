@@ -194,7 +194,7 @@ class _RecipeData:
 
     @property
     def code_folders(self) -> list[str]:
-        """The folders of the user's own modules: those that the key `code` lists, or the folders of the recipe's files."""
+        """The folders of the user's own modules: those that the key `code` lists, or those of the recipe's files."""
         listed = self.data.get("code")
         if self.is_recorded_recipe or (isinstance(listed, list) and listed):
             return [str(place) for place in listed] if isinstance(listed, list) else []

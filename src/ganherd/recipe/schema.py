@@ -73,7 +73,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _packs_are_full(self) -> Recipe:
-        """Refuse a batch that does not divide into packs, the samples that the discriminator judges together."""
+        """Refuse a batch that does not divide into packs: samples that the discriminator judges together."""
         samples = self.nets.packing
         if self.train.batch % samples:
             raise refuse(
@@ -219,7 +219,7 @@ class Recipe(Section):
 
     @property
     def members(self) -> int | None:
-        """The number of members of one replica; None if unstated: then a number per class, or 1 if all share the data."""
+        """The number of members of one replica; None if unstated: `herd.per_class` for each class, or 1."""
         settings, bred = self.strategy.settings, sum(breed.members for breed in self.nets.breeds)
         if self.data.partition == "by-class":  # A strategy then requires a number of members per class.
             return self.herd.count or bred or None
@@ -227,7 +227,7 @@ class Recipe(Section):
 
     @property
     def torus(self) -> tuple[int, int] | None:
-        """Rows and columns of the grid on which all members lie, for pictures; None if there is no single grid."""
+        """Rows and columns of the grid on which all members lie, for pictures; None without a single grid."""
         return self.strategy.settings.torus if self.herd.per_class == 1 else None
 
     @property

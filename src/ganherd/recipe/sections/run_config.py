@@ -26,7 +26,7 @@ class RepairConfig(Section):
 class WatchConfig(Section):
     """Cheap scores of every member during training, and the response to an alarm."""
 
-    # steps between two computations of the scores; auto: they take 2 % of the work of training, counted from nets and
+    # steps between computations of the scores; auto: they take 2 % of the work of training, counted from nets and
     # data; 0: never
     every: Literal["auto"] | Steps = "auto"
     collapse: Policy = "tell"  # the samples of a member hardly vary

@@ -76,8 +76,7 @@ class TrainConfig(Section):
     # decay of the running average of the generator's weights, which the mixture uses; lower in the first steps
     ema: DecayPerMember | None = None
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"  # tf32, bf16: products on a GPU only
-    # factors on settings that change during training, such as [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last:
-    # 0}]
+    # factors on settings that change during training, e.g. [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last: 0}]
     schedules: list[ScheduleConfig] = []
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 

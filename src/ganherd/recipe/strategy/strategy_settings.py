@@ -78,7 +78,7 @@ class StrategySettings(Section):
 
     @property
     def unsynced_key(self) -> str:
-        """The key and value that let ranks be at different steps, for messages; empty: all ranks are at the same step."""
+        """The key and value that let ranks be at different steps, for messages; empty: all are at the same step."""
         return ""
 
     @property
