@@ -24,10 +24,8 @@ from ganherd.util.errors import NotFinite
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
 
-_CALL = {
-    "cpu": 64,
-    "cuda": 1024,
-}  # samples per call of a generator; calls are always full, so that results are bit-exact
+# Samples per call of a generator, by type of device. Calls are always full, so that results are bit-exact.
+_CALL = {"cpu": 64, "cuda": 1024}
 
 
 @dataclass(frozen=True)
@@ -79,7 +77,7 @@ class MemberSampler:
         return np.concatenate(batches)
 
     def noise(self, seed: int, blocks: np.ndarray, rows: np.ndarray) -> tuple[Tensor, np.ndarray]:
-        """Return noise for some blocks of samples [blocks × 64, Z], and the key for random numbers inside the generator.
+        """Return noise for blocks of samples [blocks × 64, Z], and the key for random numbers inside the generator.
 
         Args:
             seed: The seed of the samples.

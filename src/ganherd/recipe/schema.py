@@ -182,7 +182,7 @@ class Recipe(Section):
         return self
 
     def _with_setting(self, key: str, value: Any) -> Recipe:
-        """Return a copy of the recipe in which a setting, such as `optim.lr_g`, has this value, checked by its section."""
+        """Return a copy of the recipe with this value of a setting, such as `optim.lr_g`, checked by its section."""
         section, name, *inner = key.split(".")
         old = getattr(self, section)
         if inner:  # the setting of a net, such as nets.discriminator.dropout
