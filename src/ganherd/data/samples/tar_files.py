@@ -1,6 +1,6 @@
 """Read WebDataset tars: files of a sample share their name up to the first dot, e.g. 0001.jpg, 0001.cls and 0001.json.
 
-Nothing is unpacked to the disk. Members are found by the headers and read by their positions in the file.
+Nothing is unpacked to the disk. The headers of the archive give the position of each file, from which it is read.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ from ganherd.util.files import open_regular
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
 _MOST_LABEL = 2**20  # bytes of a label; a longer one is no label
 
-Fields = dict[str, tuple[int, int]]  # of a sample: position and size of each file by its extension
-_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")  # how gzip, bzip2 and xz begin
-_LABELS = ("cls", "json", "txt")  # extensions of labels, in the order in which they are looked for
+Fields = dict[str, tuple[int, int]]  # the files of a sample: position and size in the tar, by extension
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")  # first bytes of gzip, bzip2 and xz
+_LABELS = ("cls", "json", "txt")  # extensions of files that hold labels, in the order in which they are tried
 
 
 class TarSource(SampleSource):
-    """Samples of one or more tars. Options: `image` and `label` are extensions; `label` may be a key of the .json."""
+    """Samples of one or more tars.
+
+    The options `image` and `label` of the address choose files of a sample by their extension; `label` may also be a
+    key in the .json file.
+    """
 
     kind = "a tar of images"
 
@@ -106,7 +110,7 @@ class TarSource(SampleSource):
 
 
 def holds_cifar(path: Path) -> bool:
-    """Return whether an archive is one of CIFAR's: by the names of its first files, or because it is compressed."""
+    """Return whether an archive is to be read as CIFAR: it is compressed, or one of its first files has a name of CIFAR's."""
     names: list[str] = []
     with reading(path, "a tar"), open(open_regular(path), "rb") as handle:
         if handle.peek(6).startswith(_COMPRESSED):
@@ -117,7 +121,7 @@ def holds_cifar(path: Path) -> bool:
 
 
 def _list_samples(file: Path) -> Iterator[tuple[str, Fields]]:
-    """Yield the key and the files of each sample of a tar, from its headers."""
+    """Yield the key (common name) and the files of each sample of a tar, from its headers."""
     current: tuple[str, Fields] | None = None
     for member in _members(file):
         folder, slash, base = member.name.rpartition("/")
@@ -135,7 +139,7 @@ def _list_samples(file: Path) -> Iterator[tuple[str, Fields]]:
 
 
 def _members(file: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the headers of the regular files of a tar that is whole."""
+    """Yield the headers of the regular files of a tar; raise a UserError if it is damaged or truncated."""
     with reading(file, "a tar of images"), open(open_regular(file), "rb") as handle:
         try:
             archive = tarfile.open(fileobj=handle, mode="r:")  # noqa: SIM115 - it holds nothing but the handle
@@ -170,7 +174,13 @@ def _from_text(data: bytes) -> Label:
 
 
 def _from_json(data: bytes, keys: tuple[str, ...], must_have: bool = False) -> Label:
-    """Return the label of a JSON file: its value, or that of the first of these keys that it has."""
+    """Return the label in the content of a JSON file: its value, or, for an object, that of the first of `keys` that it has.
+
+    Args:
+        data: The content.
+        keys: Keys of an object that may hold the label.
+        must_have: Raise a ValueError if it is not an object with one of the keys; otherwise the label is None then.
+    """
     value = json.loads(data)
     if isinstance(value, dict):
         key = next((key for key in keys if key in value), None)

@@ -68,7 +68,7 @@ class FlatDiscriminator(nn.Module):
 
 
 def init_dcgan(module: nn.Module) -> None:
-    """Initialise all layers as in DCGAN: weights from N(0, 0.02²), gains of batch norm from N(1, 0.02²), biases with 0."""
+    """Initialise as in DCGAN: weights from N(0, 0.02²), gains of batch norm from N(1, 0.02²), and biases with 0."""
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
             nn.init.normal_(layer.weight, 0.0, 0.02)
