@@ -147,7 +147,7 @@ def _column_names(names: tuple[str, ...] | None, x: Array, name: str) -> tuple[s
 
 
 def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
-    """Return a function that converts an array of images to [n, C, H, W], and a list of notes if the layout is ambiguous."""
+    """Return a function that converts images to [n, C, H, W], and a list with a note if the layout is ambiguous."""
     if 0 in x.shape:
         raise UserError(f"{name} holds images without pixels: its array has shape {x.shape}.")
     if x.ndim == 3:

@@ -247,7 +247,7 @@ def _keep(data: TidyData, points: int, name: str) -> TidyData:
 
 
 def _units(x: Array) -> tuple[Units, Units]:
-    """Return offset and scale of training rows x: fixed for images, one for all coordinates of points, one per column of rows."""
+    """Return offset and scale: fixed for images, one for all coordinates of points, one per column of a table."""
     if x.ndim == 4:
         return 127.5, 127.5
     return span_units(x) if x.shape[1] == 2 else column_units(x)

@@ -175,7 +175,7 @@ def _spread(x: Any) -> tuple[Any, Any, float, float]:
 
 
 def contact_sheet(dataset: Dataset, path: str | os.PathLike[str]) -> Path:
-    """Write a picture of the data set as a PNG file, and return its path: images by class, points, or columns of rows."""
+    """Draw a data set (images by class, points, or columns of a table) as a PNG file, and return its path."""
     target = Path(path)
     draw: dict[str, Callable[[Dataset], Picture]] = {"images": _images, "points": _points, "rows": _rows}
     picture = draw[dataset.kind](dataset)
@@ -206,7 +206,7 @@ def _facts(dataset: Dataset) -> list[str]:
 
 
 def _images(dataset: Dataset) -> Image.Image:
-    """Return a sheet of images with a title, with a row for each class, or rows of any images if there are no labels."""
+    """Return a sheet of images with a title and a row for each class; rows of any images if there are no labels."""
     present = [k for k in range(len(dataset.labels)) if (dataset.y == k).any()]
     shown = present[:MOST]
     if shown:

@@ -34,7 +34,7 @@ def like(value: Units, x: Tensor) -> float | Tensor:
 
 
 def divisor(scale: Units) -> Units:
-    """Return what x - offset is divided by: the scale, with 1 in place of 0, so that constant columns become 0, not NaN.
+    """Return what x - offset is divided by: the scale, with 1 for 0, so that constant columns become 0, not NaN.
 
     >>> divisor((2.0, 0.0)), divisor(127.5)
     ((2.0, 1.0), 127.5)
@@ -48,12 +48,12 @@ def to_model(x: Tensor, units: HasUnits) -> Tensor:
 
 
 def to_data(x: Tensor, units: HasUnits) -> Tensor:
-    """Return what nets generated, x, in the units of the data, x * scale + offset; constant columns get their exact value."""
+    """Return what nets generated in the units of the data; constant columns get their exact value."""
     return x * like(units.scale, x) + like(units.offset, x)
 
 
 def comparable(x: Array, units: HasUnits) -> Array:
-    """Return x in units in which distances are meaningful: rows [n, d] standardised by column, images and points unchanged."""
+    """Return x in units with meaningful distances: rows [n, d] standardised by column, others unchanged."""
     if not isinstance(units.offset, tuple):
         return x
     offset, scale = (np.array(unit, np.float32) for unit in (units.offset, divisor(units.scale)))
@@ -98,5 +98,5 @@ def main_plane(x: Array) -> tuple[tuple[float, ...], ...]:
 
 
 def projected(x: Array, units: HasUnits, plane: tuple[tuple[float, ...], ...]) -> Array:
-    """Project rows [n, d], in the units of the data, onto the plane that `main_plane` returned, and return points [n, 2]."""
+    """Project rows [n, d], in the units of the data, onto the plane of `main_plane`, and return points [n, 2]."""
     return np.asarray(comparable(x, units) @ np.array(plane, np.float32).T)

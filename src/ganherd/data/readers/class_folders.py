@@ -1,4 +1,4 @@
-"""Read a folder of images: one folder per class, or flat without labels. Files that are no images are refused or skipped.
+"""Read a folder of images: one folder per class, or flat without labels. Other files are refused or skipped.
 
 Images stay grey if all of them are grey (1-bit, 16-bit and grey palettes included); otherwise all become RGB. 16-bit grey is
 scaled to 8 bits, CMYK becomes RGB, transparency is replaced by white, the first frame of an animation is taken, and the
@@ -33,7 +33,7 @@ TURNS = {  # the operation of Pillow that undoes each orientation that a camera 
 
 
 def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
-    """Read the images of a folder; its folders `train` and `test` (or `val`), if any, hold training and held-out images.
+    """Read the images of a folder; folders `train` and `test` (or `val`) in it hold training and held-out images.
 
     Args:
         root: The folder.
@@ -201,7 +201,7 @@ class ImageReader:
     files: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def read(self, folder: str, names: Sequence[str], **options: Any) -> list[Array]:
-        """Decode files in a folder below the root, and return those that are images; `options` are those of `decode`."""
+        """Decode files in a folder below the root, and return the images; `options` are those of `decode`."""
         images = []
         for name in names:
             path = Path(self.root, folder, name)
@@ -245,7 +245,7 @@ class ImageReader:
         return image
 
     def stack(self, images: list[Array]) -> Array:
-        """Return decoded images as one array uint8 [n, C, H, W].
+        """Return decoded images as one array, uint8 [n, C, H, W].
 
         If any image that was read has colour, C is 3, and grey images repeat their channel.
         """

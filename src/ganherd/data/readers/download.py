@@ -30,9 +30,7 @@ class Download:
     """An official file: its address, its path below the data folder, and its checksum."""
 
     url: str
-    path: (
-        str  # if the url ends with .gz and this does not, the file is unpacked, so that ranks can share its memory map
-    )
+    path: str  # without .gz if the url has it: the file is then unpacked, so that ranks can share its memory map
     md5: str  # of the file at the address
 
     @property

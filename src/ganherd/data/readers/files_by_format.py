@@ -244,7 +244,7 @@ def is_cifar(folder: Path) -> bool:
 
 
 def read_cifar(path: Path) -> RawData:
-    """Read CIFAR-10 or CIFAR-100 (fine labels) from its folder, or from its .tar.gz without unpacking that to the disk."""
+    """Read CIFAR-10 or CIFAR-100 (fine labels) from its folder or its .tar.gz, which is not unpacked to the disk."""
     files = _cifar_files(path)
     pickled = not any(name.endswith(".bin") for name in files)
     end = "" if pickled else ".bin"

@@ -242,7 +242,7 @@ def find(name: str) -> Path | None:
 
 
 def missing(name: str) -> UserError:
-    """Return an error, for the caller to raise, which reports that the files of a named source are not on this machine."""
+    """Return an error, for the caller to raise: the files of a named source are not on this machine."""
     name = DATA_SOURCES[name].made_of or name
     places = " or ".join(str(data_home() / place) for place in DATA_SOURCES[name].places[:2])
     return UserError(f"the data {name} is not on this machine: run `ganherd data get {name}`, or put it at {places}.")

@@ -15,12 +15,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
 from ganherd.util.text import did_you_mean
 
-LABEL_NAMES = (
-    "label",
-    "class",
-    "target",
-    "y",
-)  # names by which a column of labels is recognised, if data.label is not set
+LABEL_NAMES = ("label", "class", "target", "y")  # names of a column of labels, if data.label is not set
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")  # cells that stand for a missing value
 _IN_MEMORY = 12  # rough number of bytes in memory for each byte of text
 
@@ -109,7 +104,7 @@ def _is_header(rows: list[list[str]], label: str | None) -> bool:
 
 
 def _names(header: list[str] | None, width: int, path: Path) -> list[str]:
-    """Return the names of all columns, from the header if there is one; a column without a name is called by its number."""
+    """Return the names of all columns; those that the header does not name are called by their number."""
     names = [cell or f"column {j + 1}" for j, cell in enumerate(header or [""] * width)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{path} has two columns named {twice!r}; rename one of them.")

@@ -177,7 +177,7 @@ def number_labels(labels: Sequence[Label], names: tuple[str, ...]) -> tuple[Arra
 
 
 def are_captions(labels: Collection[Label]) -> bool:
-    """Return whether labels are probably captions, not classes: there are at least 20, and more than half are distinct."""
+    """Return whether labels are probably captions: there are at least 20, and more than half are distinct."""
     return len(labels) >= _ALIKE and len(set(labels)) * 2 > len(labels)
 
 

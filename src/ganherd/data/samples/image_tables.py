@@ -159,7 +159,7 @@ class TableSource(SampleSource):
                 yield facts.row_group(number).num_rows
 
     def _batches(self, file: Path, number: int) -> Iterator[Any]:
-        """Yield the rows of the row group of this number, a few at a time (Parquet), or of a record batch at once (Arrow)."""
+        """Yield the rows of one row group, a few at a time (Parquet), or of one record batch at once (Arrow)."""
         from pyarrow import parquet
 
         if self._form == "arrow":

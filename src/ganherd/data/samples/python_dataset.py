@@ -1,4 +1,4 @@
-"""Read a data set that is a Python object, such as a `torch.utils.data.Dataset`, into arrays or into a folder of shards.
+"""Read a data set that is a Python object, e.g. a `torch.utils.data.Dataset`, into arrays or shards.
 
 Shards are files of decoded images, from which training reads only what it needs. They are written with bounded memory.
 """
@@ -127,7 +127,7 @@ class _PartWriter:
             self._write()
 
     def finish(self, names: tuple[str, ...]) -> Index:
-        """Write the last part, join all parts to shards, and return the index; `names` are those of the classes, if known."""
+        """Write the last part, join all parts to shards, and return the index; `names` are those of the classes."""
         if self._first is None:
             raise UserError(f"{self._name} has no items; give a data set that is not empty.")
         self._write()
@@ -189,7 +189,7 @@ class _PartWriter:
 
 
 def _check_shape(name: str, first: Item, item: Item) -> None:
-    """Raise a UserError if an item differs from the first one in shape, type or kind; pictures may be grey or have colour."""
+    """Raise a UserError if an item differs from the first in shape or type; pictures may be grey or have colour."""
     shapes = [one.value.shape[1:] if one.is_picture else one.value.shape for one in (first, item)]
     if shapes[0] == shapes[1] and first.is_picture == item.is_picture:
         if first.value.dtype == item.value.dtype:

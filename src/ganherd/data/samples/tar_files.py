@@ -110,7 +110,7 @@ class TarSource(SampleSource):
 
 
 def holds_cifar(path: Path) -> bool:
-    """Return whether an archive is to be read as CIFAR: it is compressed, or one of its first files has a name of CIFAR's."""
+    """Return whether an archive is taken for CIFAR: it is compressed, or one of its first files is named so."""
     names: list[str] = []
     with reading(path, "a tar"), open(open_regular(path), "rb") as handle:
         if handle.peek(6).startswith(_COMPRESSED):
@@ -174,10 +174,10 @@ def _from_text(data: bytes) -> Label:
 
 
 def _from_json(data: bytes, keys: tuple[str, ...], must_have: bool = False) -> Label:
-    """Return the label in the content of a JSON file: its value, or, for an object, that of the first of `keys` that it has.
+    """Return the label in a JSON file: its value, or for an object the value of the first of `keys` that it has.
 
     Args:
-        data: The content.
+        data: The content of the file.
         keys: Keys of an object that may hold the label.
         must_have: Raise a ValueError if it is not an object with one of the keys; otherwise the label is None then.
     """

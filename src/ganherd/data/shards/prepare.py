@@ -91,7 +91,7 @@ def preparing(out: Path, settings: ShardSettings) -> Iterator[None]:
 
 @contextmanager
 def resumable_work(out: Path, settings: ShardSettings, done: Callable[[], str]) -> Iterator[None]:
-    """Record the settings before the block; if the block is interrupted or the disk is full, raise an error that says what to do.
+    """Record the settings of the work, and explain how to continue it if the block is interrupted or cannot write.
 
     Args:
         out: The folder of prepared data.
@@ -197,7 +197,7 @@ class _Work:
         self._progress(self.done, self.total)
 
     def index(self, tree: Tree) -> Index:
-        """Convert all shards to the same number of channels, write the index, and return it; `tree` lists the classes."""
+        """Convert all shards to one number of channels, write the index, and return it; `tree` lists the classes."""
         records = [unit_work.read_record(self.out, source) for source in self.sources]
         colour = any(record and record["count"] and record["channels"] == 3 for record in records)
         shards: list[Shard] = []
@@ -262,7 +262,7 @@ def worker_pool(jobs: int) -> ProcessPoolExecutor:
 
 
 def _begin() -> None:
-    """Set up a worker process: it ignores Ctrl-C, which its parent handles, and ends when its parent ends."""
+    """Set up a worker process: it ignores Ctrl-C, which its parent handles, and ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # silence C libraries' warnings on stderr; the index lists problems
     end_with_parent()
@@ -305,7 +305,7 @@ def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files:
 
 
 def refuse_others(out: Path, settings: ShardSettings) -> None:
-    """Raise a UserError if a folder was prepared with other settings, or holds anything but prepared data."""
+    """Raise a UserError if a folder was prepared with other settings, or holds other files."""
     if not out.exists():
         return
     if not out.is_dir():

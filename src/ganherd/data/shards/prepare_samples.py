@@ -1,4 +1,4 @@
-"""Prepare tars, tables and data sets of the Hugging Face Hub for training: decode their images and write them to shards.
+"""Prepare tars, tables and data sets of the Hugging Face Hub for training: write their images to shards.
 
 The samples are divided into units. Worker processes decode a unit and write it to a file, a part. At the end, all parts
 are joined to shards, one file for each class. If the command is killed, the same command continues from the parts that
@@ -131,7 +131,7 @@ def _make_part(source: SampleSource, settings: ShardSettings, unit: SampleUnit, 
 
 
 def _carefully(source: SampleSource, settings: ShardSettings, unit: SampleUnit) -> SamplePiece:
-    """Decode a unit of which one sample may crash its process: halve the unit until that sample is found, and skip it."""
+    """Decode a unit of which a sample may crash its process: halve the unit until that sample is found; skip it."""
     try:
         with worker_pool(1) as pool:
             return pool.submit(read_unit, source, settings, unit).result()

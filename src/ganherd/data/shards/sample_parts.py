@@ -1,4 +1,4 @@
-"""Write and read parts of prepared data, and join them to shards. A part is a file with some decoded samples and their labels.
+"""Write and read parts of prepared data, files with some decoded samples and their labels, and join them to shards.
 
 Parts can be written by any process in any order. Joining reads all parts twice, one at a time: first their labels, then
 their images. So memory is bounded by one part, and a join that was killed can start again from the parts. A shard is a

@@ -293,7 +293,7 @@ def rows_of(
 
 
 def _check_size(folder: Path, index: Index, shard: Shard) -> None:
-    """Raise a UserError if the size of a shard differs from the index; called before memory is reserved for its images."""
+    """Raise a UserError if the size of a shard is not that of the index, before memory is reserved for it."""
     path, wanted = folder / shard.file, HEADER + shard.count * math.prod(index.shape)
     try:
         size = path.stat().st_size if shard.count else wanted
@@ -318,7 +318,7 @@ def verify(folder: Path) -> None:
 
 
 def _most_open() -> int:
-    """Return how many shards this process may have open at once: half of the number of open files that is allowed."""
+    """Return how many shards this process may have open at once: half of the open files that are allowed."""
     try:
         import resource
 

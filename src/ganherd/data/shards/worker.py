@@ -1,4 +1,4 @@
-"""The tasks of a process that prepares images: decode a unit of files to a part, and join the parts of a class to its shard.
+"""The tasks of a process that prepares images: decode a unit of files to a part, and join parts to a shard.
 
 A part is a file with the decoded images of one unit; a shard is a file with all images of a class in one split. Both
 are written to temporary files and renamed, so that they are complete even if a process is killed.
@@ -106,7 +106,7 @@ def crop_place(settings: ShardSettings, name: str) -> tuple[float, float]:
 
 
 def part_path(out: Path, source: ClassFiles, unit: int) -> Path:
-    """Return the path of a unit's part. It contains a digest of the files' names, so a part of other files is not used."""
+    """Return the path of a unit's part. It contains a digest of the files, so a part of others is not used."""
     names = hashlib.sha256("\0".join((source.listing, *source.files_of(unit))).encode("utf-8", "surrogateescape"))
     return out / PARTS / f"{source.number:05d}-{unit:05d}-{names.hexdigest()[:16]}.npz"
 
@@ -196,7 +196,7 @@ def shard_file(source: ClassFiles) -> str:
 
 
 def record_path(out: Path, source: ClassFiles) -> Path:
-    """Return the path of the record of a class's finished shard, a JSON file from which `prepare` writes the index."""
+    """Return the path of the record of a finished shard, a JSON file from which `prepare` writes the index."""
     return out / PARTS / f"{source.number:05d}.json"
 
 

@@ -121,9 +121,7 @@ class Cellular(Strategy):
         # from.
         self.fitness = torch.full((len(self.cells.own), 2), torch.inf, dtype=torch.float64)
         self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)
-        self.age = torch.zeros(
-            len(self.cells.own), 2, dtype=torch.int64
-        )  # [n, 2], iterations since the net was trained
+        self.age = torch.zeros(len(self.cells.own), 2, dtype=torch.int64)  # likewise, iterations since it was trained
         self.state: State = {
             "meet.fitness": self.fitness,
             "meet.won": self.won,
