@@ -6,16 +6,14 @@ on tensors that hold one row for each member:
 
 1. Gather a frozen snapshot of each neighbourhood.
 2. Evaluate the fitness of all generators in a neighbourhood against all its discriminators, and hold tournaments: a
-cell
-   continues with copies of the winners, including optimiser state and learning rates (`Cellular._select`). Without
+   cell continues with copies of the winners, including optimiser state and learning rates (`Cellular._select`). Without
    selection it continues with its own nets.
 3. Mutate the settings that mutate once an iteration, then train up to the next meeting.
-4. Evaluate the trained nets against the old neighbourhood. A trained net stays only if it is better than the worst of the
-   cell's old ones, or if that one has expired (`Cellular._replace`). Generators and discriminators are replaced
+4. Evaluate the trained nets against the old neighbourhood. A trained net stays only if it is better than the worst of
+   the cell's old ones, or if that one has expired (`Cellular._replace`). Generators and discriminators are replaced
    separately.
 5. Change the weights of each neighbourhood's mixture of generators by a step of a (1+1)-ES, an evolution strategy with
-one
-   parent and one child.
+   one parent and one child.
 
 Over several ranks the snapshot of the next iteration is sent ahead: generators as soon as they are selected, while the
 discriminators are evaluated; then discriminators, while mixtures evolve, pictures are drawn and checkpoints written. With

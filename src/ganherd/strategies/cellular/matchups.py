@@ -3,9 +3,8 @@
 The opponents of a generator are discriminators, and vice versa. The partner of a net is the other net of the same
 member. The key `opponents` of the recipe chooses:
 
-- `winners`: the partner if a cell trains one net of each kind; otherwise, at each batch, a random one of the cell's
-members,
-  which began the iteration as copies of tournament winners.
+- `winners`: the partner if a cell trains one net of each kind; otherwise, at each batch, the net of a random member of
+  the cell, all of which began the iteration as copies of tournament winners.
 - `partner`: always the partner.
 - `neighbourhood`, and every run without selection: at each batch a random individual of the whole neighbourhood.
 
