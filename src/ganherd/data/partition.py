@@ -23,7 +23,7 @@ class Partition:
     # all rows, this is a read-only view.
     index: Ints
     count: Ints  # [N], the number of rows of each member, without repetitions
-    label: Ints  # [N], the class of each member; -1: all classes
+    label: Ints  # [N], the class that each member sees; -1: members do not see one class each
     notes: tuple[str, ...] = ()  # notes for the user
 
 

@@ -20,7 +20,7 @@ discriminators are evaluated; then discriminators, while mixtures evolve, pictur
 `exchange: async`, ranks run some iterations without synchronising: a snapshot then holds the newest nets that have arrived
 (see `latest_neighbours`), events are buffered, and mixtures evolve when the ranks synchronise.
 
-A member that is not finite wins no tournament, is no opponent, and has no weight in a mixture. Lipizzaner evaluates each
+A net with NaN or infinity wins no tournament, is no opponent, and has no weight in a mixture. Lipizzaner evaluates each
 pair with fresh noise; here all discriminators of a neighbourhood see the same samples of a generator (see `fitness`).
 """
 

@@ -87,9 +87,7 @@ class GridScorer:
         homes = Placement(tuple(tuple(member // p for member in own[::p]) for own in ranks.placement.ranks))
         self._cell_ranks = MemberRanks(ranks.comm, homes, ranks.members // p)  # with cells in place of members
         self.classes = ranks.classes  # number of grids in one replica: one for each class, or 1
-        self._label = assembly.label[
-            cells.own[cells.first]
-        ]  # int64 [C], the class that each cell learns; -1: all classes
+        self._label = assembly.label[cells.own[cells.first]]  # int64 [C], the class of each cell; -1: all classes
         network = None if settings.network == "auto" else settings.network
         self._reference = RealFeatures(assembly.dataset, network, _REAL, trust_code=assembly.trusted)
         self._play = NetworkCall(self._herd.g, evaluation_operations(self._herd), self._herd.rules.precision)
