@@ -65,6 +65,7 @@ def build_discriminator(
 
 
 def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_code: bool) -> nn.Module:
+    """Build a net; `given` holds what its constructor gets in addition to its settings: shape, latent and classes."""
     if catalog.is_foreign(net.name):
         return _build_foreign(role, net.name, load_own(net.name, role, trust_code), given, net.settings)
     if not catalog.is_packaged(net.name):
@@ -98,6 +99,7 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
 
 
 def _with_deviation(make: Callable[..., nn.Module], group: int, **given: Any) -> nn.Module:
+    """Build a discriminator by `make(**given)`, and add a minibatch standard deviation over groups of samples."""
     from ganherd.nets.common.sample_groups import with_deviation
 
     return with_deviation(make(**given), group)

@@ -26,7 +26,7 @@ _STAGES = {28: (7, 2), 32: (4, 3), 64: (4, 4)}
 
 
 class DcganGenerator(nn.Module):
-    """Transposed convolutions with batch norm and ReLU, from noise to an image."""
+    """DCGAN's generator with 4x4 kernels: transposed convolutions with batch norm and ReLU, from noise to an image."""
 
     def __init__(self, shape: tuple[int, ...], latent: int, *, width: int = 64) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class DcganGenerator(nn.Module):
 
 
 class DcganDiscriminator(nn.Module):
-    """Convolutions with LeakyReLU, and batch norm after all but the first."""
+    """DCGAN's discriminator with 4x4 kernels: convolutions with LeakyReLU, and batch norm after all but the first."""
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 64, batch_norm: bool = True) -> None:
         super().__init__()
@@ -69,7 +69,10 @@ class DcganDiscriminator(nn.Module):
 
 
 class Dcgan5Generator(nn.Module):
-    """A fully connected layer, then transposed convolutions with batch norm and ReLU."""
+    """DCGAN's generator with 5x5 kernels: a fully connected layer, then transposed convolutions with batch norm.
+
+    `depth` and `first` are those of `halved` and `doubled`.
+    """
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, width: int = 128, depth: int = 0, first: int = 0
@@ -99,7 +102,10 @@ class Dcgan5Generator(nn.Module):
 
 
 class Dcgan5Discriminator(nn.Module):
-    """Convolutions with LeakyReLU. DCGANs and GRANs both use it, so that their discriminators can be swapped."""
+    """DCGAN's discriminator with 5x5 kernels: convolutions with LeakyReLU, then a fully connected layer.
+
+    DCGANs and GRANs both use it, so that their discriminators can be swapped.
+    """
 
     def __init__(
         self,

@@ -241,12 +241,14 @@ def _names(section: type[Section]) -> list[str]:
 
 
 def _value(data: Any, path: Path) -> Any:
+    """Return the value at a path in plain data; None if there is none."""
     for part in path:
         data = data.get(part) if isinstance(data, dict) else None
     return data
 
 
 def _show(value: Any) -> str:
+    """Return a value as a message shows it, shortened."""
     if value is None or isinstance(value, bool):
         return {None: "empty", True: "true", False: "false"}[value]
     short = reprlib.Repr()

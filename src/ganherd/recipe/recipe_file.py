@@ -155,6 +155,7 @@ _ABSENT = object()
 
 
 def _differences(old: RecipeData, new: RecipeData, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each dotted key, after `prefix`, in which two mappings differ, with its old and its new value."""
     for key in dict.fromkeys((*old, *new)):  # in the order of the schema
         a, b = old.get(key, _ABSENT), new.get(key, _ABSENT)
         if isinstance(a, dict) and isinstance(b, dict):

@@ -59,7 +59,15 @@ class Traffic:
     gathered: int = 0
 
     def begin_fetch(self, ranks: MemberRanks, state: State, wanted: Sequence[Sequence[int]]) -> Fetch:
-        """Call `Communicator.begin_fetch` and count its bytes. The caller counts `exchanges`."""
+        """Start to fetch members from other ranks (see `Communicator.begin_fetch`), and count the bytes.
+
+        The caller counts `exchanges`.
+
+        Args:
+            ranks: The ranks with members.
+            state: Tensors with a row for each of this rank's members.
+            wanted: The members that each rank gets.
+        """
         before = ranks.comm.bytes_received
         fetch = ranks.comm.begin_fetch(state, ranks.placement, wanted)
         self.received += ranks.comm.bytes_received - before

@@ -126,7 +126,7 @@ class Strategy:
         return iter(())
 
     def poll(self) -> None:
-        """Advance pending transfers; called after every step."""
+        """Let pending transfers make progress, without waiting for them; called after every step."""
 
     def on_steps_done(self, seconds: float, step: int) -> None:
         """Receive the number of seconds that the engine took for the steps since the previous call, up to `step`."""

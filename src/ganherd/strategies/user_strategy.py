@@ -70,6 +70,8 @@ def reported_errors(name: str, method: str, *arguments: Any) -> Iterator[None]:
 
 
 def _guarded(name: str, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` as a method that reports its errors and checks the results of `next_after` and `metrics`."""
+
     @functools.wraps(function)
     def call(*arguments: Any, **settings: Any) -> Any:
         with reported_errors(name, method, *arguments):
@@ -88,6 +90,8 @@ def _guarded(name: str, method: str, function: Callable[..., Any]) -> Callable[.
 
 
 def _guarded_events(name: str, method: str, function: Callable[..., Any]) -> Callable[..., Iterator[Event]]:
+    """Return `function` as a method that reports its errors and checks each event that it yields."""
+
     @functools.wraps(function)
     def call(*arguments: Any, **settings: Any) -> Iterator[Event]:
         with reported_errors(name, method, *arguments):

@@ -122,6 +122,7 @@ def _plain(file: NpzFile, key: str) -> Array:
 
 
 def _names(labels: Array, path: Path, key: str = "labels") -> tuple[str, ...] | None:
+    """Return an array of names as texts; None if it is empty. `key` is the array's name in the file."""
     if labels.size == 0:
         return None
     if labels.ndim != 1 or labels.dtype.kind not in "US":
@@ -268,6 +269,7 @@ def read_cifar(path: Path) -> RawData:
 
 
 def _cifar_files(path: Path) -> dict[str, bytes]:
+    """Return the contents of CIFAR's files in a folder or an archive, by their names."""
     files: dict[str, bytes] = {}
     with reading(path, "CIFAR data"):
         if path.is_dir():
@@ -288,6 +290,7 @@ def _cifar_files(path: Path) -> dict[str, bytes]:
 
 
 def _cifar_binary(data: bytes, where: str, hundred: bool) -> tuple[Array, Array]:
+    """Return images, uint8 [n, 3, 32, 32], and labels [n] of a binary file of CIFAR-10, or 100 if `hundred`."""
     head = 2 if hundred else 1  # CIFAR-100 has the coarse label first, then the fine one
     if not data or len(data) % (head + 3072):
         raise UserError(f"{where} has {len(data):,} bytes, which is no whole number of CIFAR images; get it again.")
@@ -296,6 +299,7 @@ def _cifar_binary(data: bytes, where: str, hundred: bool) -> tuple[Array, Array]
 
 
 def _cifar_pickled(data: bytes, where: str) -> tuple[Array, Array]:
+    """Return the images, uint8 [n, 3, 32, 32], and the labels, int64 [n], of a pickled file of CIFAR."""
     batch = read_pickle(data, where)
     x, y = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072:
@@ -306,6 +310,7 @@ def _cifar_pickled(data: bytes, where: str) -> tuple[Array, Array]:
 
 
 def _cifar_names(files: dict[str, bytes], path: Path) -> tuple[str, ...] | None:
+    """Return the names of the classes from the contents of CIFAR's files; None if no file holds them."""
     for name in ("batches.meta.txt", "fine_label_names.txt"):
         if name in files:
             return tuple(line.strip() for line in files[name].decode("utf-8", "replace").splitlines() if line.strip())

@@ -136,6 +136,7 @@ def survey_folder(root: Path) -> ImageSurvey:
 
 
 def _survey_samples(source: SampleSource) -> ImageSurvey:
+    """Read the headers of all images of a source of samples, and return the survey."""
     result, labels = ImageSurvey(), []
     for unit in source.units():
         for sample in source.read(unit):

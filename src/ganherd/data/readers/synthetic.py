@@ -24,11 +24,13 @@ class Toy:
 
 
 def ring8() -> Toy:
+    """Return eight Gaussians, evenly spaced on a circle of radius 1."""
     angle = 2 * np.pi * np.arange(8) / 8
     return Toy(np.stack([np.cos(angle), np.sin(angle)], axis=1), std=0.01, points=2000)
 
 
 def grid25() -> Toy:
+    """Return 25 Gaussians on a 5 × 5 grid, two apart."""
     side = np.array([-4.0, -2.0, 0.0, 2.0, 4.0])
     return Toy(np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2), std=0.05, points=2500)
 

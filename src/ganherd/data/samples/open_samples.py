@@ -32,7 +32,7 @@ def is_sample_source(source: str) -> bool:
 
 
 def open_samples(source: str) -> SampleSource:
-    """Open a source of samples.
+    """Open the source of samples (tars, tables, or the Hugging Face Hub) that `data.source` names, and return it.
 
     Raises:
         UserError: Its files are missing, of several kinds, or not readable.

@@ -114,6 +114,7 @@ def read_items(dataset: Any, size: int | None = None) -> Iterator[Item]:
 
 
 def _as_item(item: Any, number: int, where: str, size: int | None) -> Item:
+    """Convert what a data set returned as an item; `where` names it in messages, and `size` is that of `read_items`."""
     image, label = _image_and_label(item, where)
     try:
         label = as_label(label.item() if hasattr(label, "item") and getattr(label, "ndim", 1) == 0 else label)
@@ -137,6 +138,7 @@ def _as_item(item: Any, number: int, where: str, size: int | None) -> Item:
 
 
 def _image_and_label(item: Any, where: str) -> tuple[Any, Any]:
+    """Return the image and the label of what a data set returned as an item; None as the label if it has none."""
     if isinstance(item, Mapping):
         image = next((item[key] for key in IMAGE_NAMES if key in item), None)
         if image is None:

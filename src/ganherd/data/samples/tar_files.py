@@ -93,6 +93,7 @@ class TarSource(SampleSource):
         return images[0] if images else None
 
     def _label_of(self, handle: IO[bytes], fields: Fields) -> Label:
+        """Return the label of a sample from its files; None if it has none. `handle` is the open tar."""
         wanted = self.label
         if wanted == "none":
             return None
@@ -169,6 +170,7 @@ def _label_bytes(handle: IO[bytes], place: tuple[int, int]) -> bytes:
 
 
 def _from_text(data: bytes) -> Label:
+    """Return the label in a text file: a whole number if it is one, otherwise the text; None if it is empty."""
     text = data.decode("utf-8", "replace").strip()
     return int(text) if text.lstrip("-").isdecimal() and len(text) < 12 else text or None
 

@@ -81,6 +81,7 @@ def write_piece(path: Path, piece: SamplePiece) -> None:
 
 
 def _read_piece(path: Path, with_images: bool) -> SamplePiece | None:
+    """Return the content of a part, with or without images; None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             facts = json.loads(bytes(file["facts"]))

@@ -87,6 +87,7 @@ class Index(_Facts):
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """The shape (C, H, W) of an image."""
         return self.channels, self.settings.size, self.settings.size
 
     def notes(self) -> tuple[str, ...]:

@@ -48,7 +48,7 @@ class Cells:
 
     @property
     def first(self) -> np.ndarray:
-        """Return the row of each cell's first member on this rank, int64 [C]."""
+        """Return the row of each cell's first member in this rank's tensors, int64 [C]."""
         return np.arange(len(self)) * self.rows
 
 

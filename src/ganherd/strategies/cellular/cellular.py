@@ -376,10 +376,10 @@ class Cellular(Strategy):
         self.mutations.count(step)
 
     def metrics(self) -> Facts:
-        """Return the seconds of each routine, and the settings that mutate, for each member."""
+        """Return the seconds that each routine took (`profile`), and for each member the settings that mutate."""
         return {"profile": self.profile.take(), **self.mutations.metrics()}
 
 
 def _copy_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return copies of the columns, each [n]."""
+    """Return copies of the columns of an event, each flattened to [n]."""
     return {name: np.array(column).reshape(-1) for name, column in columns.items()}

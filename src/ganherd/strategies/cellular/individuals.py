@@ -113,7 +113,7 @@ class GatheredIndividuals:
                 self.all = self.local  # The old neighbours are no longer needed, and the next ones need their memory.
 
     def poll(self) -> None:
-        """Advance pending transfers."""
+        """Let pending transfers make progress, without waiting for them."""
         for fetch in self._pending:
             fetch.poll()
 

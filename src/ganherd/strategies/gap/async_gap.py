@@ -59,7 +59,7 @@ class AsyncGap(Gap):
         self._board.begin_unsynced(first, (until - 1 - self.warmup) // self.every)
 
     def close(self, step: int, continues: bool = False) -> Iterator[Event]:
-        """Send nothing ahead."""
+        """Do nothing: nets are exchanged in `open`."""
         return iter(())
 
     def open(self, step: int) -> Iterator[Event]:
@@ -125,7 +125,7 @@ class ReplayedGap(Gap):
             self.state |= {f"meet.past{lag}.{name}": value.clone() for name, value in self.swapped().items()}
 
     def close(self, step: int, continues: bool = False) -> Iterator[Event]:
-        """Send nothing ahead."""
+        """Do nothing: nets are exchanged in `open`."""
         return iter(())
 
     def open(self, step: int) -> Iterator[Event]:

@@ -172,7 +172,12 @@ class FrechetScore:
     """
 
     def __init__(self, summary: Summary, real: Moments) -> None:
-        """Prepare the moments of G generators for the data's moments `real`."""
+        """Precompute what does not depend on the weights.
+
+        Args:
+            summary: The moments of the features of G generators.
+            real: The moments of the features of the data.
+        """
         self.real, self.samples = real, summary.samples
         root = frechet._root(real.cov)
         mean = summary.mean - real.mean  # centred on the data, to lose little precision
