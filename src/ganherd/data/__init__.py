@@ -1,4 +1,4 @@
-"""Load data sets from a name or a path, hold out a part of them, and choose the rows that each member sees."""
+"""Load data sets by name or path, hold out some of their rows, and choose the rows that each member is trained on."""
 
 from __future__ import annotations
 

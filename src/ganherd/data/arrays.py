@@ -1,4 +1,8 @@
-"""Convert the arrays of a source to ganherd's layout, range and labels, and check them."""
+"""Check the arrays of a data source, and convert them to ganherd's layout, range and labels.
+
+Data is images, points (rows of two numbers) or rows of a table. A split is the training rows (x, y) or the held-out
+rows (x_test, y_test), which are never trained on.
+"""
 
 from __future__ import annotations
 
@@ -13,23 +17,23 @@ from ganherd.util.errors import UserError
 
 Array = npt.NDArray[Any]
 
-DARK = 16  # images of 0 … 255 that are nowhere brighter get a note: their values probably have another range
-SLACK = 1e-3  # tolerance of a float's range, for rounding such as that of half precision
+DARK = 16  # if no pixel of 0 … 255 is brighter than this, the user gets a note: the range is probably another one
+SLACK = 1e-3  # tolerance when the range of floats is checked, for rounding such as that of half precision
 ROWS = 4096  # rows converted at once, so that a large float array is not copied whole
 
 
 @dataclass(frozen=True)
 class RawData:
-    """The arrays of a source before they are checked; None if the source does not have them."""
+    """The arrays of a source before they are checked; what the source does not have is None."""
 
-    x: Array
-    y: Array | None = None
-    x_test: Array | None = None
+    x: Array  # training rows [n, …]
+    y: Array | None = None  # their labels [n], as numbers or names
+    x_test: Array | None = None  # held-out rows
     y_test: Array | None = None
-    labels: tuple[str, ...] | None = None
-    notes: tuple[str, ...] = field(default=())
-    skipped: int = 0  # files that are not images
-    columns: tuple[str, ...] | None = None  # names of the columns of rows
+    labels: tuple[str, ...] | None = None  # names of the classes
+    notes: tuple[str, ...] = field(default=())  # notes for the user
+    skipped: int = 0  # number of files that are not images
+    columns: tuple[str, ...] | None = None  # names of the columns of a table
 
 
 @dataclass(frozen=True)
@@ -43,14 +47,15 @@ class TidyData:
     labels: tuple[str, ...]
     notes: tuple[str, ...]
     skipped: int = 0
-    source_range: tuple[float, float] | None = None  # range of the source's values, if they were converted to bytes
-    columns: tuple[str, ...] = ()  # names of the columns of rows; (): images, or points without names
+    source_range: tuple[float, float] | None = None  # range of the source's values, if floats were converted to bytes
+    columns: tuple[str, ...] = ()  # names of the columns; (): images, or points without names
 
 
 def tidy(raw: RawData, name: str) -> TidyData:
     """Check the arrays of a source and convert them to ganherd's layout, range and labels.
 
     Args:
+        raw: The arrays.
         name: What messages call the source.
 
     Raises:
@@ -75,7 +80,14 @@ def tidy(raw: RawData, name: str) -> TidyData:
 def _values(
     x: Array, x_test: Array | None, name: str, columns: tuple[str, ...] | None
 ) -> tuple[Array, Array | None, list[str]]:
-    """Return training rows and held-out rows as bytes (images) or float32 (points, rows), and notes about the conversion."""
+    """Return training rows and held-out rows as bytes (images) or float32 (points, rows), and notes for the user.
+
+    Args:
+        x: Training rows.
+        x_test: Held-out rows; None: the source has none.
+        name: What messages call the source.
+        columns: Names of columns, for messages.
+    """
     given = [x] if x_test is None else [x, x_test]
     for part in given:
         if part.dtype.kind not in "buif":
@@ -89,7 +101,7 @@ def _values(
     is_table = x.ndim == 2 and x.shape[1] > 0
     both = given
     if is_table:
-        with np.errstate(over="ignore"):  # refused below
+        with np.errstate(over="ignore"):  # values that become infinite are refused below
             both = [np.ascontiguousarray(part, dtype=np.float32) for part in given]
     for source, part in zip(given, both, strict=True):
         if part.dtype.kind == "f" and not all(np.isfinite(part[i : i + ROWS]).all() for i in range(0, len(part), ROWS)):
@@ -113,7 +125,7 @@ def _values(
 
 
 def _pixel_note(x: Array) -> list[str]:
-    """Return a note if rows of bytes may be flattened images."""
+    """Return a list with a note if a table of bytes may consist of flattened square images; otherwise an empty list."""
     side = math.isqrt(x.shape[1])
     if x.dtype != np.uint8 or side < 8 or side * side != x.shape[1]:
         return []
@@ -121,7 +133,10 @@ def _pixel_note(x: Array) -> list[str]:
 
 
 def _column_names(names: tuple[str, ...] | None, x: Array, name: str) -> tuple[str, ...]:
-    """Return the names of the columns of rows [n, d]: those of the source, otherwise x1, x2, …; () for images and points."""
+    """Return the names of the columns of rows x [n, d]: those of the source, otherwise x1, x2, ….
+
+    Return () for images, and for points whose source gives no names.
+    """
     if x.ndim != 2:
         return ()
     if names is None:
@@ -132,7 +147,7 @@ def _column_names(names: tuple[str, ...] | None, x: Array, name: str) -> tuple[s
 
 
 def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
-    """Return a function that converts images to [n, C, H, W], and a note if their layout is ambiguous."""
+    """Return a function that converts images to [n, C, H, W], and a list with a note if the layout is ambiguous."""
     if 0 in x.shape:
         raise UserError(f"{name} holds images without pixels: its array has shape {x.shape}.")
     if x.ndim == 3:
@@ -152,7 +167,17 @@ def _layout(x: Array, name: str) -> tuple[Any, list[str]]:
 
 
 def scale_to_bytes(parts: list[Array], name: str) -> tuple[tuple[float, float], list[str]]:
-    """Return the offset and the factor that bring the values to 0 … 255, the same for both sets."""
+    """Return what is added to image values, then what they are multiplied by, to bring them to 0 … 255; and notes.
+
+    The range is guessed from the type and the extremes of all values.
+
+    Args:
+        parts: The images of each split, which are converted alike.
+        name: What messages call the source.
+
+    Raises:
+        UserError: The values are in no range that is known.
+    """
     kind = parts[0].dtype
     if any(part.dtype.kind != kind.kind for part in parts):
         raise UserError(
@@ -179,7 +204,7 @@ def scale_to_bytes(parts: list[Array], name: str) -> tuple[tuple[float, float], 
 
 
 def to_uint8(x: Array, add: float, times: float) -> Array:
-    """Return (x + add) * times, rounded to bytes."""
+    """Return (x + add) * times, rounded and clipped to bytes, uint8 with the shape of x [n, …]."""
     if x.dtype == np.uint8 and (add, times) == (0.0, 1.0):
         return np.ascontiguousarray(x)
     out = np.empty(x.shape, np.uint8)
@@ -190,13 +215,16 @@ def to_uint8(x: Array, add: float, times: float) -> Array:
 
 
 def _labels(raw: RawData, name: str) -> tuple[Array, Array | None, tuple[str, ...], list[str]]:
-    """Return the labels of both splits as indices into the class names, the class names, and notes for the user."""
+    """Return the labels of both splits as indices of classes, the names of the classes, and notes for the user.
+
+    Labels are int64 [n], -1 for rows without a label.
+    """
     none = None if raw.x_test is None else np.full(len(raw.x_test), -1, np.int64)
     if raw.y is None:
         return np.full(len(raw.x), -1, np.int64), none, (), []
     y = _column(raw.y, len(raw.x), "y", name)
     y_test = None if raw.x_test is None or raw.y_test is None else _column(raw.y_test, len(raw.x_test), "y_test", name)
-    # a folder's name may be no UTF-8 text; names go into JSON and pages, which hold nothing else
+    # The name of a folder may not be valid UTF-8, which JSON and pages require.
     names: tuple[str, ...] = tuple(name.encode("utf-8", "replace").decode() for name in raw.labels or ())
     if len(set(names)) < len(names):
         raise UserError(f"{name} has a class name twice in `labels`.")
@@ -227,7 +255,10 @@ def _labels(raw: RawData, name: str) -> tuple[Array, Array | None, tuple[str, ..
 
 
 def _column(y: Array, n: int, key: str, name: str) -> Array:
-    """Return one label per row, as int64 (-1: no label) or as class names; refuse anything else."""
+    """Return one label for each of n rows, as int64 (-1: no label) or as texts; raise a UserError for anything else.
+
+    `key` is what messages call the array y, and `name` the source.
+    """
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
     if y.ndim != 1:
@@ -252,7 +283,7 @@ def _column(y: Array, n: int, key: str, name: str) -> Array:
 
 
 def _by_name(y: Array, known: dict[str, int], name: str) -> Array:
-    """Return the index of each row's class name."""
+    """Return for class names y [n] the index of each, int64 [n], by the mapping `known`; `name` is the source's."""
     values, inverse = np.unique(y, return_inverse=True)
     if strange := [str(v) for v in values if str(v) not in known]:
         raise UserError(f"{name} has rows labelled {strange[0]!r}, which is none of its classes.")
@@ -260,5 +291,5 @@ def _by_name(y: Array, known: dict[str, int], name: str) -> Array:
 
 
 def _index(y: Array, values: Array) -> Array:
-    """Return the position of each row's label among the sorted label numbers; -1 stays -1."""
+    """Return the position of each label y [n] among the sorted label numbers `values`; -1 stays -1."""
     return np.where(y < 0, -1, np.searchsorted(values, y)).astype(np.int64)

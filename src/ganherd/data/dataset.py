@@ -1,4 +1,7 @@
-"""Load a data set by name or path, as arrays of training rows and of held-out rows, which are never trained on."""
+"""Load a data set by name or path, as arrays of training rows and of held-out rows, which are never trained on.
+
+A row is one image, one point (two numbers), or one line of a table.
+"""
 
 from __future__ import annotations
 
@@ -31,25 +34,30 @@ from ganherd.viz.row_sheets import RowView
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Training rows, held-out rows and class names. Model units are (x - offset) / scale (`units.to_model`)."""
+    """Training rows, held-out rows and class names.
+
+    Nets get (x - offset) / scale, which are called model units (`units.to_model`).
+    """
 
     name: str
-    x: Array  # uint8 [n, C, H, W] (of a prepared folder `shards.Rows`, read as they are indexed), or float32 [n, d]
+    # Images uint8 [n, C, H, W], or points and rows float32 [n, d]. Images of a prepared folder are `ShardRows`, which
+    # are read from the disk when they are indexed.
+    x: Array
     y: Array  # int64 [n], index into labels; -1: no label
-    x_test: Array  # the held-out split, like x
+    x_test: Array  # the held-out rows, like x
     y_test: Array
-    labels: tuple[str, ...]  # (): no labels
-    offset: Units  # one number; for rows the mean of each column, and below its standard deviation (0: constant)
-    scale: Units
+    labels: tuple[str, ...]  # names of the classes; (): no labels
+    offset: Units  # one number; for rows of a table the mean of each column
+    scale: Units  # one number; for rows of a table the standard deviation of each column (0: constant)
     notes: tuple[str, ...] = ()  # notes for the user: skipped files, converted ranges
     skipped: int = 0  # files of a folder that are not images
-    holdout: float | None = None  # the fraction that was held out; None: the source has a split
-    source_range: tuple[float, float] | None = None  # range of the source's values, if they were converted to bytes
-    columns: tuple[str, ...] = ()  # names of the columns of rows, or of points that have them
+    holdout: float | None = None  # the fraction that was held out; None: the source has its own held-out rows
+    source_range: tuple[float, float] | None = None  # range of the source's values, if floats were converted to bytes
+    columns: tuple[str, ...] = ()  # names of the columns of a table, or of points that have names
 
     @property
     def split(self) -> str:
-        """How the rows were divided into training rows and held-out rows, in words."""
+        """How rows were divided into training rows and held-out rows, as words for messages."""
         return "as the source has it" if self.holdout is None else f"with data.holdout {self.holdout:g}"
 
     @property
@@ -63,16 +71,19 @@ class Dataset:
 
     @property
     def kind(self) -> str:
-        """What the data consists of: images, points in the plane, or rows of any other number of columns."""
+        """What the data consists of: `images`, `points` (two columns), or `rows` (any other number of columns)."""
         return "images" if self.is_image else "points" if self.shape == (2,) else "rows"
 
     @cached_property
     def plane(self) -> tuple[tuple[float, ...], ...]:
-        """The plane in which rows are drawn, [2, d] in model units; () for images and points."""
+        """The two directions [2, d], in model units, onto which pictures project rows; () for images and points."""
         return main_plane(comparable(self.x, self)) if self.kind == "rows" else ()
 
     def view_of(self, x: Array) -> RowView | None:
-        """Return what a picture of rows x [n, d] over the data needs; None for images and points."""
+        """Return what a picture of rows x [n, d] next to the data needs: names of columns, and rows and data as points.
+
+        None for images and points.
+        """
         if not self.plane:
             return None
         points, own = (projected(rows, self, self.plane) for rows in (x, self.x))
@@ -84,7 +95,7 @@ class Dataset:
         total = hashlib.sha256()
         for array in (self.x, self.y, self.x_test, self.y_test):
             total.update(f"{array.dtype.str}{array.shape}".encode())
-            known = getattr(array, "digest", None)  # rows of shards need not be read for theirs
+            known = getattr(array, "digest", None)  # `ShardRows` know a digest without being read
             total.update(known.encode() if known else np.ascontiguousarray(array).data)
         total.update("\0".join(self.labels).encode())
         if self.kind == "rows":
@@ -93,7 +104,10 @@ class Dataset:
 
 
 def load(settings: schema.DataConfig) -> Dataset:
-    """Return the data set that a recipe names.
+    """Load the data set that the section `data` of a recipe names.
+
+    Raises:
+        UserError: There is no such data, it cannot be read, or a setting does not fit it.
 
     >>> digits = load(schema.DataConfig(source="digits"))
     >>> digits.shape, digits.labels[7], len(digits.x) + len(digits.x_test)
@@ -144,9 +158,13 @@ def load(settings: schema.DataConfig) -> Dataset:
 
 
 def hold_out(y: Array, fraction: float, notes: list[str]) -> Array:
-    """Return a mask of held-out rows: a fraction of each class, the same rows in every run, and never all of a class.
+    """Return a mask bool [n], True for rows to hold out: a fraction of each class, the same rows in every run.
+
+    At least one row of each class that has several is held out, and never all of them.
 
     Args:
+        y: int64 [n], the class of each row; -1: no label.
+        fraction: The fraction to hold out; 0: none.
         notes: Notes for the user, to which one is added if no rows can be held out.
 
     >>> int(hold_out(np.array([0] * 10 + [1] * 5), 0.2, []).sum())
@@ -163,7 +181,7 @@ def hold_out(y: Array, fraction: float, notes: list[str]) -> Array:
 
 
 def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
-    """Return the data set of a prepared folder, without opening a shard."""
+    """Return the data set of a folder that `ganherd data prepare` wrote; images are not read yet."""
     index, x, y = shards.load_shards(path)
     if settings.points is not None:
         raise UserError(f"data.points is for points and rows, and {path} holds images; leave data.points out.")
@@ -179,13 +197,13 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
         holdout = settings.holdout
         held = hold_out(y, holdout, notes)
         x, y, x_test, y_test = x.pick(~held), y[~held], x.pick(held), y[held]
-    train, test = cast(Array, x), cast(Array, x_test)  # they behave like arrays
+    train, test = cast(Array, x), cast(Array, x_test)  # `ShardRows` behave like arrays
     rows = (train, y, test, y_test)
     return Dataset(path.name or str(path), *rows, index.labels, 127.5, 127.5, tuple(notes), holdout=holdout)
 
 
 def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
-    """Return the arrays of `data.source` before they are checked, and the name of the data set."""
+    """Read `data.source`, and return its arrays before they are checked, and the name of the data set."""
     name = settings.source
     if in_memory.is_in_memory(name):
         return in_memory.read(name), in_memory.NAME
@@ -211,7 +229,7 @@ def _read(settings: schema.DataConfig) -> tuple[RawData, str]:
 
 
 def _resize(data: TidyData, size: int) -> TidyData:
-    """Return the data with images of size × size pixels."""
+    """Return the data with images cropped to squares and resized to size × size pixels, and a note about it."""
     if data.x.shape[2:] == (size, size):
         return data
     before = " × ".join(str(n) for n in data.x.shape[2:])
@@ -221,7 +239,7 @@ def _resize(data: TidyData, size: int) -> TidyData:
 
 
 def _keep(data: TidyData, points: int, name: str) -> TidyData:
-    """Return the data with this many of its training points, chosen at random but the same in every run."""
+    """Return the data with only this many of its training points, chosen at random but the same in every run."""
     if points > len(data.x):
         raise UserError(f"data.points is {points:,}, but {name} has {len(data.x):,} training rows; ask for fewer.")
     rows = np.sort(shuffle(len(data.x), "points")[:points])
@@ -229,7 +247,7 @@ def _keep(data: TidyData, points: int, name: str) -> TidyData:
 
 
 def _units(x: Array) -> tuple[Units, Units]:
-    """Return offset and scale: fixed for images, of all coordinates for points, of each column for rows."""
+    """Return offset and scale: fixed for images, one for all coordinates of points, one per column of a table."""
     if x.ndim == 4:
         return 127.5, 127.5
     return span_units(x) if x.shape[1] == 2 else column_units(x)

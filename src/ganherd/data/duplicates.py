@@ -13,15 +13,15 @@ from ganherd.util.errors import counted
 
 @dataclass(frozen=True)
 class Duplicates:
-    """Numbers of rows that are exact copies of others."""
+    """How many rows of a data set are exact copies of others."""
 
-    rows: int  # training rows and held-out rows
-    copies: int  # rows that are equal to an earlier one
-    across: int  # held-out rows that are equal to a training row
-    held_out: int  # held-out rows
+    rows: int  # number of training rows and held-out rows
+    copies: int  # number of rows that are equal to an earlier one
+    across: int  # number of held-out rows that are equal to a training row
+    held_out: int  # number of held-out rows
 
     def notes(self, kind: str) -> list[str]:
-        """Return notes for the user, none if there are no copies; `kind` is what the rows are called.
+        """Return notes for the user, an empty list if there are no copies; `kind` is what the rows are called.
 
         >>> Duplicates(10, 9, 2, 2).notes("images")
         ['all 10 images are equal: there is nothing to learn from them']
@@ -40,7 +40,9 @@ class Duplicates:
 
 
 def find(x: Array, x_test: Array) -> Duplicates:
-    """Count the copies among training rows and held-out rows.
+    """Count the copies among training rows x [n, …] and held-out rows x_test [m, …].
+
+    Cheap checksums find the rows that may be copies, and only these are hashed.
 
     >>> import numpy as np
     >>> find(np.array([[1, 2], [1, 2], [3, 4]]), np.array([[3, 4], [5, 6]]))
@@ -48,7 +50,7 @@ def find(x: Array, x_test: Array) -> Duplicates:
     """
     sums, sums_test = _sums(x), _sums(x_test)
     _, same, count = np.unique(np.concatenate([sums, sums_test]), return_inverse=True, return_counts=True)
-    repeated = count[same.reshape(-1)] > 1  # only these can be copies, and only these are hashed
+    repeated = count[same.reshape(-1)] > 1  # rows whose checksum occurs again
     train = list(_hashes(x, np.flatnonzero(repeated[: len(x)])))
     held = list(_hashes(x_test, np.flatnonzero(repeated[len(x) :])))
     known = set(train)
@@ -57,7 +59,10 @@ def find(x: Array, x_test: Array) -> Duplicates:
 
 
 def _sums(x: Array) -> Array:
-    """Return a number for each row, uint64 [n]: equal for equal rows, and hardly ever for others."""
+    """Return a checksum of each row, uint64 [n]: equal for equal rows, and hardly ever equal for different ones.
+
+    It is the sum of the row's 64-bit words, each multiplied by a fixed random odd number.
+    """
     width = x.dtype.itemsize * int(np.prod(x.shape[1:]))
     weights = np.random.default_rng(0).integers(0, 1 << 63, -(-width // 8), dtype=np.uint64) * 2 + 1
     sums: list[Array] = [np.empty(0, np.uint64)]

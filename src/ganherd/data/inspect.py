@@ -26,15 +26,16 @@ if TYPE_CHECKING:
 
     from ganherd.viz.pictures import Picture
 
-MOST, MOST_COLUMNS = 100, 40  # classes and columns shown
+MOST, MOST_COLUMNS = 100, 40  # most classes and most columns of a table that are shown
 UNEQUAL = 4  # ratio of the largest class to the smallest from which a note is given
-_LAYOUTS = ((12, 1, 16), (36, 2, 10), (MOST, 4, 6))  # up to this many classes: columns of rows, images in a row
-_STATISTICS = ("least", "most", "mean", "std")  # of a column
-_UNLABELLED = 10, 20  # rows, and images in a row
+# Layouts of the contact sheet: (number of classes up to which it is used, columns of the sheet, images of a class)
+_LAYOUTS = ((12, 1, 16), (36, 2, 10), (MOST, 4, 6))
+_STATISTICS = ("least", "most", "mean", "std")  # shown for each column of a table
+_UNLABELLED = 10, 20  # without labels: rows of the contact sheet, and images in a row
 
 
 def inspect(settings: schema.DataConfig) -> JsonObject:
-    """Load the data that a recipe names and describe it.
+    """Load the data that a recipe names, and return its description as plain values for JSON.
 
     >>> inspect(schema.DataConfig(source="ring8", points=80))["classes"][0]
     {'name': '0', 'train': 10, 'held_out': 2}
@@ -83,7 +84,7 @@ def describe(dataset: Dataset) -> JsonObject:
 
 
 def _columns(dataset: Dataset) -> list[JsonObject]:
-    """Return the name, range, mean and standard deviation of each column of rows; empty for images and points."""
+    """Return name, range, mean and standard deviation of each column of a table; empty for images and points."""
     if dataset.kind != "rows":
         return []
     x = dataset.x
@@ -94,7 +95,12 @@ def _columns(dataset: Dataset) -> list[JsonObject]:
 
 
 def _imbalance(labels: Sequence[str], counts: Array, kind: str) -> list[str]:
-    """Return a note if some class has far more training rows than another.
+    """Return a list with a note if a class has far more training rows than another, otherwise an empty list.
+
+    Args:
+        labels: The names of the classes.
+        counts: int64 [classes], the number of training rows of each.
+        kind: What the rows are called.
 
     >>> _imbalance(["cat", "dog"], np.array([90, 20]), "images")
     ['classes are unequal: cat has 90 images to train on, dog has 20; small classes are learned less well']
@@ -107,7 +113,7 @@ def _imbalance(labels: Sequence[str], counts: Array, kind: str) -> list[str]:
 
 
 def text(facts: Mapping[str, Any]) -> str:
-    """Return the description as text."""
+    """Return a description, the result of `describe`, as text for a terminal."""
     shape = "×".join(str(size) for size in facts["shape"])
     lines = [
         f"{facts['name']}: {counted(facts['total'], facts['kind'])} of {shape}{' columns' if facts['columns'] else ''}",
@@ -150,7 +156,10 @@ def _number(value: Any) -> int | float:
 
 
 def _spread(x: Any) -> tuple[Any, Any, float, float]:
-    """Return minimum, maximum, mean and standard deviation; bytes are counted block by block, in one pass."""
+    """Return minimum, maximum, mean and standard deviation of all values.
+
+    For bytes a histogram is counted block by block, so that data on the disk is read once and never held whole.
+    """
     if x.dtype != np.uint8:
         return x.min(), x.max(), float(x.mean(dtype=np.float64)), float(x.std(dtype=np.float64))
     rows = max(1, len(x) * 2**22 // max(1, x.size))  # so that a block has about 4 MiB
@@ -166,7 +175,7 @@ def _spread(x: Any) -> tuple[Any, Any, float, float]:
 
 
 def contact_sheet(dataset: Dataset, path: str | os.PathLike[str]) -> Path:
-    """Write the sheet as a PNG and return its path."""
+    """Draw a data set (images by class, points, or columns of a table) as a PNG file, and return its path."""
     target = Path(path)
     draw: dict[str, Callable[[Dataset], Picture]] = {"images": _images, "points": _points, "rows": _rows}
     picture = draw[dataset.kind](dataset)
@@ -179,12 +188,12 @@ def contact_sheet(dataset: Dataset, path: str | os.PathLike[str]) -> Path:
 
 
 def _summary(dataset: Dataset) -> str:
-    """Return one line about the data set."""
+    """Return the facts about the data set (see `_facts`) as one line."""
     return "  ·  ".join(_facts(dataset))
 
 
 def _facts(dataset: Dataset) -> list[str]:
-    """Return facts about the data set: kind, classes, counts and split."""
+    """Return short texts about the data set: what it is, its classes, its number of rows, and their split."""
     if dataset.is_image:
         channels, height, width = dataset.shape
         what = f"{width} × {height} {'grey' if channels == 1 else 'RGB'}"
@@ -197,7 +206,7 @@ def _facts(dataset: Dataset) -> list[str]:
 
 
 def _images(dataset: Dataset) -> Image.Image:
-    """Return a sheet with a title, and below it columns of rows of images."""
+    """Return a sheet of images with a title and a row for each class; rows of any images if there are no labels."""
     present = [k for k in range(len(dataset.labels)) if (dataset.y == k).any()]
     shown = present[:MOST]
     if shown:
@@ -215,13 +224,16 @@ def _images(dataset: Dataset) -> Image.Image:
 
 
 def _name(dataset: Dataset, k: int) -> str:
-    """Return the name of a class, shortened, and the number of its images."""
+    """Return the shortened name of class k with the number of its images, for the contact sheet."""
     label, count = dataset.labels[k], np.count_nonzero(dataset.y == k) + np.count_nonzero(dataset.y_test == k)
     return f"{label if len(label) <= 15 else label[:14] + '…'} ({count:,})"
 
 
 def _some(dataset: Dataset, rows: Array, k: int, most: int) -> Array:
-    """Return at most this many images of a class, chosen at random but the same for every call."""
+    """Return at most `most` of the images in these rows, chosen at random but the same in every call.
+
+    `k`, the number of the class (-1: none), determines the random choice.
+    """
     return np.asarray(dataset.x[rows[shuffle(len(rows), "sheet", k + 1)[:most]]])
 
 

@@ -1,4 +1,4 @@
-"""Choose the training rows of each member: those of its class, all of them, or a random fraction."""
+"""Choose the training rows of each member: those of its class, all rows, or a random fraction of them (a diet)."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class Partition:
-    """The rows of `Dataset.x` that each member trains on. If all members see all rows, `index` is a read-only view."""
+    """The rows of `Dataset.x` that each of N members trains on."""
 
-    index: Ints  # [N, n_max], padded by repeating from the start of the row
-    count: Ints  # [N] number of valid entries of each row
-    label: Ints  # [N] the class of each member; -1: no class
-    notes: tuple[str, ...] = ()
+    # [N, n_max], numbers of rows; a member with fewer than n_max rows repeats them from the start. If all members see
+    # all rows, this is a read-only view.
+    index: Ints
+    count: Ints  # [N], the number of rows of each member, without repetitions
+    label: Ints  # [N], the class that each member sees; -1: members do not see one class each
+    notes: tuple[str, ...] = ()  # notes for the user
 
 
 def partition(
@@ -34,9 +36,11 @@ def partition(
     together: int = 1,
     per_class: int = 1,
 ) -> Partition:
-    """Return the rows of the members of one replica.
+    """Return the rows that the members of one replica (copy of the herd) train on.
 
     Args:
+        dataset: The data.
+        settings: The section `data` of the recipe.
         members: Number of members; None: `per_class` for each class, or 1 if members share the data.
         batch: Size of a batch; a note names members that have fewer rows.
         seed: Seed of the random fractions (`data.partition: diet`).
@@ -71,7 +75,11 @@ def partition(
 
 
 def _by_class(dataset: Dataset, members: int | None, per_class: int, notes: list[str]) -> list[Ints]:
-    """Return the rows of each class, and add a note about rows without a label."""
+    """Return the numbers of the rows of each class, and add a note to `notes` if there are rows without a label.
+
+    Raises:
+        UserError: There are no labels, a class has no rows, or `members` is not `per_class` for each class.
+    """
     classes = len(dataset.labels)
     if not classes:
         raise UserError(

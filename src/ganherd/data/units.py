@@ -1,4 +1,8 @@
-"""Convert between the units of the data and those of the nets: one range for images and points, one for each column of rows."""
+"""Convert between the units of the data and those of the nets.
+
+Nets get (x - offset) / scale. Images and points have one offset and scale for all values, rows of a table one for each
+column.
+"""
 
 from __future__ import annotations
 
@@ -25,12 +29,12 @@ class HasUnits(Protocol):
 
 
 def like(value: Units, x: Tensor) -> float | Tensor:
-    """Return one number as it is, and numbers of columns as a tensor [d] with the type and the device of x."""
+    """Return `value` for arithmetic with x: a number unchanged, numbers of columns as a tensor [d] like x."""
     return x.new_tensor(value) if isinstance(value, tuple) else value
 
 
 def divisor(scale: Units) -> Units:
-    """Return what x - offset is divided by: constant columns stay 0 instead of NaN.
+    """Return what x - offset is divided by: the scale, with 1 for 0, so that constant columns become 0, not NaN.
 
     >>> divisor((2.0, 0.0)), divisor(127.5)
     ((2.0, 1.0), 127.5)
@@ -39,17 +43,17 @@ def divisor(scale: Units) -> Units:
 
 
 def to_model(x: Tensor, units: HasUnits) -> Tensor:
-    """Return floats [..., d] or images in the units of the nets."""
+    """Return data x (floats [..., d], or images) in the units of the nets, (x - offset) / scale."""
     return (x - like(units.offset, x)) / like(divisor(units.scale), x)
 
 
 def to_data(x: Tensor, units: HasUnits) -> Tensor:
-    """Return what nets generate in the units of the data; constant columns get their exact value."""
+    """Return what nets generated in the units of the data; constant columns get their exact value."""
     return x * like(units.scale, x) + like(units.offset, x)
 
 
 def comparable(x: Array, units: HasUnits) -> Array:
-    """Return values whose distances can be compared: standardised columns of rows [n, d]; images and points as they are."""
+    """Return x in units with meaningful distances: rows [n, d] standardised by column, others unchanged."""
     if not isinstance(units.offset, tuple):
         return x
     offset, scale = (np.array(unit, np.float32) for unit in (units.offset, divisor(units.scale)))
@@ -57,7 +61,9 @@ def comparable(x: Array, units: HasUnits) -> Array:
 
 
 def column_units(x: Array) -> tuple[Units, Units]:
-    """Return mean and standard deviation of each column of rows [n, d]; 0 for columns that are constant up to rounding.
+    """Return offset and scale of rows [n, d]: the mean and the standard deviation of each column.
+
+    The standard deviation is set to 0 for columns that are constant up to rounding.
 
     >>> column_units(np.array([[1.0, 7.0], [3.0, 7.0]], np.float32))
     ((2.0, 7.0), (1.0, 0.0))
@@ -68,15 +74,19 @@ def column_units(x: Array) -> tuple[Units, Units]:
 
 
 def span_units(x: Array) -> tuple[Units, Units]:
-    """Return centre and half range over all coordinates of points, so that shapes keep their proportions."""
+    """Return offset and scale of points [n, 2]: the centre and half of the range of all coordinates together.
+
+    Both coordinates have the same scale, so that shapes keep their proportions.
+    """
     low, high = float(x.min()), float(x.max())
     return (low + high) / 2, (high - low) / 2 or 1.0
 
 
 def main_plane(x: Array) -> tuple[tuple[float, ...], ...]:
-    """Return the two directions [2, d] along which standardised rows [n, d] vary most (PCA), for pictures of them.
+    """Return the two directions [2, d] along which standardised rows [n, d] vary most (PCA), for pictures of rows.
 
-    The largest number of each direction is positive, so that the same data always gives the same picture.
+    The sign of a direction is arbitrary; here its number of largest absolute value is positive, so that the same data
+    always gives the same picture.
     """
     columns = x.shape[1]
     covariance = np.cov(x, rowvar=False, dtype=np.float64).reshape(columns, -1) if len(x) > 1 else np.eye(columns)
@@ -88,5 +98,5 @@ def main_plane(x: Array) -> tuple[tuple[float, ...], ...]:
 
 
 def projected(x: Array, units: HasUnits, plane: tuple[tuple[float, ...], ...]) -> Array:
-    """Return rows [n, d] in the units of the data as points [n, 2] of the plane that `main_plane` returned."""
+    """Project rows [n, d], in the units of the data, onto the plane of `main_plane`, and return points [n, 2]."""
     return np.asarray(comparable(x, units) @ np.array(plane, np.float32).T)

@@ -1,4 +1,8 @@
-"""The generators of a mixture: for each breed a net, and the parameters of the members that share it."""
+"""The generators of a mixture: a net for each breed, and the parameters of all its members.
+
+A breed is all members that share a generator architecture. Replicas are independent copies of the herd with other
+seeds; all have the same breeds and the same number of members.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +27,13 @@ from ganherd.util.errors import UserError, first_line
 
 @dataclass(frozen=True, eq=False)
 class Generators:
-    """The generators of one breed."""
+    """The generators of one breed in all replicas: one module, and tensors with a row for each generator."""
 
-    net: NetConfig
+    net: NetConfig  # the name and the settings of the net
     members: int  # number of members in one replica
     module: nn.Module  # a template in training mode; its weights are never used
-    params: dict[str, Tensor]  # [replicas × members, …]
-    buffers: dict[str, Tensor]
+    params: dict[str, Tensor]  # parameters by name, each [replicas × members, …]
+    buffers: dict[str, Tensor]  # buffers by name, each [replicas × members, …]
 
     @property
     def device(self) -> torch.device:
@@ -47,7 +51,10 @@ class Generators:
         return EvaluationCall(self.module)
 
     def of(self, row: int) -> dict[str, Tensor]:
-        """Return parameters and buffers of one generator; buffers are copies, because a forward pass may change them."""
+        """Return the parameters and buffers of the generator in a row, by name.
+
+        Buffers are copies, because a forward pass may change them.
+        """
         params = {name: value[row] for name, value in self.params.items()}
         return params | {name: value[row].clone() for name, value in self.buffers.items()}
 
@@ -64,7 +71,7 @@ class Generators:
 
 
 def with_weights(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Return a copy of a module that has these parameters and buffers, in evaluation mode."""
+    """Return a copy of a module in evaluation mode, with copies of these parameters and buffers (by their names)."""
     copy = copy_module(module)
     with torch.no_grad():
         for name, value in (*copy.named_parameters(), *copy.named_buffers()):
@@ -73,7 +80,10 @@ def with_weights(module: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
 
 
 def tensors_of(breeds: tuple[Generators, ...]) -> dict[str, Tensor]:
-    """Return all tensors under their names in the file; with several breeds, names begin with the number of the breed."""
+    """Return the tensors of all breeds under their names in the file generators.safetensors.
+
+    If there are several breeds, names begin with the number of the breed.
+    """
     out: dict[str, Tensor] = {}
     for number, breed in enumerate(breeds):
         prefix = f"{number}/" if len(breeds) > 1 else ""
@@ -85,7 +95,7 @@ def tensors_of(breeds: tuple[Generators, ...]) -> dict[str, Tensor]:
 def breeds_of(
     facts: MixtureFacts, tensors: dict[str, Tensor], folder: Path, trust_code: bool
 ) -> tuple[Generators, ...]:
-    """Return the generators of a mixture.
+    """Build the generators of a mixture from the content of its files, and return them by breed.
 
     Args:
         facts: The content of mixture.json.
@@ -106,9 +116,15 @@ def breeds_of(
 
 
 def check_declared(facts: MixtureFacts, tensors: dict[str, Tensor], folder: Path) -> None:
-    """Refuse tensors that do not fit the nets, from declared shapes and without allocating: a file may claim any size.
+    """Raise a UserError if the tensors that a file declares do not fit the nets of a mixture.
 
-    Nets that are not ganherd's are not checked, because they may only be built if they are trusted.
+    Nets are built on the meta device, without memory, because a damaged file may declare any size. Nets that are not
+    ganherd's are not checked here, because they may only be built if they are trusted.
+
+    Args:
+        facts: The content of mixture.json.
+        tensors: Tensors of the declared shapes, without values.
+        folder: The folder of the files, for messages.
     """
     for breed, declared in _tensors_by_breed(facts, tensors, folder):
         if is_packaged(breed.generator.name):
@@ -120,7 +136,7 @@ def check_declared(facts: MixtureFacts, tensors: dict[str, Tensor], folder: Path
 def _tensors_by_breed(
     facts: MixtureFacts, tensors: dict[str, Tensor], folder: Path
 ) -> list[tuple[BreedConfig, dict[str, Tensor]]]:
-    """Return the breeds of a mixture, each with its tensors."""
+    """Return the breeds of a mixture, each with its tensors under their names within the breed."""
     breeds = facts.breeds or [BreedConfig(generator=facts.generator, members=len(facts.label_of))]
     by_number: dict[str, dict[str, Tensor]] = {str(number): {} for number in range(len(breeds))}
     for name, value in tensors.items():
@@ -133,7 +149,7 @@ def _tensors_by_breed(
 
 @contextmanager
 def _refusing(folder: Path) -> Iterator[None]:
-    """Turn any error of a net with impossible sizes into a UserError."""
+    """Turn the errors that a net with impossible sizes raises into a UserError that names the folder."""
     try:
         yield
     except (ValueError, TypeError, RuntimeError, OverflowError, MemoryError, ArithmeticError, IndexError) as error:
@@ -143,7 +159,7 @@ def _refusing(folder: Path) -> Iterator[None]:
 def _build(
     breed: BreedConfig, tensors: dict[str, Tensor], facts: MixtureFacts, folder: Path, trust_code: bool
 ) -> Generators:
-    """Return the generators of one breed."""
+    """Build the net of one breed, check that the tensors fit it, and return the generators of the breed."""
     shape, classes, rows = tuple(facts.shape), len(facts.labels), len(facts.seeds) * breed.members
 
     with _refusing(folder):

@@ -1,4 +1,7 @@
-"""Write images as PNG files, in a folder for each label. Threads encode them, and the folder appears when it is complete."""
+"""Write images as PNG files, in a folder for each label. Threads encode them.
+
+Files are written to a hidden folder first, and moved to their places when all are complete.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +29,12 @@ _LONGEST = 120  # bytes in a folder's name; file systems allow 255, encrypted on
 
 
 class FolderWriter:
-    """Write images inside a `with` block. When it ends, all are in the folder; if it ends with an error, none is."""
+    """Write images to a folder in a `with` block: all appear in the folder when the block ends, or none if it fails."""
 
     def __init__(
         self, folder: Path, labels: Sequence[str], shape: Sequence[int], watch: Callable[[int], None] | None = None
     ) -> None:
-        """Prepare a folder.
+        """Prepare the writer; nothing is written yet.
 
         Args:
             folder: The folder; it need not exist.
@@ -61,8 +64,8 @@ class FolderWriter:
 
         Args:
             x: uint8 [m, C, H, W], all of one label.
-            label: The label; -1: none.
-            numbers: The number of each image among those of its label [m], for its file name.
+            label: The number of the label; -1 for images without a label.
+            numbers: int64 [m], the number of each image among those of its label, for its file name.
         """
         place = self._aside / self.names[label] if label >= 0 else self._aside
         place.mkdir(exist_ok=True)
@@ -93,7 +96,9 @@ class FolderWriter:
 
 
 def folder_names(labels: Sequence[str]) -> list[str]:
-    """Return a folder name for each label: distinct on every file system, never hidden, never a path.
+    """Return a folder name for each label that is valid on every file system; names differ in more than case.
+
+    No name is hidden or contains a path separator.
 
     >>> folder_names(["猫", "a/b", "a:b", "..", "A_B", "train"])
     ['猫', 'a_b', 'a_b (2)', '_', 'A_B (3)', 'train']
@@ -118,10 +123,11 @@ def folder_names(labels: Sequence[str]) -> list[str]:
 
 
 def encode(x: np.ndarray) -> Iterator[bytes]:
-    """Yield each image of uint8 [n, C, H, W], with one or three channels, as the bytes of a PNG file.
+    """Yield each image of a batch, uint8 [n, C, H, W] with one or three channels, as the content of a PNG file.
 
-    The whole batch is filtered at once (every pixel minus its left neighbour), so that only zlib remains for each image. This
-    takes a third of the time of a general encoder, and threads run in parallel.
+    PNG replaces the bytes of a row by differences before it compresses them. Here these are computed for the whole
+    batch at once (every pixel minus its left neighbour), so that only zlib runs for each image. This takes a third of
+    the time of a general encoder, and threads can run in parallel.
 
     >>> next(encode(np.zeros((1, 3, 4, 4), np.uint8)))[1:4]
     b'PNG'
@@ -139,7 +145,7 @@ def encode(x: np.ndarray) -> Iterator[bytes]:
 
 
 def _chunk(kind: bytes, body: bytes) -> bytes:
-    """Return a chunk of a PNG file."""
+    """Return a chunk of a PNG file, with its length and checksum."""
     return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(body, zlib.crc32(kind)))
 
 

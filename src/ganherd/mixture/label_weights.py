@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def parse(text: str) -> str | dict[str, float]:
-    """Parse `data`, `uniform`, or labels with their weights. Names may contain `=`, because the last one counts.
+    """Parse the option --weights: return `data` or `uniform` unchanged, otherwise a weight for each named label.
+
+    The last `=` of an item separates name and weight, so names may contain `=`.
+
+    Raises:
+        UserError: The text has another form, or all weights are zero.
 
     >>> parse("uniform"), parse("cat=2,dog=0.5")
     ('uniform', {'cat': 2.0, 'dog': 0.5})
@@ -38,7 +43,9 @@ def parse(text: str) -> str | dict[str, float]:
 
 
 def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixture:
-    """Return the mixture with another p(y). Members of the same label share its weight in the same proportions as before.
+    """Return a copy of the mixture in which labels have other frequencies p(y).
+
+    Members of the same label share its frequency in the same proportions as before.
 
     Args:
         mixture: The mixture.
@@ -65,7 +72,7 @@ def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixtur
     p = p / p.sum()
     if mixture.takes_label:
         return replace(mixture, label_weights=p)
-    # [replicas or 1, members]; positive, because a label that had weight 0 may get some.
+    # float64 [replicas or 1, members]; a tiny weight replaces 0, so that a label that had weight 0 can get some
     old = np.maximum(np.atleast_2d(mixture.weights), 1e-300)
     share = np.stack([np.bincount(label_of, row, minlength=len(labels)) for row in old])  # [replicas or 1, classes]
     new = old / share[:, label_of] * p[label_of]
@@ -76,7 +83,7 @@ def weighted(mixture: Mixture, how: str | dict[str, float], run: Path) -> Mixtur
 
 
 def _counts(run: Path, labels: tuple[str, ...]) -> np.ndarray:
-    """Return the number of training images of each label [classes]."""
+    """Return the number of training samples of each label in the data of a run, float64 [classes]."""
     from ganherd.data.dataset import load
     from ganherd.runs.folder import RunFolder
 

@@ -1,4 +1,8 @@
-"""Generate the samples of one member of a mixture: draw its noise, and call its generator on full batches of it."""
+"""Generate the samples of one member of a mixture: draw its noise, and call its generator on full batches of noise.
+
+The noise is drawn in blocks of 64 samples, each with a random key of its own, so that sample i is the same whatever
+number of samples is drawn. Portable streams, those of exported models, have a key for each sample instead.
+"""
 
 from __future__ import annotations
 
@@ -20,20 +24,27 @@ from ganherd.util.errors import NotFinite
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
 
-_CALL = {"cpu": 64, "cuda": 1024}  # images per call of a generator; always full, so that results are bit-exact
+# Samples per call of a generator, by type of device. Calls are always full, so that results are bit-exact.
+_CALL = {"cpu": 64, "cuda": 1024}
 
 
 @dataclass(frozen=True)
 class MemberSampler:
-    """The samples of one member of a mixture for one label."""
+    """Generates the samples of one member of a mixture for one label."""
 
     mixture: Mixture
     member: int
-    label: int  # -1: none
+    label: int  # the number of the label; -1: none
     replica: int = 0
 
     def images(self, rows: np.ndarray, seed: int = 0, truncation: float = 1.0) -> Iterator[np.ndarray]:
-        """Yield samples of a seed, batch by batch; see `Mixture.images`."""
+        """Yield the samples of a seed, batch by batch, as arrays [B, …] in the units of the data.
+
+        Args:
+            rows: int64 [n], the number of each sample among all samples of the seed (those of other members included).
+            seed: The seed.
+            truncation: Factor by which the noise is scaled.
+        """
         count = len(rows)
         batch = _CALL.get(self.mixture.device.type, BLOCK)
         blocks = batch // BLOCK
@@ -46,12 +57,12 @@ class MemberSampler:
             z, key = noise
             x, finite = self._call(z * truncation if truncation != 1.0 else z, key)
             if next_call is not None:
-                noise = self.noise(seed, *next_call)  # while a GPU generates the current batch
+                noise = self.noise(seed, *next_call)  # drawn on the CPU while a GPU generates the current batch
             self._refuse_infinite(finite)
             yield x.cpu().numpy()[: count - number * batch]
 
     def walk(self, frames: int, seeds: tuple[int, int], truncation: float = 1.0) -> np.ndarray:
-        """Return samples [frames, …] on the way from the first sample of one seed to the first sample of another."""
+        """Return samples [frames, …] for noise that moves from the first noise of one seed to the first of another."""
         ends = [self.noise(seed, np.arange(1), np.arange(1)) for seed in dict.fromkeys(seeds)]
         (first, key), (last, _) = ends[0], ends[-1]
         is_normal = self.mixture.prior_of(self.member) == "normal"
@@ -59,19 +70,20 @@ class MemberSampler:
         batches = []
         for start in range(0, frames, BLOCK):
             z = path[start : start + BLOCK]
-            full = torch.cat([z, z[-1:].expand(BLOCK - len(z), -1)])  # always full, as for all samples
+            full = torch.cat([z, z[-1:].expand(BLOCK - len(z), -1)])  # Calls are always full (see `_CALL`).
             x, finite = self._call(full, key)
             self._refuse_infinite(finite)
             batches.append(x.cpu().numpy()[: len(z)])
         return np.concatenate(batches)
 
     def noise(self, seed: int, blocks: np.ndarray, rows: np.ndarray) -> tuple[Tensor, np.ndarray]:
-        """Return noise [blocks × 64, Z], and the key for random numbers inside the generator.
+        """Return noise for blocks of samples [blocks × 64, Z], and the key for random numbers inside the generator.
 
         Args:
-            blocks: The numbers of the blocks among the samples of this member and label; each block has a stream.
-            rows: The numbers of the samples among all samples of the seed, at most as many as fit the blocks. With portable
-                streams every sample has its own stream, instead of every block.
+            seed: The seed of the samples.
+            blocks: The numbers of the blocks among the samples of this member and label; each block has its random key.
+            rows: The numbers of the samples among all samples of the seed, at most as many as the blocks hold. They are
+                used with portable streams only, in which each sample has its random key.
         """
         mixture = self.mixture
         base = rng.key(seed, rng.SAMPLE, self.replica, self.member, self.label + 1)
@@ -86,7 +98,10 @@ class MemberSampler:
         return z.reshape(-1, mixture.latent), inside
 
     def _call(self, z: Tensor, key: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Return samples on the device, and whether all are finite. On a GPU this only queues the work."""
+        """Return the samples for noise z [B, Z] in the units of the data, and whether all are finite, as tensors.
+
+        Both are on the device of the mixture; on a GPU the call returns before they are computed.
+        """
         mixture = self.mixture
         breed, state = mixture.generator(self.member, self.replica)
         device = mixture.device
@@ -107,7 +122,10 @@ class MemberSampler:
 
 @contextmanager
 def _repeatable(device: torch.device) -> Iterator[None]:
-    """Make a GPU deterministic and use full float32 precision, so that samples equal those of a CPU up to rounding."""
+    """Within the block, let a GPU compute deterministically and in full float32, so that samples are those of a CPU.
+
+    They still differ by rounding. The settings of PyTorch are restored afterwards.
+    """
     if device.type != "cuda":
         yield
         return

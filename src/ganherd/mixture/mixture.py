@@ -1,6 +1,7 @@
 """A mixture: trained generators, a weight for each, and the label that each one generates.
 
-p(x) = Σ p(x | y_k) p(y_k): sampling draws a label, then passes noise to a generator of that label.
+As a distribution it is p(x) = Σ w_k p_k(x), for generators k of weight w_k. A sample is made in two steps: draw a
+generator (and a label, if generators take one as an input), then pass noise to this generator.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from ganherd.util.registry import GENERATORS
 from ganherd.util.user_code import importable_from
 from ganherd.viz import pictures
 
-# Fields of a mixture that mixture.json has under the same name: as they are, as lists, and as lists of numbers.
+# Fields of `Mixture` that mixture.json has under the same name: unchanged, tuples as lists, and arrays as lists of
+# numbers.
 _PLAIN = ("latent", "seeds", "step", "winner", "neighbourhoods")
 _TUPLES = ("labels", "shape", "prior", "offset", "scale", "columns", "plane")
 _ARRAYS = {"label_of": np.int64, "weights": np.float64, "label_weights": np.float64}
@@ -41,24 +43,28 @@ _ARRAYS = {"label_of": np.int64, "weights": np.float64, "label_weights": np.floa
 
 @dataclass(repr=False)
 class Mixture:
-    """Generators with weights and labels. Most users only need `sample`."""
+    """Generators with weights and labels; most users only need `sample`.
 
-    labels: tuple[str, ...]
-    shape: tuple[int, ...]
-    offset: Units  # of each column, if samples are rows
+    Members are numbered within a replica. Replicas are independent copies of the herd that were trained with other
+    seeds in the same run. Samples are images, points, or rows of a table.
+    """
+
+    labels: tuple[str, ...]  # the names of all labels, by number
+    shape: tuple[int, ...]  # the shape of one sample
+    offset: Units  # a sample in the units of the data is x * scale + offset; for rows, one number for each column
     scale: Units
-    latent: int
-    prior: str | tuple[str, ...]  # one for all members, or one for each
-    label_of: np.ndarray  # int64 [members], the label of each; -1: no single label
+    latent: int  # the length of the noise of a sample
+    prior: str | tuple[str, ...]  # the distribution of the noise: one for all members, or one for each
+    label_of: np.ndarray  # int64 [members], the label that each member generates; -1: no single label
     weights: np.ndarray  # float64 [members], sums to 1; [replicas, members] if replicas differ
-    label_weights: np.ndarray  # p(y) [classes], for generators that take the label as an input
-    seeds: list[int]  # of each replica
-    step: int
-    breeds: tuple[Generators, ...]  # in the order of their members
+    label_weights: np.ndarray  # float64 [classes], p(y), for generators that take the label as an input
+    seeds: list[int]  # the seed of each replica
+    step: int  # the training step of the generators
+    breeds: tuple[Generators, ...]  # the generators by architecture, in the order of their members
     winner: BestMember | None = None  # the best member, if `ganherd score --metrics gam2` has determined it
     neighbourhoods: Neighbourhoods | None = None  # the mixtures of a grid's cells; `weights` are those of the best
-    stream_version: int = rng.VERSIONS[-1]  # of the random streams of samples
-    columns: tuple[str, ...] = ()  # names of the columns of rows
+    stream_version: int = rng.VERSIONS[-1]  # the version of the random streams from which samples are drawn
+    columns: tuple[str, ...] = ()  # names of the columns, if samples are rows
     plane: tuple[tuple[float, ...], ...] = ()  # [2, d] directions in which pictures show rows, see `units.main_plane`
 
     def __repr__(self) -> str:
@@ -67,7 +73,7 @@ class Mixture:
         return f"<Mixture of {counted(self.members, 'generators')}{seeds}, step {self.step:,}{labels}>"
 
     def _repr_png_(self) -> bytes:
-        """Return a few samples for a notebook."""
+        """Return a picture of a few samples for a notebook, as the content of a PNG file."""
         return pictures.png(self.sample(64 if self.is_image else 1000).grid())
 
     @property
@@ -87,7 +93,7 @@ class Mixture:
 
     @property
     def kind(self) -> str:
-        """Return what samples are: images, points or rows."""
+        """Return what samples are, as a word: `images`, `points` or `rows`."""
         return "images" if self.is_image else "rows" if self.plane else "points"
 
     @property
@@ -96,7 +102,7 @@ class Mixture:
         return self.breeds[0].device
 
     def to(self, device: torch.device | str) -> Mixture:
-        """Return the mixture with its generators on a device; itself if they are there already."""
+        """Return a mixture with its generators on a device: this one if they are there already, otherwise a copy."""
         device = torch.device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):
             return self
@@ -124,11 +130,14 @@ class Mixture:
         )
 
     def portable(self) -> Mixture:
-        """Return the mixture with the streams of exported models: sample i of a seed is the sample of the seed + i."""
+        """Return a copy that draws samples from the random streams of exported models.
+
+        In these streams, sample i of a seed is the first sample of seed + i.
+        """
         return replace(self, stream_version=rng.PORTABLE)
 
     def neighbourhood(self, cell: int) -> Mixture:
-        """Return the mixture of one cell of the grid and its neighbours, in every replica."""
+        """Return the mixture of the generators of one cell of the grid and its neighbours, in every replica."""
         if self.neighbourhoods is None:
             raise UserError("this mixture has no neighbourhoods: it was not trained with strategy.name cellular.")
         if not 0 <= cell < self.neighbourhoods.cells:
@@ -140,11 +149,11 @@ class Mixture:
         return replace(self, weights=weights if self.replicas > 1 else weights[0])
 
     def weights_of(self, replica: int = 0) -> np.ndarray:
-        """Return the weights of a replica, float64 [members]."""
+        """Return the weights of a replica's members, float64 [members]."""
         return self.weights if self.weights.ndim == 1 else np.asarray(self.weights[replica])
 
     def generator(self, member: int, replica: int = 0) -> tuple[Generators, dict[str, Tensor]]:
-        """Return the breed of a member, and the member's parameters and buffers."""
+        """Return the breed that a member belongs to, and the member's parameters and buffers by name."""
         first = 0
         for breed in self.breeds:
             if member < first + breed.members:
@@ -155,13 +164,15 @@ class Mixture:
     def module(self, label: str | int | None = None, *, member: int | None = None, replica: int = 0) -> nn.Module:
         """Return a generator as a plain module with its own weights, in evaluation mode.
 
-        It maps noise [B, latent] to samples in the units of the nets: a sample in those of the data is `x * scale + offset`.
+        It maps noise z [B, latent] to samples x in the units of the nets; `x * scale + offset` is in the units of the
+        data.
 
         Args:
-            label: The label that it generates, by name or number. Of several members with that label, the one of the largest
-                weight is returned. A generator that takes the label as an input is called with it: `module(z, y)`.
+            label: The label that it generates, by name or number; None: any. Of several members, the one with the
+                largest weight is returned. A generator that takes the label as an input must be called with it:
+                `module(z, y)`.
             member: The number of the member, instead of a label.
-            replica: The replica.
+            replica: The number of the replica.
 
         Raises:
             UserError: There is no such label, member or replica.
@@ -177,7 +188,7 @@ class Mixture:
         return with_weights(breed.module, state)
 
     def prior_of(self, member: int) -> str:
-        """Return the noise distribution of a member."""
+        """Return the distribution of a member's noise, normal or uniform."""
         return self.prior if isinstance(self.prior, str) else self.prior[member]
 
     def sample(
@@ -192,10 +203,10 @@ class Mixture:
         watch: Callable[[int], None] | None = None,
         truncation: float = 1.0,
     ) -> Samples:
-        """Return n samples.
+        """Generate n samples.
 
-        Sample i of a seed is the same for every n, bit for bit on the same device. On another device it comes from the same
-        noise and differs by rounding.
+        Sample i of a seed does not depend on n, bit for bit on the same device. On another device it comes from the
+        same noise and differs by rounding.
 
         Args:
             n: The number of samples.
@@ -239,12 +250,24 @@ class Mixture:
         return self.as_samples(x, y, members)
 
     def as_samples(self, x: np.ndarray, y: np.ndarray, member: np.ndarray) -> Samples:
-        """Return values that this mixture generated as samples, with its names of labels and columns."""
+        """Return generated values as a `Samples` object with this mixture's names of labels and columns.
+
+        Args:
+            x: The values [n, …] in the units of the data.
+            y: int64 [n], the label of each sample; -1: none.
+            member: int64 [n], the member that generated each sample.
+        """
         points = projected(x, self, self.plane) if self.plane else None
         return Samples(x, y, member, self.labels, self.columns, points)
 
     def label_number(self, label: str | int | None) -> int | None:
-        """Return the number of a label that is given by name, or by number if no label has that name; None for None."""
+        """Return the number of a label that is given by its name or number; None for None.
+
+        A text is a number only if no label has that name.
+
+        Raises:
+            UserError: There is no such label.
+        """
         if label is None:
             return None
         if isinstance(label, str) and label in self.labels:
@@ -259,7 +282,15 @@ class Mixture:
         return number
 
     def member_weights(self, label: int | None = None, replica: int = 0) -> np.ndarray:
-        """Return the probability of each member [members], given a label if there is one."""
+        """Return the probability that a sample comes from each member, float64 [members].
+
+        Args:
+            label: The number of a label: then the sample is known to have this label.
+            replica: The number of the replica.
+
+        Raises:
+            UserError: No member generates this label.
+        """
         weights = self.weights_of(replica)
         if label is not None and not self.takes_label:
             weights = np.where(self.label_of == label, np.maximum(weights, 1e-300), 0.0)
@@ -277,7 +308,17 @@ class Mixture:
     def routes(
         self, n: int, label: str | int | None = None, seed: int = 0, replica: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Return the member [n] and the label [n] (-1: none) of each sample; those of sample i depend on (seed, i) only."""
+        """Draw the member and the label of each of n samples; those of sample i depend on the seed and i only.
+
+        Args:
+            n: The number of samples.
+            label: Sample this label only, by name or number; None: all labels.
+            seed: The seed of the samples.
+            replica: The number of the replica.
+
+        Returns:
+            The members, int64 [n], and the labels, int64 [n], -1 for samples without a label.
+        """
         if n < 1:
             raise UserError(f"cannot generate {n} samples; ask for at least 1.")
         if not 0 <= replica < self.replicas:
@@ -295,11 +336,16 @@ class Mixture:
     def images(
         self, member: int, label: int, rows: np.ndarray, seed: int = 0, replica: int = 0, truncation: float = 1.0
     ) -> Iterator[np.ndarray]:
-        """Yield samples of a member for a label (-1: none) and a seed, batch by batch.
+        """Yield samples of one member for one label, batch by batch, as arrays [B, …] in the units of the data.
 
         Args:
-            rows: The number of each sample among all samples of this seed; in portable streams its noise depends on it, in
-                others on its position among the samples of the same member and label.
+            member: The number of the member.
+            label: The number of the label; -1: none.
+            rows: int64 [n], the number of each sample among all samples of this seed. With portable streams its noise
+                depends on this number, otherwise on its position in `rows`.
+            seed: The seed of the samples.
+            replica: The number of the replica.
+            truncation: Factor by which the noise is scaled.
         """
         return MemberSampler(self, member, label, replica).images(rows, seed, truncation)
 
@@ -311,7 +357,7 @@ class Mixture:
         replica: int = 0,
         truncation: float = 1.0,
     ) -> Samples:
-        """Return samples on the way from the first sample of one seed to the first sample of another, of the same member.
+        """Return samples of one member for noise that moves from the first noise of one seed to the first of another.
 
         Args:
             frames: The number of samples, both ends included.
@@ -327,7 +373,7 @@ class Mixture:
     # -- files ----------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path) -> None:
-        """Write the mixture to a folder."""
+        """Write the mixture to a folder, as mixture.json and generators.safetensors."""
         each = [BreedConfig(generator=breed.net, members=breed.members) for breed in self.breeds]
         values: dict[str, Any] = {name: getattr(self, name) for name in (*_PLAIN, *_TUPLES, *_ARRAYS)}
         values["plane"] = [list(direction) for direction in self.plane]
@@ -338,10 +384,10 @@ class Mixture:
 
 
 def load(path: str | Path, trust_code: bool = False) -> Mixture:
-    """Load the mixture of a run folder, or of its `mixture` folder. Nothing in the folder is executed.
+    """Load the mixture of a run. Nothing in the folder is executed, unless `trust_code` is set.
 
     Args:
-        path: The folder.
+        path: The run folder, or its folder `mixture`.
         trust_code: Build nets that are not ganherd's; this runs their code.
 
     Raises:
@@ -366,7 +412,7 @@ def load(path: str | Path, trust_code: bool = False) -> Mixture:
 
 
 def vouch_for(run: Path, facts: mixture_files.MixtureFacts) -> None:
-    """Give leave to import the plug-ins that a mixture names, and those that the recipe of its run names."""
+    """Permit the import of the plug-ins that a mixture names, and of those that the recipe of its run folder names."""
     for net in (facts.generator, *(breed.generator for breed in facts.breeds)):
         GENERATORS.vouch(net.name)
     if (folder := RunFolder(run)).recipe_path.is_file() and folder.info_path.is_file():

@@ -1,4 +1,8 @@
-"""Read and write the files of a mixture: validated JSON and tensors of checked shapes; nothing in them is executed."""
+"""Read and write the files of a mixture: mixture.json, which is validated, and tensors, whose shapes are checked.
+
+Nothing in these files is executed. Replicas are independent copies of the herd, trained in the same run with different
+seeds.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ _Weight = Annotated[float, Field(ge=0)]
 
 
 class BestMember(BaseModel):
-    """The best member of a run by GAM-II."""
+    """The best member of a run by the metric GAM-II (generative adversarial metric)."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
@@ -33,7 +37,7 @@ class BestMember(BaseModel):
 
 
 class Neighbourhood(BaseModel):
-    """The mixture of a cell and its neighbours in one replica, with its scores."""
+    """The mixture of the generators of a cell and its neighbours in one replica, with its scores."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
@@ -41,42 +45,45 @@ class Neighbourhood(BaseModel):
     cell: Annotated[int, Field(ge=0)]
     members: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]
     weights: list[_Weight]
-    fid: float | None = None  # None: not a number
+    fid: float | None = None  # None: not a finite number
     tvd: float | None = None  # None: the network predicts no classes
     kid: float | None = None  # None: not computed
     value: float | None = None  # the score that mixtures were chosen by, if it is none of these
 
 
 class Neighbourhoods(BaseModel):
-    """The mixtures of all cells of a grid, and how they were scored. The best one gives the weights of the whole mixture."""
+    """The mixtures of all cells of a run's grids, and how they were scored.
+
+    A grid has a mixture for each of its cells. The weights of the best of them are the weights of the run's mixture.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, strict=True)
 
     by: Annotated[str, Field(max_length=200)]  # the score that the best was chosen by, or the name of a user's function
-    network: str
-    samples: Annotated[int, Field(ge=1, le=1 << 53)]  # number for each generator
+    network: str  # the network that extracted features
+    samples: Annotated[int, Field(ge=1, le=1 << 53)]  # number of samples of each generator
     best: Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)]  # the best cell of each grid
     all: Annotated[list[Neighbourhood], Field(min_length=1)]
-    # The iteration of each grid's generators, counted from 0; None: the last one.
+    # The iteration from which the generators of each grid are, counted from 0; None: from the last one.
     iteration: list[Annotated[int, Field(ge=0, le=1 << 53)]] | None = None
     # The number of grids in a replica, whose cells are numbered one grid after another: one for each class, or one in all.
     classes: Annotated[int, Field(ge=1)] = 1
 
     def judged(self, one: Neighbourhood) -> float | None:
-        """Return the value of a mixture by the score that the best was chosen by."""
+        """Return the score of a mixture by which the best one was chosen; None if it is unknown."""
         return getattr(one, self.by) if self.by in FIELDS else one.value
 
     def of(self, replica: int, cell: int) -> Neighbourhood:
-        """Return the mixture of a cell."""
+        """Return the mixture of a cell, numbered over all grids of a replica."""
         return next(one for one in self.all if (one.replica, one.cell) == (replica, cell))
 
     @property
     def cells(self) -> int:
-        """Return the number of cells in a replica."""
+        """Return the number of cells in a replica, in all its grids."""
         return len({one.cell for one in self.all})
 
     def only_replica(self, replica: int) -> Neighbourhoods:
-        """Return the mixtures of one replica."""
+        """Return the mixtures of one replica alone, as replica 0."""
         own = [one.model_copy(update={"replica": 0}) for one in self.all if one.replica == replica]
         grids = slice(replica * self.classes, (replica + 1) * self.classes)
         iteration = None if self.iteration is None else self.iteration[grids]
@@ -116,7 +123,7 @@ class MixtureFacts(BaseModel):
     offset: float | list[float]  # one for all values, or one for each column
     scale: Annotated[float, Field(gt=0)] | list[Annotated[float, Field(ge=0)]]
     latent: Annotated[int, Field(ge=1, le=1 << 20)]
-    prior: Prior | Annotated[list[Prior], Field(min_length=1)]  # one for all members, or one for each
+    prior: Prior | Annotated[list[Prior], Field(min_length=1)]  # noise: one for all members, or one for each
     generator: NetConfig
     breeds: list[BreedConfig] = []  # in the order of their members; empty: all members have `generator`
     label_of: Annotated[list[Annotated[int, Field(ge=-1)]], Field(min_length=1)]
@@ -165,7 +172,7 @@ class MixtureFacts(BaseModel):
 
 
 def write(folder: Path, facts: MixtureFacts, tensors: dict[str, Tensor]) -> None:
-    """Write both files of a mixture, each atomically."""
+    """Write the two files of a mixture, each atomically, with the digest of the tensors in mixture.json."""
     folder.mkdir(parents=True, exist_ok=True)
     content = safetensors.torch.save({name: value.contiguous() for name, value in tensors.items()})
     facts = facts.model_copy(update={"sha256": hashlib.sha256(content).hexdigest()})
@@ -174,7 +181,7 @@ def write(folder: Path, facts: MixtureFacts, tensors: dict[str, Tensor]) -> None
 
 
 def set_winner(folder: Path, winner: BestMember | None) -> None:
-    """Record the best member in mixture.json, and change nothing else."""
+    """Set the best member in the mixture.json of a folder, and change nothing else; None removes it."""
     facts = MixtureFacts.model_validate(read_facts(folder).model_dump() | {"winner": winner})
     files.atomic_write(folder / JSON, facts.model_dump_json(indent=1).encode(), sync=False)
 
@@ -194,12 +201,13 @@ def read_facts(folder: Path) -> MixtureFacts:
 
 
 def read_tensors(folder: Path, sha256: str, check: Callable[[dict[str, Tensor]], None]) -> dict[str, Tensor]:
-    """Return the generators' tensors.
+    """Return the generators' tensors by name.
 
     Args:
         folder: The folder of the mixture.
         sha256: The expected digest of the file.
-        check: Called with the declared shapes before any number is read.
+        check: Called with tensors of the declared shapes before any number is read; it raises an error if they are
+            wrong.
 
     Raises:
         UserError: The file is missing or damaged.
@@ -213,7 +221,14 @@ def read_tensors(folder: Path, sha256: str, check: Callable[[dict[str, Tensor]],
 
 
 def refuse_misfits(module: nn.Module, tensors: dict[str, Tensor], rows: int, folder: Path) -> None:
-    """Raise a UserError unless the tensors hold exactly the module's parameters and buffers, for this many rows."""
+    """Raise a UserError unless the tensors are the module's parameters and buffers, stacked for `rows` generators.
+
+    Args:
+        module: The net.
+        tensors: Tensors by name, each with a first axis of length `rows`.
+        rows: The number of generators.
+        folder: The folder of the mixture, for messages.
+    """
     expected: dict[str, Tensor] = {f"params/{name}": value for name, value in module.named_parameters()}
     expected |= {f"buffers/{name}": value for name, value in module.named_buffers()}
     floats = {value.dtype for value in tensors.values() if value.is_floating_point()}

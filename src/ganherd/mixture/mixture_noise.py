@@ -1,4 +1,8 @@
-"""The random numbers of a mixture: its priors, portable keys, routes to members, and paths from one noise to another."""
+"""The random numbers of a mixture's samples: noise, the choice of members, and paths from one noise to another.
+
+There are two versions of random streams. In the usual one, 64 consecutive samples share a random key. In the portable
+one, that of exported models, every sample has its own key.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,15 @@ from torch import Tensor
 
 from ganherd.herd import rng
 
-BLOCK = 64  # images that share a random key, on every device, so that image i is the same for every n
+BLOCK = 64  # samples that share a random key, on every device, so that sample i does not depend on their number
 
 
 def path_between(first: Tensor, last: Tensor, frames: int, is_normal: bool) -> Tensor:
-    """Return noise [frames, Z] from one noise [Z] to another: along an arc for normal noise, which has a typical length."""
+    """Return noise [frames, Z] that moves from one noise [Z] to another, both ends included.
+
+    Normal noise of many numbers has a typical length, which a straight line would leave, so it moves along an arc
+    instead.
+    """
     at = torch.linspace(0.0, 1.0, frames, dtype=first.dtype)[:, None]
     if is_normal:
         cosine = torch.nn.functional.cosine_similarity(first, last, dim=0).clamp(-1.0, 1.0)
@@ -23,21 +31,34 @@ def path_between(first: Tensor, last: Tensor, frames: int, is_normal: bool) -> T
 
 
 def draw_prior(key: np.ndarray, shape: tuple[int, int], prior: str, dtype: torch.dtype) -> Tensor:
-    """Return noise [keys, *shape]: normal, or uniform in [-1, 1)."""
+    """Return noise [keys, *shape]: normal, or uniform in [-1, 1).
+
+    Args:
+        key: int64 [keys], random keys.
+        shape: The shape of the noise of one key.
+        prior: `normal` or `uniform`.
+        dtype: The type of the noise.
+    """
     kind = "normal" if prior == "normal" else "uniform"
     z = rng.draw(key, shape, kind, dtype)  # [keys, *shape]
     return z if kind == "normal" else z * 2.0 - 1.0
 
 
 def portable_keys(seed: int, rows: np.ndarray, purpose: int) -> np.ndarray:
-    """Return the key of each sample in portable streams: sample i of a seed is the sample of the seed + i."""
+    """Return the random key of each sample in portable streams, int64 [n]: sample i of a seed has the key of seed + i.
+
+    Args:
+        seed: The seed.
+        rows: int64 [n], the numbers i of the samples.
+        purpose: What the random numbers are for, a constant of `herd.rng`.
+    """
     return rng.keys(np.zeros(len(rows), np.int64), seed + rows, purpose)
 
 
 def draw_routes(n: int, seed: int, stream_version: int) -> np.ndarray:
-    """Return uniform numbers, float64 [n, 2], that decide the member and the label of each sample.
+    """Return two uniform random numbers for each sample, float64 [n, 2], which decide its member and its label.
 
-    The numbers of sample i depend on (seed, i) only.
+    The numbers of sample i depend on the seed and i only.
     """
     with rng.using(stream_version):
         if stream_version == rng.PORTABLE:
@@ -48,7 +69,10 @@ def draw_routes(n: int, seed: int, stream_version: int) -> np.ndarray:
 
 
 def draw_indices(weights: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Draw indices by inverting the cumulative distribution of the weights at u in [0, 1)."""
+    """Return an index for each uniform number u [n] in [0, 1), int64 [n]; index i has a probability ∝ weights[i].
+
+    It inverts the cumulative distribution of the weights.
+    """
     edges = np.cumsum(weights / weights.sum())
     indices = np.searchsorted(edges, u, side="right")
     # Rounding must never select an index of weight 0.

@@ -1,4 +1,4 @@
-"""Re-estimate the batch-norm statistics of a generator from noise, for its final parameters."""
+"""Re-estimate the batch-norm statistics of a trained generator from noise, for its final parameters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ganherd.herd.parameter_names import call_with_tensors
 from ganherd.herd.state import takes_label
 from ganherd.mixture.mixture_noise import draw_prior
 
-NOISES = 10_240  # from which the statistics are estimated
+NOISES = 10_240  # number of noise vectors from which the statistics are estimated
 NOISES_AT_ONCE = 512
 
 
@@ -30,20 +30,21 @@ def recalibrate_batch_norm(
     device: torch.device | str = "cpu",
     noises: int | None = None,
 ) -> dict[str, Tensor]:
-    """Return the buffers of a generator with batch-norm statistics re-estimated from noise, for its final parameters.
+    """Return the buffers of a generator with new batch-norm statistics, estimated from noise for its final parameters.
 
-    During training the statistics followed parameters that moved. Only batch norm is in training mode here, so dropout is off.
+    The running statistics of training are averages over earlier parameters too. Here only batch norm is in training
+    mode, so dropout is off. Buffers of other layers are returned unchanged.
 
     Args:
-        module: The net, in training mode.
-        params: The exported parameters.
-        buffers: The buffers after training.
-        latent: The length of the noise.
+        module: The net, in training mode; it is not changed.
+        params: The final parameters by name.
+        buffers: The buffers after training by name.
+        latent: The length of a noise vector.
         prior: The distribution of the noise.
-        labels: The labels that the generator is called with in turn, if it takes one.
+        labels: The labels that the generator is called with, in turn, if it takes a label.
         key: The random key of the noise.
         device: The device to compute on.
-        noises: Number of noises; fewer than the default, `NOISES`, are for measuring the time that it takes.
+        noises: Number of noise vectors; None: `NOISES`. Fewer serve to measure how long it takes.
     """
     in_training = {name for name, layer in module.named_modules() if layer.training}
     module = member_module(module, {name: value.to(device) for name, value in (params | buffers).items()})
@@ -75,7 +76,8 @@ def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.bat
     """Reset the running statistics of batch norms, put these norms in training mode, and return them by name.
 
     Args:
-        names: The layers to consider; of these, batch norms that have no running statistics are left out.
+        module: The net.
+        names: The names of layers; only batch norms among these that have running statistics are affected.
     """
     norms = {
         name: layer

@@ -21,18 +21,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, repr=False)
 class Samples(DrawnSamples):
-    """Generated samples with their labels, the members that generated them, and the names of all labels."""
+    """Generated samples with their labels and the members that generated them.
 
-    labels: tuple[str, ...]
-    columns: tuple[str, ...] = ()  # names of the columns of rows
-    points: np.ndarray | None = None  # float32 [n, 2], rows in the plane where the data varies most; None: no rows
+    `x` [n, …] are the samples in the units of the data, `y` [n] the numbers of their labels (-1: none), and `member`
+    [n] the numbers of the members.
+    """
+
+    labels: tuple[str, ...]  # the names of all labels
+    columns: tuple[str, ...] = ()  # names of the columns, if samples are rows of a table
+    points: np.ndarray | None = None  # float32 [n, 2], rows projected onto the plane of most variance; None: no rows
 
     def __len__(self) -> int:
         return len(self.x)
 
     @property
     def view(self) -> RowView | None:
-        """Return what a picture of rows needs; None for images and points."""
+        """Return the columns and the projected points that a picture of rows needs; None for images and points."""
         return None if self.points is None else RowView(self.columns, self.points)
 
     def grid(self) -> Picture:
@@ -60,5 +64,5 @@ class Samples(DrawnSamples):
         return f"<{counted(len(self), kind)} of shape {tuple(self.x.shape[1:])}{of}>"
 
     def _repr_png_(self) -> bytes:
-        """Return the grid for a notebook."""
+        """Return the picture of `grid` for a notebook, as the content of a PNG file."""
         return pictures.png(self.grid())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
     from ganherd.mixture.samples import Samples
 
-ASIDE = ".unfinished"  # holds images until the folder is complete; hidden, so that readers ignore it
+ASIDE = ".unfinished"  # subfolder that holds images until all are written; hidden, so that readers ignore it
 _ROUTE = 16  # bytes of the member and the label of a sample
 Watch = Callable[[int], None]  # called with the number of samples done
 
@@ -40,9 +40,10 @@ def save(
     watch: Watch | None = None,
     run: str | Path | None = None,
 ) -> Path:
-    """Write samples in the format that the end of `target` names.
+    """Generate samples, write them in the format of the target's ending, and return the path.
 
-    A folder is written while images are generated, so that any number fits; for a file they are held in memory.
+    A folder is written while images are generated, so that their number is not limited by memory. For a file, all
+    samples are held in memory.
 
     Args:
         mixture: The mixture.
@@ -75,10 +76,12 @@ def save(
 
 
 def heading(run: RunFolder, mixture: Mixture, number: str, seed: int = 0, replica: int = 0) -> Heading:
-    """Return what is written above a picture of samples.
+    """Return the title and the subtitles that are written above a picture of samples.
 
     Args:
-        number: The samples in words.
+        run: The run of the mixture.
+        mixture: The mixture.
+        number: How many samples the picture shows, in words.
         seed: The seed of the samples.
         replica: The replica that generated them.
     """
@@ -99,11 +102,11 @@ def draw(
     replica: int = 0,
     watch: Watch | None = None,
 ) -> Samples:
-    """Return n samples of one label or of all, or `per_class` of each label. Arguments are those of `save`."""
+    """Generate n samples of one label or of all, or `per_class` samples of each label; arguments as in `save`."""
     batches: list[Samples] = []
     labels = labels_to_sample(mixture, label, per_class)
     total, values = len(labels) * (per_class or n), math.prod(mixture.shape) * (1 if mixture.is_image else 4)
-    num_bytes = 2 * total * (values + _ROUTE)  # the batches, and all of them joined
+    num_bytes = 2 * total * (values + _ROUTE)  # twice, because batches are copied when they are joined
     fewer = "Ask for fewer" + (", or write them to a folder/" if mixture.is_image else "")
     require_memory(num_bytes, counted(total, mixture.kind), fewer)
     for one in labels:
@@ -114,7 +117,13 @@ def draw(
 
 
 def labels_to_sample(mixture: Mixture, label: str | None, per_class: int | None) -> list[str | int | None]:
-    """Return the labels to sample one after another: one label, None for all labels at once, or each label."""
+    """Return the labels to sample one after another: all labels if `per_class` is given, otherwise only `label`.
+
+    None as a label stands for samples of all labels in the proportions of the mixture.
+
+    Raises:
+        UserError: `per_class` is given, and the mixture cannot generate each label.
+    """
     if per_class is None:
         return [label]
     if not mixture.labels or label is not None:
@@ -155,14 +164,14 @@ def check(target: str) -> Path | None:
 
 
 def write(samples: Samples, target: str, data: np.ndarray | None = None, heading: Heading | None = None) -> Path:
-    """Write samples in the format that the end of `target` names.
+    """Write samples in the format of the target's ending, and return its path.
 
     Args:
         samples: The samples.
         target: .png or .svg: a grid, or a plot of points or rows; .npz: arrays; .csv: points or rows; otherwise a folder of
             PNG files.
-        data: Points of the data, drawn behind those of the samples.
-        heading: What is written above a picture.
+        data: Points of the data, drawn behind the samples if these are points.
+        heading: The text above a picture.
     """
     path = check(target)
     with _refusing_unwritable(target):
@@ -196,7 +205,7 @@ def write(samples: Samples, target: str, data: np.ndarray | None = None, heading
 
 @contextmanager
 def _refusing_unwritable(target: str) -> Iterator[None]:
-    """Turn an OSError into a UserError that names the target."""
+    """Turn an OSError in the block into a UserError that names the target."""
     try:
         yield
     except OSError as error:
@@ -204,7 +213,16 @@ def _refusing_unwritable(target: str) -> Iterator[None]:
 
 
 def _stream(mixture: Mixture, writer: FolderWriter, n: int, label: str | int | None, seed: int, replica: int) -> None:
-    """Generate images and write them to a folder for each label, or a flat one; `ganherd train` can read both."""
+    """Generate n images and pass them to a writer batch by batch, so that they need not fit into memory.
+
+    Args:
+        mixture: The mixture.
+        writer: Writes images to a folder for each label, or to one folder if they have no labels.
+        n: The number of images.
+        label: Sample this label only; None: all labels.
+        seed: The seed of the samples.
+        replica: The replica that generates them.
+    """
     member, y = mixture.routes(n, label, seed, replica)
     numbers = _number_within_label(y)
     for generator, drawn in np.unique(np.stack([member, y]), axis=1).T.tolist():
@@ -216,7 +234,7 @@ def _stream(mixture: Mixture, writer: FolderWriter, n: int, label: str | int | N
 
 
 def _write_folder(samples: Samples, folder: Path) -> Path:
-    """Write samples to a folder for each label, or a flat one."""
+    """Write images to a folder with a subfolder for each label, or without subfolders if there are no labels."""
     from ganherd.mixture.image_folder import FolderWriter
 
     numbers = _number_within_label(samples.y)
@@ -228,7 +246,10 @@ def _write_folder(samples: Samples, folder: Path) -> Path:
 
 
 def _write_table(samples: Samples, path: Path) -> None:
-    """Write points or rows as CSV: a header, the columns, and the label if there are labels; `ganherd train` can read it."""
+    """Write points or rows as a CSV table that `ganherd train` can read: a header, then a line for each sample.
+
+    The last column is the name of the label, if all samples have one.
+    """
     if samples.x.ndim != 2:
         raise UserError("images cannot be written as a table: write to an .npz, a .png or a folder/.")
     names = samples.columns or tuple(f"x{j + 1}" for j in range(samples.x.shape[1]))
@@ -243,7 +264,7 @@ def _write_table(samples: Samples, path: Path) -> None:
 
 
 def _number_within_label(y: np.ndarray) -> np.ndarray:
-    """Return the number of each sample among those of its label [n].
+    """Return for each of n samples how many earlier samples have the same label, int64 [n].
 
     >>> _number_within_label(np.array([5, 7, 5, 5, 7])).tolist()
     [0, 0, 1, 2, 1]

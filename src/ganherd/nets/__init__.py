@@ -18,13 +18,23 @@ if TYPE_CHECKING:
 
     from ganherd.recipe.schema import NetConfig
 
-_ROWS = (4, 48)  # of the inputs from which lazy layers learn their sizes
+_ROWS = (4, 48)  # batch sizes to try when lazy layers learn their sizes from a forward pass
 
 
 def build_generator(
     net: NetConfig, shape: tuple[int, ...], latent: int, classes: int = 0, *, trust_code: bool = False
 ) -> nn.Module:
     """Return a generator, initialised from the current random state of PyTorch.
+
+    Args:
+        net: The name and the settings of the net.
+        shape: The shape of one sample.
+        latent: The length of the noise.
+        classes: The number of classes in the data; 0 for data without labels.
+        trust_code: Whether a user's own class may be imported.
+
+    Raises:
+        UserError: The net is unknown, not trusted, or does not fit the data.
 
     >>> from ganherd.recipe.schema import NetConfig
     >>> type(build_generator(NetConfig(name="small"), (1, 8, 8), latent=32)).__name__
@@ -36,7 +46,10 @@ def build_generator(
 def build_discriminator(
     net: NetConfig, shape: tuple[int, ...], classes: int = 0, *, trust_code: bool = False
 ) -> nn.Module:
-    """Return a discriminator, initialised from the current random state of PyTorch.
+    """Return a discriminator, initialised from the current random state of PyTorch; arguments as in `build_generator`.
+
+    If the setting `dropout` is a list, one probability for each member, the net has dropout layers that members can
+    differ in.
 
     >>> from ganherd.recipe.schema import NetConfig
     >>> type(build_discriminator(NetConfig(name="small"), (1, 8, 8))).__name__
@@ -44,7 +57,7 @@ def build_discriminator(
     """
     make = partial(_build, "discriminator", given={"shape": tuple(shape), "classes": classes}, trust_code=trust_code)
     rates = net.settings.get("dropout")
-    if isinstance(rates, list) and catalog.is_packaged(net.name):  # one for each member
+    if isinstance(rates, list) and catalog.is_packaged(net.name):  # one probability for each member
         from ganherd.nets.common.varied_dropout import build_with_rates
 
         return build_with_rates(net, rates, make)
@@ -52,10 +65,11 @@ def build_discriminator(
 
 
 def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_code: bool) -> nn.Module:
+    """Build a net; `given` holds what its constructor gets in addition to its settings: shape, latent and classes."""
     if catalog.is_foreign(net.name):
         return _build_foreign(role, net.name, load_own(net.name, role, trust_code), given, net.settings)
     if not catalog.is_packaged(net.name):
-        if not catalog.specs(role).is_known(net.name):  # of a file: recipes are checked when they are read
+        if not catalog.specs(role).is_known(net.name):  # from a mixture's file; recipes are checked earlier
             raise UserError(catalog.specs(role).unknown(net.name))
         return _build_foreign(role, net.name, catalog.specs(role)[net.name].target, given, net.settings)
     settings = catalog.check(role, net.name, net.settings)
@@ -78,12 +92,14 @@ def _build(role: catalog.Role, net: NetConfig, given: Mapping[str, Any], trust_c
 
         wrap = blocks.LabelledGenerator if role == "generator" else blocks.LabelledDiscriminator
         return (blocks.ClassHeadDiscriminator if spec.class_head else wrap)(make, **given)
-    # only labelled nets take the number of classes: a member that is trained on one class is unconditional
+    # Only labelled nets take the number of classes. Others are unconditional, e.g. if each member is trained on one
+    # class.
     module: nn.Module = make(**{key: value for key, value in given.items() if key != "classes" or spec.labelled})
     return module
 
 
 def _with_deviation(make: Callable[..., nn.Module], group: int, **given: Any) -> nn.Module:
+    """Build a discriminator by `make(**given)`, and add a minibatch standard deviation over groups of samples."""
     from ganherd.nets.common.sample_groups import with_deviation
 
     return with_deviation(make(**given), group)
@@ -92,7 +108,18 @@ def _with_deviation(make: Callable[..., nn.Module], group: int, **given: Any) ->
 def _build_foreign(
     role: catalog.Role, name: str, cls: Any, given: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> nn.Module:
-    """Build a user's net. Its class, or the function that builds it, gets shape, latent and classes only if it takes these."""
+    """Build a user's net from its class, or from a function that returns it.
+
+    Args:
+        role: `generator` or `discriminator`, for messages.
+        name: The name of the net.
+        cls: The class or the function.
+        given: The facts that it is called with if it has parameters of these names: shape, latent, classes.
+        settings: The settings in the recipe, further arguments.
+
+    Raises:
+        UserError: It does not take the settings, fails, or returns no module.
+    """
     from torch import nn
 
     in_memory = memory_objects.is_in_memory(name)
@@ -119,12 +146,16 @@ def _build_foreign(
 
 
 def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
-    """Initialise lazy layers by one forward pass over zeros, and restore all buffers that the pass changed."""
+    """Give lazy layers their sizes by one forward pass over zeros, and return the module.
+
+    Buffers that the pass changed are restored. `given` holds the shape of a sample and, for generators, the length of
+    the noise (`latent`).
+    """
     from torch.nn.parameter import is_lazy
 
     if not any(map(is_lazy, (*module.parameters(), *module.buffers()))):
         return module
-    before: dict[tuple[nn.Module, str], tuple[Tensor, Tensor]] = {}  # each buffer, and a copy of what it held at first
+    before: dict[tuple[nn.Module, str], tuple[Tensor, Tensor]] = {}  # each buffer, and a copy of its first values
 
     def remember(layer: nn.Module, *_: Any) -> None:
         for name, buffer in layer.named_buffers(recurse=False):
@@ -133,7 +164,8 @@ def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
 
     for layer in module.modules():
         remember(layer)
-    hooks = [layer.register_forward_pre_hook(remember) for layer in module.modules()]  # after a lazy layer got its size
+    # A hook runs just before the layer's forward, when a lazy layer has got its size and thereby its buffers.
+    hooks = [layer.register_forward_pre_hook(remember) for layer in module.modules()]
     try:
         _pass_over_zeros(module, (given["latent"],) if "latent" in given else given["shape"])
     finally:
@@ -145,7 +177,10 @@ def _with_sizes(module: nn.Module, given: Mapping[str, Any]) -> nn.Module:
 
 
 def _pass_over_zeros(module: nn.Module, shape: tuple[int, ...]) -> None:
-    """Call a module once with a batch of zeros; with a larger batch if it refuses a small one."""
+    """Call a module with a batch of zeros of this shape; if it raises an error for a small batch, with a larger one.
+
+    A module whose forward has a parameter `y` gets zeros as labels.
+    """
     import torch
 
     for rows in _ROWS:

@@ -266,7 +266,7 @@ _DISCRIMINATORS: dict[str, NetSpec] = {
 
 for _name, _spec in _GENERATORS.items():
     GENERATORS.add(_name, _spec)
-# settings of every discriminator, which are built around its net
+# Settings that every discriminator has: they add layers to its net (see `nets.common.sample_groups`).
 _SAMPLE_GROUPS: dict[str, Setting] = {
     "minibatch_std": Setting(
         "int",
@@ -287,12 +287,12 @@ DISCRIMINATORS.seal()
 
 
 def specs(role: Role) -> Registry[NetSpec]:
-    """Return the registry of generators or of discriminators."""
+    """Return the registry of all generators, or of all discriminators."""
     return GENERATORS if role == "generator" else DISCRIMINATORS
 
 
 def is_foreign(name: str) -> bool:
-    """Return whether the name is a user's own class, `package.module:Class`.
+    """Return whether the name has the form of a user's own class, `package.module:Class`.
 
     >>> is_foreign("mlp"), is_foreign("mypackage.nets:MyGenerator")
     (False, True)
@@ -301,7 +301,7 @@ def is_foreign(name: str) -> bool:
 
 
 def is_packaged(name: str) -> bool:
-    """Return whether a net comes with ganherd. Other nets are tested before they are trained.
+    """Return whether the net of this name comes with ganherd. Other nets are tried out before they are trained.
 
     >>> is_packaged("mlp"), is_packaged("mypackage.nets:MyGenerator")
     (True, False)
@@ -310,7 +310,9 @@ def is_packaged(name: str) -> bool:
 
 
 def is_strange(name: str) -> bool:
-    """Return whether building a net would import code that a recipe or a mixture names, and that is not ganherd's.
+    """Return whether building the net of this name would import code that is not ganherd's.
+
+    That is a user's own class, or a net of a plug-in that is not loaded yet.
 
     >>> is_strange("mlp"), is_strange("mypackage.nets:MyGenerator")
     (False, True)
@@ -319,7 +321,7 @@ def is_strange(name: str) -> bool:
 
 
 class WrongNet(UserError):
-    """A net that is not in the catalog, or a wrong setting of one that is."""
+    """Raised for a net that is not in the catalog, or a wrong setting of a net that is."""
 
     def __init__(self, sentence: str, setting: str = "") -> None:
         super().__init__(sentence)
@@ -327,11 +329,15 @@ class WrongNet(UserError):
 
 
 def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> Settings:
-    """Return all settings of the named net, defaults included.
+    """Check the settings of the named net, and return all of them, defaults included.
 
-    The settings of a user's own class are returned as they are: checking them would run its code.
+    Settings that are marked as optional are left out if they are not given. The settings of a user's own class are
+    returned unchanged, because checking them would run its code.
 
     Args:
+        role: `generator` or `discriminator`.
+        name: The name of the net.
+        settings: The settings that the recipe gives.
         key: The key of the net in a recipe, for messages; default: its role.
 
     Raises:
@@ -346,7 +352,7 @@ def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> 
     if is_foreign(name) or not known.may_load(name):
         return dict(settings)
     catalogued, key = known[name].settings, key or role
-    if not isinstance(catalogued, Mapping):  # the model of a user's net: the recipe checks it
+    if not isinstance(catalogued, Mapping):  # a pydantic model of a user's net, which the recipe checks
         return dict(settings)
     strange = next((own for own in settings if own not in catalogued), None)
     if strange is not None:
@@ -370,7 +376,10 @@ def check(role: Role, name: str, settings: Mapping[str, Any], key: str = "") -> 
 
 
 def settings_model(role: Role, name: str) -> type[BaseModel] | None:
-    """Return the model of the settings of a net that a user registered; None if it has none, or may not be imported."""
+    """Return the pydantic model of the settings of a net that a user registered.
+
+    Return None if it has no such model, or may not be imported.
+    """
     known = specs(role)
     if is_foreign(name) or not known.may_load(name):
         return None

@@ -1,7 +1,8 @@
 """Extract the nets of one class from a conditional GAN: residual nets without a label that compute the same for that class.
 
-A conditional generator normalises by the statistics of mixed batches, while that of one class sees only its own. The gains and
-shifts of the extracted net compensate for the difference, layer by layer, so that it generates the same images.
+The batch norms of a conditional generator normalise by the statistics of batches with all classes, while those of the
+extracted generator see images of one class only. The gain and the shift of each norm compensate for the difference, so
+that the extracted net generates the same images.
 """
 
 from __future__ import annotations
@@ -17,18 +18,27 @@ from torch import Tensor, nn
 from ganherd.nets.common.spectral import Spectral
 from ganherd.nets.conditional import ConditionalDiscriminator, ConditionalGenerator, ConditionalNorm
 
-Named = dict[str, Tensor]  # parameters and buffers of one net
+Named = dict[str, Tensor]  # the parameters and buffers of one net by name
 
 
 @dataclass(frozen=True)
 class _Norm:
-    """A batch norm of the conditional generator, with the gain and the shift of every class, or one for all classes."""
+    """A batch norm of the conditional generator, with a gain and a shift for every class, or one for all classes."""
 
     layer: Any  # BatchNorm2d
-    gain: Tensor  # [classes, C], or [1, C]
-    shift: Tensor
+    gain: Tensor  # [classes, C], or [1, C] if all classes have the same
+    shift: Tensor  # like `gain`
 
     def of_class(self, label: int, moments: dict[int, tuple[Tensor, Tensor]]) -> Named:
+        """Return the parameters and buffers of a plain batch norm that computes the same on inputs of one class.
+
+        For an input x the conditional norm computes gain · (x - mean) / std + shift, with moments of all classes. The
+        plain norm uses the moments of its class; its weight and bias follow from the equality of both for every x.
+
+        Args:
+            label: The class.
+            moments: Mean and variance [C] of the norm's input, by class, and under -1 those of all classes.
+        """
         at, eps = label % len(self.gain), self.layer.eps
         (mean, var), (own_mean, own_var) = moments[-1], moments[label]
         slope = self.gain[at] / torch.sqrt(var + eps)  # [C]
@@ -42,9 +52,10 @@ class _Norm:
 
 
 def generators(conditional: ConditionalGenerator, z: Tensor, y: Tensor) -> Iterator[Named]:
-    """Yield the state of a residual generator for each class in y, in order.
+    """Yield the parameters and buffers of a residual generator for each class in y, in ascending order of the classes.
 
-    In training mode each computes for its class what the conditional generator computes for the batch z, y.
+    In training mode, the generator of a class computes for noise of that class what the conditional generator computes
+    for the whole batch z, y.
 
     Args:
         conditional: The conditional generator.
@@ -63,14 +74,15 @@ def generators(conditional: ConditionalGenerator, z: Tensor, y: Tensor) -> Itera
 
 
 def discriminator(conditional: ConditionalDiscriminator, label: int) -> Named:
-    """Return the state of the residual discriminator of one class: its head is the conditional head plus the class vector.
+    """Return the parameters and buffers of a residual discriminator for one class.
 
-    With spectral norm that sum is divided by its length, so logits are the same up to a factor.
+    The conditional logit is head · f + class vector · f for features f, so the weight of the new head is the sum of the
+    two. With spectral norm this sum is divided by its length, so logits are the same up to a factor.
     """
     own = {name: value.clone() for name, value in conditional.state_dict().items() if not name.startswith("project.")}
     head: Any = conditional.head
     name = "head.weight"
-    if isinstance(head, nn.Sequential):  # after a minibatch deviation
+    if isinstance(head, nn.Sequential):  # a `MinibatchDeviation`, then the head
         name, head = f"head.{len(head) - 1}.weight", head[-1]
     weight, project = _weight(head).clone(), _weight(conditional.project)[label]
     weight[:, : len(project)] += project
@@ -79,7 +91,7 @@ def discriminator(conditional: ConditionalDiscriminator, label: int) -> Named:
 
 
 def _norms(conditional: ConditionalGenerator) -> dict[str, _Norm]:
-    """Return the norms by their names in the residual generator."""
+    """Return all batch norms of a conditional generator, by the names that they have in a residual generator."""
     norms: dict[str, _Norm] = {}
     for name, layer in conditional.named_modules():
         if isinstance(layer, ConditionalNorm):
@@ -92,7 +104,11 @@ def _norms(conditional: ConditionalGenerator) -> dict[str, _Norm]:
 def _moments(
     conditional: ConditionalGenerator, norms: dict[str, _Norm], z: Tensor, y: Tensor
 ) -> dict[str, dict[int, tuple[Tensor, Tensor]]]:
-    """Return mean and variance [C] of the input of each norm: of every class, and under -1 of the whole batch."""
+    """Return mean and variance [C] of the input of each norm, by class, and under -1 those of the whole batch.
+
+    They are measured in one forward pass for noise z [B, Z] and labels y [B]; the net's buffers are restored
+    afterwards.
+    """
     moments: dict[str, dict[int, tuple[Tensor, Tensor]]] = {}
 
     def see(name: str, _: nn.Module, inputs: tuple[Tensor]) -> None:
@@ -110,7 +126,7 @@ def _moments(
 
 
 def _weight(layer: nn.Module) -> Tensor:
-    """Return the weight that the layer applies."""
+    """Return the weight that a layer applies in evaluation mode: with spectral norm, after the division."""
     layer.eval()
     weight: Any = layer.divided() if isinstance(layer, Spectral) else layer.weight
     return weight.detach()  # type: ignore[no-any-return]

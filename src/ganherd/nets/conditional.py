@@ -1,4 +1,4 @@
-"""One GAN for all classes: residual nets that take the label (class-conditional batch norm, projection) or predict it."""
+"""Residual nets of one GAN for all classes: they take the label (conditional batch norm, projection) or predict it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ganherd.nets.residual import Up
 
 
 class ConditionalNorm(nn.Module):
-    """Batch norm whose gain and shift belong to the class of each image."""
+    """Batch norm with a gain and a shift for each class; the label of each image chooses them."""
 
     def __init__(self, channels: int, classes: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class ConditionalNorm(nn.Module):
 
 
 class ConditionalGenerator(Up):
-    """A residual generator whose norms in every block get the label (Miyato and Koyama, 2018)."""
+    """A residual generator whose blocks have class-conditional batch norm (Miyato and Koyama, 2018)."""
 
     def __init__(self, shape: tuple[int, ...], latent: int, classes: int, **settings: Any) -> None:
         super().__init__(shape, latent, lambda channels: ConditionalNorm(channels, classes), **settings)
@@ -38,7 +38,7 @@ class ConditionalGenerator(Up):
 
 
 class ConditionalDiscriminator(DiscriminatorWithBody):
-    """The projection discriminator: the logit is that of the image plus the inner product of features and class vector."""
+    """The projection discriminator: a linear head on the features, plus their product with a class vector."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, **settings: Any) -> None:
         super().__init__(shape, **settings)
@@ -53,7 +53,7 @@ class ConditionalDiscriminator(DiscriminatorWithBody):
 
 
 class AcganDiscriminator(DiscriminatorWithBody):
-    """The discriminator of AC-GAN (Odena et al., 2017): a second head on the same features predicts the class."""
+    """The discriminator of AC-GAN (Odena et al., 2017): it returns logits [B] and logits of classes [B, classes]."""
 
     def __init__(self, shape: tuple[int, ...], classes: int, **settings: Any) -> None:
         super().__init__(shape, **settings)

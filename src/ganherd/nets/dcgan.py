@@ -1,12 +1,13 @@
 """DCGAN in two forms: with 4x4 kernels at 28, 32 and 64 px, and with 5x5 kernels as in its paper and in GAP's code.
 
-`dcgan` is the form of PyTorch's example: stride 2, padding 1 and no fully connected layer. `dcgan5` has kernels of stride 2
-between a fully connected layer and the image.
+`dcgan` is the form of PyTorch's example: convolutions of stride 2 and padding 1, and no fully connected layer. `dcgan5`
+has a fully connected layer at the inner end, and convolutions of stride 2 between it and the image.
 
-Data is in [-1, 1] here, so the generator ends in tanh; GAP's code scales to [0, 1] and ends in a sigmoid. The maps of
-its runs: churches at 64 px have a generator of `width: 344, first: 172` (4x4x172, 1376, 688, 344) and a discriminator
-of `width: 128` (128, 256, 512, 1024). Stacked MNIST (VEEGAN, PacGAN) has `width: 64, depth: 4` in both, with
-`first_norm: false` in the discriminator: 2x2x512, 4x4x256, 7x7x128, 14x14x64 and 28x28x3, and back.
+Data is in [-1, 1] here, so the generator ends in tanh; GAP's code scales data to [0, 1] and ends in a sigmoid. Settings
+for the nets of published runs: for GAP's churches at 64 px, the generator has `width: 344, first: 172` (maps of
+4x4x172, 1376, 688, 344) and the discriminator `width: 128` (128, 256, 512, 1024). For stacked MNIST (VEEGAN, PacGAN),
+both have `width: 64, depth: 4`, and the discriminator `first_norm: false`: 2x2x512, 4x4x256, 7x7x128, 14x14x64 and
+28x28x3, and the reverse.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from ganherd.nets.catalog import check_shape
 from ganherd.nets.common.blocks import init_dcgan, leaky
 
 Size = tuple[int, int]
-# image size: (size of the first feature map, how often it doubles up to the image)
+# Size of the image -> (size of the innermost feature map, how often it doubles up to the image)
 _STAGES = {28: (7, 2), 32: (4, 3), 64: (4, 4)}
 
 
 class DcganGenerator(nn.Module):
-    """Transposed convolutions with batch norm and ReLU, from noise to an image."""
+    """DCGAN's generator with 4x4 kernels: transposed convolutions with batch norm and ReLU, from noise to an image."""
 
     def __init__(self, shape: tuple[int, ...], latent: int, *, width: int = 64) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class DcganGenerator(nn.Module):
 
 
 class DcganDiscriminator(nn.Module):
-    """Convolutions with LeakyReLU, and batch norm after all but the first."""
+    """DCGAN's discriminator with 4x4 kernels: convolutions with LeakyReLU, and batch norm after all but the first."""
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 64, batch_norm: bool = True) -> None:
         super().__init__()
@@ -68,7 +69,10 @@ class DcganDiscriminator(nn.Module):
 
 
 class Dcgan5Generator(nn.Module):
-    """A fully connected layer, then transposed convolutions with batch norm and ReLU."""
+    """DCGAN's generator with 5x5 kernels: a fully connected layer, then transposed convolutions with batch norm.
+
+    `depth` and `first` are those of `halved` and `doubled`.
+    """
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, width: int = 128, depth: int = 0, first: int = 0
@@ -98,7 +102,10 @@ class Dcgan5Generator(nn.Module):
 
 
 class Dcgan5Discriminator(nn.Module):
-    """Convolutions with LeakyReLU. DCGANs and GRANs both use it, so that their discriminators can be swapped."""
+    """DCGAN's discriminator with 5x5 kernels: convolutions with LeakyReLU, then a fully connected layer.
+
+    DCGANs and GRANs both use it, so that their discriminators can be swapped.
+    """
 
     def __init__(
         self,
@@ -134,6 +141,7 @@ def halved(image: Size, depth: int = 0) -> list[Size]:
     """Return the heights and widths of the maps, from the image inwards; each is half of the previous one, rounded up.
 
     Args:
+        image: The height and the width of the image.
         depth: Number of halvings; 0: until no edge is longer than 7, which is 7x7 for 28 pixels, and 4x4 for 32 and 64.
 
     >>> halved((28, 28)), halved((28, 28), 4)[-3:]
@@ -147,11 +155,12 @@ def halved(image: Size, depth: int = 0) -> list[Size]:
 
 
 def doubled(width: int, depth: int, first: int = 0) -> list[int]:
-    """Return the numbers of channels, from the innermost map to the one nearest to the image, which has `width` of them.
+    """Return the numbers of channels of the maps, from the innermost map to the one nearest to the image.
 
     Args:
-        depth: Number of maps; each has twice the channels of the next one.
-        first: Channels of the innermost map; 0: twice those of the next one, too.
+        width: The number of channels of the map nearest to the image.
+        depth: The number of maps; each has twice as many channels as the next one.
+        first: The number of channels of the innermost map; 0: also twice as many as the next one.
 
     >>> doubled(256, 3), doubled(344, 4, first=172)
     ([1024, 512, 256], [172, 1376, 688, 344])
@@ -161,11 +170,14 @@ def doubled(width: int, depth: int, first: int = 0) -> list[int]:
 
 
 def doubling(n_in: int, n_out: int, small: Size, large: Size, bias: bool) -> nn.ConvTranspose2d:
-    """Return a transposed convolution from maps of size `small` to size `large`, which is twice that, or 1 less."""
+    """Return a 5x5 transposed convolution of stride 2 from maps of size `small` to maps of size `large`.
+
+    Each side of `large` must be twice that of `small`, or 1 less.
+    """
     more = (large[0] - 2 * small[0] + 1, large[1] - 2 * small[1] + 1)
     return nn.ConvTranspose2d(n_in, n_out, 5, 2, 2, output_padding=more, bias=bias)
 
 
 def halving(n_in: int, n_out: int, bias: bool) -> nn.Conv2d:
-    """Return a convolution to maps of half the size, rounded up."""
+    """Return a 5x5 convolution of stride 2, to maps of half the size, rounded up."""
     return nn.Conv2d(n_in, n_out, 5, 2, 2, bias=bias)

@@ -1,11 +1,11 @@
-"""GRAN's generator: a canvas that is painted in steps, each of which gets an encoding of the previous step's paint.
+"""GRAN's generator: it paints an image in steps on a canvas; each step gets an encoding of the previous paint.
 
 The noise z is drawn once. With h_z = tanh(BN(W z)) and h_0 = 0, step t paints dC_t = f([h_z, h_{t-1}]), and
 h_t = g(dC_t) is the input of the next step. The sample is tanh(dC_1 + … + dC_T); the authors' code, with data in
-[0, 1], has a sigmoid there. The weights of f and g are shared by all steps.
+[0, 1], has a sigmoid there. All steps share the weights of the decoder f and the encoder g.
 
-The maps of the authors' runs: MNIST `width: 128` (7x7x256, 128), CIFAR-10 `width: 256` (4x4x1024, 512, 256), churches
-`width: 344, first: 172` (4x4x172, 1376, 688, 344). Its discriminator is that of `dcgan5`.
+Settings for the nets of the authors' runs: MNIST `width: 128` (maps of 7x7x256, 128), CIFAR-10 `width: 256` (4x4x1024,
+512, 256), churches `width: 344, first: 172` (4x4x172, 1376, 688, 344). The discriminator is that of `dcgan5`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ganherd.nets.dcgan import Size, doubled, doubling, halved, halving
 
 
 class GranGenerator(nn.Module):
-    """Add the paint of all steps to a canvas, and return its tanh."""
+    """GRAN's generator: the tanh of the sum of what T steps paint, from noise [B, Z] to images [B, C, H, W]."""
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, steps: int = 3, width: int = 128, first: int = 0
@@ -47,9 +47,10 @@ class GranGenerator(nn.Module):
 
 
 class _Decoder(nn.Module):
-    """The function f: a fully connected layer with batch norm and ReLU, then transposed convolutions without batch norm.
+    """The decoder f: a fully connected layer with batch norm and ReLU, then transposed convolutions without batch norm.
 
-    The weights of the layer are two matrices, one for h_z and one for h_{t-1}, so that the product with h_z is computed once.
+    The layer's weight is stored as two matrices, one for h_z and one for h_{t-1}, so that the product with h_z, which
+    is the same at every step, is computed once. The caller adds the two products; `forward` gets their sum h.
     """
 
     def __init__(self, latent: int, maps: list[int], sizes: list[Size], steps: int) -> None:
@@ -71,7 +72,7 @@ class _Decoder(nn.Module):
 
 
 class _Encoder(nn.Module):
-    """The function g: the decoder's convolutions in reverse, then a fully connected layer with tanh.
+    """The encoder g: the decoder's convolutions in reverse, then a fully connected layer with tanh.
 
     All layers but the deepest convolution have batch norm.
     """
@@ -84,7 +85,7 @@ class _Encoder(nn.Module):
         self.deepest = halving(*inwards[-1], bias=True)
         self.out = nn.Linear(maps[0] * math.prod(sizes[0]), latent, bias=False)
         self.out_norm = StepNorm(nn.BatchNorm1d, latent, steps)
-        self.rectify, self.flatten = nn.ReLU(), nn.Flatten()  # layers, so that they can be fused with their neighbours
+        self.rectify, self.flatten = nn.ReLU(), nn.Flatten()  # modules, so that they can be fused with other layers
 
     def forward(self, x: Tensor, t: int) -> Tensor:
         for conv, norm in zip(self.convs, self.norms, strict=True):

@@ -13,7 +13,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky": leaky, "tanh": nn.T
 
 
 class MlpGenerator(FlatGenerator):
-    """The generator of the cellular paper."""
+    """The generator of the cellular paper: linear layers with the widths `hidden`, from noise to flattened data."""
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, hidden: Sequence[int] = (256, 256), activation: str = "leaky"
@@ -43,7 +43,10 @@ class SmallGenerator(FlatGenerator):
 
 
 class SmallDiscriminator(FlatDiscriminator):
-    """The discriminator of the default recipe. It has no batch norm, which a gradient penalty does not allow."""
+    """The discriminator of the default recipe: two hidden layers, LeakyReLU.
+
+    It has no batch norm, because a gradient penalty must not depend on other samples of the batch.
+    """
 
     def __init__(self, shape: tuple[int, ...], *, width: int = 128, dropout: float = 0.0) -> None:
         super().__init__(stack([math.prod(shape), width, width, 1], dropout=dropout))

@@ -1,4 +1,4 @@
-"""What the catalog records of a net: its class, its settings, and the data that it fits. Importing this imports no PyTorch."""
+"""An entry of the catalog of nets: class, settings, and data that it fits. Importing this imports no PyTorch."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _WIDEST = 1 << 20  # largest width or depth: no memory holds a wider layer
 class Setting:
     """One setting of a net: its type, its default and its meaning."""
 
-    type: Literal["int", "float", "bool", "str", "ints"]
+    type: Literal["int", "float", "bool", "str", "ints"]  # ints: a list of whole numbers
     default: Any
-    about: str
-    choices: tuple[str, ...] = ()
-    minimum: float = -math.inf
-    below: float = math.inf  # values must stay under this
-    optional: bool = False  # a recipe lists it only if it is given
-    per_member: bool = False  # a list has one value for each member
+    about: str  # its meaning, for users
+    choices: tuple[str, ...] = ()  # the allowed values, if it is text
+    minimum: float = -math.inf  # the smallest allowed number
+    below: float = math.inf  # numbers must be less than this
+    optional: bool = False  # True: a recipe that is written out lists it only if it was given
+    per_member: bool = False  # True: it may be a list with a value for each member
 
     def check(self, value: Any) -> Any:
         """Return the value if the setting allows it; numbers in text become floats.
@@ -79,8 +79,8 @@ class NetSpec:
     target: Any  # a class derived from torch.nn.Module, or `package.module:Class`, which is imported when it is built
     about: str = ""
     settings: Mapping[str, Setting] | type[BaseModel] = field(default_factory=dict)  # a model for a net of a user's
-    images_only: bool = False
-    sizes: tuple[int, ...] = ()  # the square image sizes that it is made for; () means any
+    images_only: bool = False  # True: samples must be images
+    sizes: tuple[int, ...] = ()  # heights (= widths) of images that it is made for; (): any size
     labelled: bool = False  # it takes or predicts the label, so it is built for a number of classes
     class_head: bool = False  # with the setting `label`, a discriminator has an output for each class
 

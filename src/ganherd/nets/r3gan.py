@@ -1,7 +1,8 @@
-"""Residual nets without normalisation, as in R3GAN (Huang et al., 2024): 1x1, grouped 3x3 and 1x1 convolutions of one width.
+"""Residual nets without normalisation, as in R3GAN (Huang et al., 2024), with the same number of channels at all sizes.
 
-Each block starts as the identity (Fixup), and maps are resampled bilinearly. They are made for `loss.name: relativistic-pairing`
-with `loss.r1_weight` and `loss.r2_weight`. R3GAN's own nets at 32 px have `width: 768`, and no tanh at the end.
+A block is a 1x1, a grouped 3x3 and a 1x1 convolution, and starts as the identity (Fixup). Maps are resampled
+bilinearly. The nets are made for `loss.name: relativistic-pairing` with `loss.r1_weight` and `loss.r2_weight`. R3GAN's
+own nets at 32 px have `width: 768`, and no tanh at the end.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from ganherd.nets.common.blocks import leaky
 from ganherd.nets.common.bodies import stages
 from ganherd.nets.common.resampling import upsample_bilinear
 
-_LAYERS = 3  # of a block
+_LAYERS = 3  # convolutions in a block
 
 
 class GroupedBlock(nn.Module):
-    """A residual block: 1x1 convolution to more channels, 3x3 in groups, 1x1 back. The last one is initialised to zero."""
+    """A residual block: a 1x1 convolution to more channels, a 3x3 in groups, and a 1x1 back to `width` channels."""
 
     def __init__(self, width: int, expansion: int, group: int) -> None:
         super().__init__()
@@ -39,9 +40,18 @@ class GroupedBlock(nn.Module):
 
 
 def grouped_stages(number: int, blocks: int, width: int, expansion: int, group: int) -> nn.ModuleList:
-    """Return this many stages of blocks, initialised by Fixup (Zhang et al., 2019).
+    """Return this many stages of `blocks` residual blocks each, initialised by Fixup (Zhang et al., 2019).
 
-    Blocks start as the identity, and an update changes the output equally however many there are.
+    Fixup replaces normalisation: the last convolution of each block starts at 0, so blocks start as the identity, and
+    the others are scaled down with the number of blocks, so that an update changes the output equally for any number of
+    blocks.
+
+    Args:
+        number: The number of stages, one for each size of the maps.
+        blocks: The number of blocks in a stage.
+        width: The number of channels between blocks.
+        expansion: Multiple of `width` inside of a block.
+        group: The number of channels in a group of the 3x3 convolutions.
     """
     every = [[GroupedBlock(width, expansion, group) for _ in range(blocks)] for _ in range(number)]
     for block in (block for stage in every for block in stage):
@@ -57,7 +67,7 @@ def grouped_stages(number: int, blocks: int, width: int, expansion: int, group: 
 
 
 class R3ganGenerator(nn.Module):
-    """A learnt 4x4 map for each channel, weighted by the noise; then blocks at each size up to the image."""
+    """R3GAN's generator: a learnt 4x4 map for each channel, weighted by the noise; then blocks at each size."""
 
     def __init__(
         self,
@@ -88,7 +98,7 @@ class R3ganGenerator(nn.Module):
 
 
 class R3ganDiscriminator(nn.Module):
-    """The generator in reverse order: blocks at each size down to 4 px, and a learnt weight for each number of the last maps."""
+    """R3GAN's discriminator: blocks at each size down to 4 px, learnt weights for the last maps, and a linear head."""
 
     def __init__(
         self,

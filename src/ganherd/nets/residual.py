@@ -1,8 +1,8 @@
 """Residual nets for images of any size, about 3 M parameters each at 32 px: blocks as in SNGAN, self-attention as in SAGAN.
 
-The generator's maps are 4 px wide at the inner end, and every block doubles them: three at 32 px, four at 64, five at 128. The
-setting `body` chooses the discriminator's layers. SNGAN's own nets at 32 px are `growth: 1, width: 256` for the generator, and
-`growth: 1, width: 128, smallest: 8, flat_blocks: 2` for the discriminator.
+The generator's first maps are 4 px wide, and every block doubles their size: three blocks at 32 px, four at 64, five at
+128. The setting `body` chooses the discriminator's layers. SNGAN's own nets at 32 px are `growth: 1, width: 256` for
+the generator, and `growth: 1, width: 128, smallest: 8, flat_blocks: 2` for the discriminator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from ganherd.nets.common.bodies import Attention, DiscriminatorWithBody, attenti
 
 
 class UpBlock(nn.Module):
-    """A residual block that doubles the maps. Convolutions have no bias, because the next batch norm would cancel it."""
+    """A residual block of a generator that doubles height and width of the maps.
+
+    Its convolutions have no bias, because the next batch norm would cancel it. `norm` creates a norm for a number of
+    channels.
+    """
 
     def __init__(self, n_in: int, n_out: int, norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> None:
         super().__init__()
@@ -29,7 +33,7 @@ class UpBlock(nn.Module):
         self.skip = nn.Identity() if n_in == n_out else nn.Conv2d(n_in, n_out, 1, bias=False)
 
     def forward(self, x: Tensor, *y: Tensor) -> Tensor:
-        """Return maps of twice the size; labels y, if given, go to the norms."""
+        """Return maps [B, n_out, 2H, 2W] from maps [B, n_in, H, W]; labels y [B], if given, are passed to the norms."""
         h = self.conv1(self.up1(self.act1(self.norm1(x, *y))))
         h = self.conv2(self.act2(self.norm2(h, *y)))
         out: Tensor = h + self.up2(self.skip(x))  # a 1x1 convolution commutes with upsampling, and is cheaper before it
@@ -61,7 +65,7 @@ class Up(nn.Module):
         init_sngan(self)
 
     def image(self, z: Tensor, *y: Tensor) -> Tensor:
-        """Return images for noise z [B, Z] and labels y [B], if the norms take labels."""
+        """Return images [B, C, H, W] for noise z [B, Z]; labels y [B] are given if the norms take labels."""
         x = self.first(z).reshape(z.shape[0], *self.begin)  # [B, C, 4, 4]
         for i, block in enumerate(self.blocks):
             x = block(self.attention(x) if i == self.after else x, *y)

@@ -1,7 +1,11 @@
 """A small StyleGAN2 (Karras et al., 2020): a mapping net, modulated convolutions, and a residual discriminator.
 
-Layers are scaled by their fan-in, so learning rates are StyleGAN2's: 2.5e-3 with betas (0, 0.99). It adds no noise to maps, has no
-path-length penalty, and ends in tanh. The nets of its CIFAR-10 configuration have `width: 512`, with `minibatch_std: 32`.
+Weights are scaled by their fan-in, so the learning rates of StyleGAN2 fit: 2.5e-3 with betas (0, 0.99). Unlike
+StyleGAN2, it adds no noise to maps, has no path-length penalty, and ends in tanh. The nets of StyleGAN2's CIFAR-10
+configuration have `width: 512`, and the discriminator `minibatch_std: 32`.
+
+The mapping net turns noise into a style w [B, style], a vector that scales the channels of every convolution
+(modulation).
 """
 
 from __future__ import annotations
@@ -22,7 +26,12 @@ _MAPPING_RATE = 0.01  # factor of the mapping net's learning rate
 
 
 class ModulatedConv(nn.Module):
-    """A 3x3 convolution whose input is scaled by the style and whose output is normalised by what that does to its weights."""
+    """A 3x3 convolution whose input channels are scaled by the style (modulation), and whose output is scaled back.
+
+    Demodulation divides each output channel by the norm of its modulated weights, so that outputs have a variance of
+    about 1 for inputs of variance 1. Scaling inputs and outputs is equal to scaling the weights for each sample, and
+    cheaper.
+    """
 
     def __init__(self, n_in: int, n_out: int, style: int, doubles: bool = False) -> None:
         super().__init__()
@@ -30,21 +39,21 @@ class ModulatedConv(nn.Module):
         nn.init.ones_(self.style.bias)
         self.up = nn.Upsample(scale_factor=2) if doubles else nn.Identity()
         self.conv = nn.Conv2d(n_in, n_out, 3, padding=1, bias=False)
-        nn.init.normal_(self.conv.weight)  # demodulation cancels any scale
+        nn.init.normal_(self.conv.weight)  # of any scale, because demodulation cancels it
         self.bias = nn.Parameter(torch.zeros(n_out, 1, 1))
         self.act = leaky()
 
     def forward(self, x: Tensor, w: Tensor) -> Tensor:
         style = self.style(w)  # [B, n_in]
-        power = F.linear(style * style, self.conv.weight.square().sum((2, 3)))  # [B, n_out] of the modulated weights
-        norm = torch.rsqrt(power + 1e-8) * math.sqrt(2.0)  # √2 makes up for the activation
+        power = F.linear(style * style, self.conv.weight.square().sum((2, 3)))  # [B, n_out], squared norms of weights
+        norm = torch.rsqrt(power + 1e-8) * math.sqrt(2.0)  # √2 compensates for the activation
         x = self.conv(self.up(x * style[:, :, None, None]))
         out: Tensor = self.act(x * norm.to(x.dtype)[:, :, None, None] + self.bias.to(x.dtype))
         return out
 
 
 class ToImage(nn.Module):
-    """A 1x1 convolution to the channels of the image, modulated but not normalised."""
+    """A 1x1 convolution to the channels of the image, modulated by the style w but not demodulated."""
 
     def __init__(self, n_in: int, channels: int, style: int) -> None:
         super().__init__()
@@ -57,7 +66,11 @@ class ToImage(nn.Module):
 
 
 class StyleganGenerator(nn.Module):
-    """A learnt 4x4 map, then two modulated convolutions at each size; the image is the sum of the images of all sizes."""
+    """StyleGAN2's generator: a learnt 4x4 map, then two modulated convolutions at each size.
+
+    At every size the maps yield an image. The sample is the tanh of the sum of these images, each upsampled to the full
+    size.
+    """
 
     def __init__(
         self, shape: tuple[int, ...], latent: int, *, width: int = 128, growth: int = 1, mapping: int = 2
@@ -105,9 +118,9 @@ class StyleganBlock(nn.Module):
 
 
 class StyleganDiscriminator(nn.Module):
-    """Residual blocks, a convolution and a hidden layer, to one logit per image or to one for each class."""
+    """StyleGAN2's discriminator: residual blocks, a convolution and a hidden layer, to one or several outputs."""
 
-    deviation_before = "end.0"  # see `minibatch_std`
+    deviation_before = "end.0"  # the layer that the setting `minibatch_std` adds an input to (see `with_deviation`)
 
     def __init__(self, shape: tuple[int, ...], outputs: int = 1, *, width: int = 128, growth: int = 1) -> None:
         super().__init__()

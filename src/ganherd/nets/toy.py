@@ -1,6 +1,6 @@
 """The nets for 2-D toy data: GAP's (four batch-normalised layers), and with other settings those of ALI and PacGAN.
 
-PacGAN's nets are `{name: toy, width: 400, init: normal}` and
+PacGAN's generator is `{name: toy, width: 400, init: normal}`, and its discriminator
 `{name: toy, width: 200, layers: 3, activation: maxout, batch_norm: false, init: normal}`.
 """
 
@@ -55,7 +55,7 @@ class ToyDiscriminator(FlatDiscriminator):
 
 
 class Maxout(nn.Module):
-    """Return the largest number of each group of `PIECES` consecutive inputs.
+    """Return the largest number of each group of `PIECES` consecutive inputs: [B, width * PIECES] to [B, width].
 
     >>> import torch
     >>> Maxout()(torch.arange(10.0)[None])
@@ -70,7 +70,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {"leaky": leaky, "relu": nn.R
 
 
 def _init_normal(module: nn.Module) -> None:
-    """Initialise weights from N(0, 0.02) and biases with 0, as ALI and PacGAN do."""
+    """Initialise weights of linear layers from N(0, 0.02²) and biases with 0, as ALI and PacGAN do."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear):
             nn.init.normal_(layer.weight, 0.0, 0.02)

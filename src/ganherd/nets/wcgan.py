@@ -16,7 +16,7 @@ from ganherd.nets.common.blocks import init_dcgan, leaky
 
 
 class WcganGenerator(nn.Module):
-    """The generator of Table 1: nearest-neighbour upsampling and 3x3 convolutions."""
+    """The generator of W-CGAN's Table 1: nearest-neighbour upsampling and 3x3 convolutions."""
 
     def __init__(self, shape: tuple[int, ...], latent: int, *, width: int = 128, eps: float = 0.8) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class WcganGenerator(nn.Module):
 
 
 class WcganDiscriminator(nn.Module):
-    """The discriminator of Table 2: four convolutions of stride 2 with dropout."""
+    """The discriminator of W-CGAN's Table 2: four convolutions of stride 2 with dropout."""
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """Make the paths of a recipe absolute, so that its run can be resumed, scored and sampled from any folder.
 
-The keys that hold paths: `data.source`, `herd.start_from`, `herd.grow_from`, `herd.members[].from`, `herd.first.recipe`, `code`,
-and those of the strategy's settings. Paths are relative to the current folder. A path that does not exist stays as it is: the
-code that reads it reports it as the user wrote it.
+The keys that hold paths are `data.source`, `herd.start_from`, `herd.grow_from`, `herd.members[].from`,
+`herd.first.recipe`, `code`, and some of the strategy's settings. Relative paths start at the current folder. A path
+that does not exist is not changed, so that the code that reads it can report it as the user wrote it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ S = TypeVar("S", bound=Section)
 
 
 def located(recipe: Recipe, folders: Sequence[Path], packaged: Collection[str]) -> Recipe:
-    """Return the recipe with absolute paths, and with the folders of the user's own modules.
+    """Return a copy of the recipe with absolute paths, and with `code` set to the folders of the user's own modules.
 
     Args:
+        recipe: The recipe.
         folders: The folders of the recipe's file and of the files that it extends.
         packaged: Names of recipes that come with ganherd.
     """
@@ -60,16 +61,16 @@ def _with(section: S, **values: object) -> S:
 
 
 def absolute_source(source: str) -> str:
-    """Return `data.source` with an absolute path, if it is a path that exists."""
+    """Return `data.source` with an absolute path if it is a path that exists; otherwise return it unchanged."""
     return source if is_named_source(source) else absolute_path(source)
 
 
 def absolute_path(text: str, names: Collection[str] = ()) -> str:
-    """Return a path that exists as an absolute path; names and other paths as they are."""
+    """Return a path that exists as an absolute path; return any other text, and each of `names`, unchanged."""
     if not text or text in names:
         return text
     try:
         path = os.path.abspath(expanded(text))
         return path if os.path.exists(path) else absolute_address(text)
-    except (OSError, RuntimeError, ValueError):  # no such user, a zero byte
+    except (OSError, RuntimeError, ValueError):  # e.g. ~USER without such a user, or a zero byte
         return text

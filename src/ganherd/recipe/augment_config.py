@@ -18,9 +18,9 @@ from ganherd.util.user_code import must_take
 class AugmentationSpec:
     """An augmentation that a recipe can name."""
 
-    # a function of images [..., B, C, H, W], uniform numbers [..., B, numbers] and the settings if it has any
+    # a function of images [..., B, C, H, W], uniform random numbers [..., B, numbers], and its settings if it has any
     target: Any
-    numbers: int  # uniform numbers that each image needs
+    numbers: int  # how many uniform random numbers each image needs
     about: str = ""
     settings: type[BaseModel] | None = None
 
@@ -52,7 +52,7 @@ class AugmentConfig(NamedEntry):
 
 
 def read_augmentation(value: Any) -> str | AugmentConfig:
-    """Return an entry of `train.augment`: the name of an augmentation, with its settings if it has any."""
+    """Check an entry of `train.augment`; return its name, or an `AugmentConfig` if the augmentation has settings."""
     entry = AugmentConfig.model_validate(value)
     return entry if entry.settings else entry.name
 

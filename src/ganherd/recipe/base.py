@@ -1,4 +1,8 @@
-"""Building blocks of the sections of a recipe: quantities, checks, and errors that are whole sentences."""
+"""Building blocks of the sections of a recipe: types of values, checks, and errors whose message is a whole sentence.
+
+A budget is the length of a run, such as `20epochs` or `10m`. A span is a length of time within a run, such as
+`300steps`, or `0.1run` for a tenth of the run.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +29,11 @@ from ganherd.util.registry import LOSSES
 
 
 def refuse(keys: str, sentence: str) -> PydanticCustomError:
-    """Return an error whose message is a whole sentence.
+    """Return an error, for the caller to raise, whose message is a whole sentence.
 
     Args:
         keys: The dotted keys that cause it, separated by spaces; "": the key that is being read.
+        sentence: The message.
     """
     return PydanticCustomError("recipe", "{sentence}", {"sentence": sentence, "keys": keys})
 
@@ -46,7 +51,7 @@ _QUANTITY = re.compile(r"\s*(\d+(?:\.\d*)?(?:[eE][-+]?\d+)?)\s*([A-Za-z]*)\s*", 
 
 
 def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], float]:
-    """Return the unit and the amount of a budget.
+    """Return the unit and the amount of a budget; minutes and hours become seconds.
 
     Raises:
         ValueError: Its message states what a budget must be.
@@ -64,7 +69,7 @@ def parse_budget(text: str) -> tuple[Literal["steps", "epochs", "seconds"], floa
 
 
 def parse_span(text: str) -> tuple[Literal["steps", "epochs", "run"], float]:
-    """Return the unit and the amount of a span; `run` counts in fractions of the whole run.
+    """Return the unit and the amount of a span; the unit `run` stands for a fraction of the whole run.
 
     Raises:
         ValueError: Its message states what a span must be.
@@ -88,7 +93,12 @@ def parse_span(text: str) -> tuple[Literal["steps", "epochs", "run"], float]:
 
 
 def in_steps(span: str, steps_per_epoch: float, steps: int = 0) -> int:
-    """Return a span as a number of steps, for a run of `steps` steps; "0" is 0 steps.
+    """Return a span as a number of steps: 0 for the span "0", otherwise at least 1.
+
+    Args:
+        span: The span, such as 0.5epochs.
+        steps_per_epoch: The number of steps in an epoch.
+        steps: The number of steps of the run.
 
     >>> in_steps("0.5epochs", 30.0), in_steps("0.1run", 30.0, 200), in_steps("0", 30.0)
     (15, 20, 0)
@@ -100,7 +110,7 @@ def in_steps(span: str, steps_per_epoch: float, steps: int = 0) -> int:
 
 
 def portion(text: str, share: float) -> str:
-    """Return a share of a budget as a budget.
+    """Return this share (0 to 1) of a budget, written as a budget.
 
     >>> portion("10m", 0.75), portion("1000steps", 0.25), portion("3epochs", 0.5)
     ('450s', '250steps', '1.5epochs')
@@ -112,7 +122,7 @@ def portion(text: str, share: float) -> str:
 
 
 def parse_bytes(text: str) -> int:
-    """Return a size of memory in bytes; K, M, G and T alone count in powers of 1024.
+    """Return a size of memory in bytes. KB, MB, … are powers of 1000; KiB, MiB, … and K, M, … are powers of 1024.
 
     Raises:
         ValueError: Its message states what a size must be.
@@ -147,14 +157,14 @@ def _accepted_by(parse: Callable[[str], object]) -> AfterValidator:
 
 
 def _device(value: str) -> str:
-    """Refuse a text that names no device."""
+    """Return the name of a device unchanged, or raise a ValueError if it is none."""
     if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", value, re.ASCII):
         raise ValueError("must be auto, cpu, cuda or one GPU, such as cuda:1")
     return value
 
 
 def _loss(value: str) -> str:
-    """Refuse the name of a loss that is not registered."""
+    """Return the name of a loss unchanged, or raise an error if no such loss is registered."""
     if not LOSSES.accepts(value):
         raise refuse("", LOSSES.unknown(value, ALSO_CALLED))
     return value
@@ -206,7 +216,7 @@ class Section(BaseModel):
 
     @classmethod
     def known_fields(cls) -> dict[str, FieldInfo]:
-        """Return the fields that messages suggest."""
+        """Return the fields that messages may suggest, by name; a subclass may know more than its declared ones."""
         return cls.model_fields
 
     @field_validator("*", mode="before")
@@ -221,7 +231,7 @@ class Section(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _is_possible(cls, value: Any, info: ValidationInfo) -> Any:
-        """Refuse numbers that no memory holds, before they overflow somewhere else."""
+        """Refuse whole numbers that are too large to be meant, before they overflow or exhaust the memory elsewhere."""
         most = _MOST.get(info.field_name or "", 1 << 53)
         if any(type(v) is int and v > most for v in (value if isinstance(value, list) else [value])):
             raise ValueError(f"must be at most {most:,}")

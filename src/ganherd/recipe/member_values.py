@@ -1,4 +1,7 @@
-"""Settings that are numbers of each member: those that the trials of a sweep may differ in, and those that schedules may move."""
+"""Settings of which every member has its own value, so that trials may differ in them or schedules move them.
+
+A trial is one combination of settings in a sweep. All trials train as copies of the herd in one run.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from ganherd.recipe.base import Section, Span, refuse
 from ganherd.util.text import did_you_mean
 
-# Settings that are numbers of each member, so that herds that differ in them train as one.
+# Settings of which every member has its own value, so that herds that differ in them can train as one.
 TRIAL_KEYS = (
     "loss.name",
     "loss.gp_weight",
@@ -34,7 +37,7 @@ Trial = dict[str, Value]  # values of some of these settings
 
 
 def name_of_trial(trial: Trial) -> str:
-    """Return the settings of a trial in words.
+    """Return the settings of a trial as text for people.
 
     >>> name_of_trial({"optim.lr_g": 0.001, "loss.name": "hinge", "train.ema": None})
     'lr_g 0.001, loss hinge, ema none'
@@ -47,7 +50,7 @@ def name_of_trial(trial: Trial) -> str:
     return ", ".join(words)
 
 
-# Settings that a schedule can move, by their names in a member's state.
+# Settings that a schedule can move, each with its name in a member's state.
 SCHEDULED = {
     "optim.lr_g": "lr_g",
     "optim.lr_d": "lr_d",
@@ -64,7 +67,7 @@ SCHEDULED = {
 
 
 class ScheduleConfig(Section):
-    """A factor of some settings that moves from one value to another; several schedules of a setting are multiplied."""
+    """A factor on some settings that moves from one value to another; several schedules of a setting are multiplied."""
 
     keys: Annotated[list[str], Field(min_length=1)]  # the settings, such as [optim.lr_g, optim.lr_d]
     # how it moves: evenly, as half a wave of a cosine, as 1 / (1 + c · time), or at once

@@ -1,4 +1,8 @@
-"""Turn a mistake in a recipe into one sentence: its line, its key, and what was probably meant."""
+"""Turn a mistake in a recipe into one sentence: its line, its key, and what was probably meant.
+
+In this module a path is a tuple of keys, such as ("train", "batch") for train.batch. A location is how pydantic reports
+where an error is: a path, mixed with positions in lists and names of branches of unions.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +39,7 @@ _ALSO_CALLED = {
 
 
 def also_called(word: str) -> tuple[str, ...]:
-    """Return the keys that other programs call by this name; none if it is no such name.
+    """Return the keys of a recipe that are called by this word in other programs; an empty tuple if there are none.
 
     >>> also_called("batch-size"), also_called("horse")
     (('train.batch',), ())
@@ -44,17 +48,29 @@ def also_called(word: str) -> tuple[str, ...]:
 
 
 def sentence(error: ValidationError, data: Mapping[str, Any], lines: Lines, name: str) -> str:
-    """Return a sentence about the first mistake, in the order of the file."""
+    """Return a sentence about the first mistake in a recipe, in the order of its file.
+
+    Args:
+        error: What pydantic reports.
+        data: The recipe as plain data.
+        lines: The line, or the option, that set each key.
+        name: The name of the recipe, for the message.
+    """
     (_, line, place), _, what = min(_one(details, data, lines) for details in error.errors())
     return f"{place or (f'{name} line {line}' if line else name)}: {what}"
 
 
-# Set by an extended recipe (0), by the file (1) or by an option (2); the line in the file, 0 if unknown; the other place.
+# Where a key was set: by an extended recipe (0), by the file (1) or by an option (2); the line in the file, 0 if
+# unknown; and, if it was not set in the file, a text that names the place. Places sort in the order in which they take
+# effect.
 _Place = tuple[int, int, str]
 
 
 def _place(paths: list[Path], lines: Lines) -> _Place:
-    """Return the place where the last of these keys was set. An option comes after the file, a line after earlier lines."""
+    """Return the place that set one of these keys last: an option if one did, otherwise the last line of the file.
+
+    If a key's own line is not known, that of a key inside it or of a section around it is used.
+    """
     places: list[_Place] = []
     for path in paths:
         above = [path[:length] for length in range(len(path), 0, -1)]
@@ -69,7 +85,10 @@ def _place(paths: list[Path], lines: Lines) -> _Place:
 
 
 def _one(details: ErrorDetails, data: Mapping[str, Any], lines: Lines) -> tuple[_Place, int, str]:
-    """Return the place of a mistake, the rank of its sentence among those about the same place, and the sentence."""
+    """Return the place of a mistake, the priority of its sentence (0 is highest), and the sentence.
+
+    The priority decides between several mistakes at the same place. `details` is one error of pydantic.
+    """
     kind, context = details["type"], details.get("ctx", {})
     path, field = _find(details["loc"])
     key = ".".join(path)
@@ -92,7 +111,14 @@ def _one(details: ErrorDetails, data: Mapping[str, Any], lines: Lines) -> tuple[
 
 
 def field_sentence(key: str, details: ErrorDetails, field: FieldInfo | None, given: Mapping[str, Any]) -> str:
-    """Return the sentence about a wrong value in the settings of a plug-in, whose fields may have any type."""
+    """Return a sentence about a wrong value in the settings of a plug-in, whose fields may have any type.
+
+    Args:
+        key: The dotted key of the value.
+        details: The error of pydantic.
+        field: The field of the plug-in's model; None if it is unknown.
+        given: All settings that were given.
+    """
     own = str(details["loc"][0])
     if details["type"] == "missing":
         return f"{key} is missing: it must be {_expects(field)}"
@@ -106,7 +132,10 @@ def field_sentence(key: str, details: ErrorDetails, field: FieldInfo | None, giv
 
 
 def _hint(key: str, value: str, field: FieldInfo | None) -> str:
-    """Return the nearest choice; or, for `engine: fused`, the key that was meant."""
+    """Return a hint about a wrong text: the most similar allowed word; "" if there is none.
+
+    If the key is a section with a name, as in `engine: fused`, return the hint that its `name` was meant.
+    """
     section = _section(field.annotation) if field else None
     if section and "name" in section.model_fields:
         return f"; did you mean {key}.name?"
@@ -114,9 +143,9 @@ def _hint(key: str, value: str, field: FieldInfo | None) -> str:
 
 
 def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
-    """Return the known key that a location in an error of pydantic begins with, and its field.
+    """Return the longest known key with which a location in an error of pydantic begins, and its field.
 
-    Locations also contain the names of branches of unions, which are no keys.
+    The rest of the location may be positions in a list or names of branches of unions, which are no keys.
     """
     model: type[Section] | None = Recipe
     path: Path = ()
@@ -130,7 +159,13 @@ def _find(loc: tuple[int | str, ...]) -> tuple[Path, FieldInfo | None]:
 
 
 def _entry(rest: tuple[int | str, ...], field: FieldInfo | None, value: Any) -> tuple[str, FieldInfo, Any] | None:
-    """Return key, field and value in an entry of a list of mappings, if the rest of a location leads there."""
+    """Return key, field and value inside an entry of a list of mappings; None if the location does not lead to one.
+
+    Args:
+        rest: The end of the location, after the key of the list: a position, then a key of the entry.
+        field: The field of the list.
+        value: The list.
+    """
     parts = typing.get_args(field.annotation) if field and typing.get_origin(field.annotation) is list else ()
     section = _section(parts[0]) if parts else None
     if section is None or len(rest) < 2 or not isinstance(value, list) or not isinstance(rest[0], int):
@@ -151,7 +186,7 @@ def _section(annotation: Any) -> type[Section] | None:
 
 
 def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
-    """Yield all keys of a section and of the sections inside it."""
+    """Yield the paths of all keys of a section and of the sections inside it; `prefix` is the path of the section."""
     for name, field in model.known_fields().items():
         yield (*prefix, name)
         if inner := _section(field.annotation):
@@ -160,12 +195,15 @@ def _keys(model: type[Section], prefix: Path = ()) -> Iterator[Path]:
 
 @lru_cache(maxsize=1)
 def _known_keys(*strategies: tuple[str, StrategySpec]) -> tuple[Path, ...]:
-    """Return all keys of a recipe, which has a section for each of these strategies."""
+    """Return the paths of all keys of a recipe; the known strategies are arguments only as a key of the cache."""
     return (("extends",), *_keys(Recipe))
 
 
 def _meant(path: Path) -> str:
-    """Return a suggestion: the nearest key of the section, and a key of exactly that name in another section."""
+    """Return a suggestion for an unknown key: similar keys of its section, or of exactly that name in another section.
+
+    If none is similar, list the keys of the section.
+    """
     if also := also_called(path[-1]):
         example = ", e.g. --budget 20epochs" if also == _LENGTH else ""
         return f"; did you mean {' or '.join(map(repr, also))}{example}?"
@@ -182,7 +220,7 @@ def _meant(path: Path) -> str:
 
 
 def _listed(path: Path) -> list[str]:
-    """Return the keys of the entries of a list.
+    """Return the keys that an entry of the list at this path may have; empty if there is no such list.
 
     >>> _listed(("nets", "breeds"))
     ['generator', 'members']
@@ -198,17 +236,19 @@ def _listed(path: Path) -> list[str]:
 
 
 def _names(section: type[Section]) -> list[str]:
-    """Return the keys of a section as they are written."""
+    """Return the keys of a section as a recipe writes them."""
     return [field.alias or name for name, field in section.model_fields.items()]
 
 
 def _value(data: Any, path: Path) -> Any:
+    """Return the value at a path in plain data; None if there is none."""
     for part in path:
         data = data.get(part) if isinstance(data, dict) else None
     return data
 
 
 def _show(value: Any) -> str:
+    """Return a value as a message shows it, shortened."""
     if value is None or isinstance(value, bool):
         return {None: "empty", True: "true", False: "false"}[value]
     short = reprlib.Repr()
@@ -217,7 +257,7 @@ def _show(value: Any) -> str:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the words that a type allows."""
+    """Return all words that a type annotation allows as literals."""
     if typing.get_origin(annotation) is Literal:
         return list(typing.get_args(annotation))
     return [choice for part in typing.get_args(annotation) for choice in _choices(part)]
@@ -231,10 +271,12 @@ def _expects(field: FieldInfo | None) -> str:
 
 
 def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
-    """Return a type with its limits in words.
+    """Return a type annotation with its limits in words, for a message.
 
     Args:
-        or_else: The type is one of several alternatives.
+        annotation: The type.
+        limits: Metadata of the field, such as `Ge(0)`.
+        or_else: Whether the type is one of several alternatives.
 
     >>> from annotated_types import Ge
     >>> _kind(int | None, [Ge(2)]), _kind(list[typing.Annotated[int, Ge(0)]], [])
@@ -263,7 +305,7 @@ def _kind(annotation: Any, limits: list[Any], or_else: bool = False) -> str:
 
 
 def _limits(limits: list[Any]) -> str:
-    """Return the limits of a number in words; anything else in the list is no limit."""
+    """Return the limits of a number in words; other metadata in the list is ignored."""
     phrases = {"ge": "of at least", "gt": "above", "le": "at most", "lt": "below"}
     words = [f"{phrases[name]} {getattr(each, name):g}" for each in limits for name in phrases if hasattr(each, name)]
     return " " + " and ".join(words) if words else ""

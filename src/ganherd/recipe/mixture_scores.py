@@ -1,4 +1,7 @@
-"""The scores by which the weights of a mixture can be chosen. They can be computed for any weights from one set of samples."""
+"""The names of the scores by which the weights of a mixture can be chosen.
+
+Only scores that can be computed for any weights from one set of samples of each generator are suitable.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ GOALS = {  # all scores by the goal of their metric
 BY = tuple(name for names in GOALS.values() for name in names)
 FIELDS = ("fid", "tvd", "kid")  # mixture.json has a field for each of these; any other score is `value`
 LISTED = f"{', '.join(BY)} or a function of your own, package.module:function"
-_ALSO = {"histogram": "tvd", "class_histogram": "tvd"}
+_ALSO = {"histogram": "tvd", "class_histogram": "tvd"}  # other names of scores
 _NOT = {  # metrics of `ganherd score` that cannot choose weights, with the reason
     "recall": "its radii depend on all samples, so they change with every weight",
     "prdc": "it is a group of four scores",
@@ -30,7 +33,7 @@ _NOT = {  # metrics of `ganherd score` that cannot choose weights, with the reas
 
 
 def known_score(name: str) -> str:
-    """Return the name of a score in the form that mixtures record.
+    """Return the name of a score in the form that mixture files use.
 
     Raises:
         ValueError: The score is unknown, or cannot choose weights.
@@ -59,5 +62,5 @@ def asked_score(option: str, name: str) -> str:
 
 
 def is_own(name: str) -> bool:
-    """Return whether a score is the user's own function, of which lower is better."""
+    """Return whether the name of a score is that of a user's own function; lower values of these are better."""
     return ":" in name

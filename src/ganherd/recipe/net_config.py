@@ -1,4 +1,7 @@
-"""The section `nets` of a recipe: generator and discriminator, breeds, and the noise that generators start from."""
+"""The section `nets` of a recipe: generator and discriminator, breeds, and the noise that generators start from.
+
+A breed is all members that share a generator architecture.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +28,23 @@ class NetConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """Accept `mlp` for {name: mlp}, and settings next to the name."""
+        """Accept `mlp` as a short form of {name: mlp}, and settings that are written next to the name."""
         return value if isinstance(value, NetConfig) else named_with_settings(value, "a net", "mlp", "activation: tanh")
 
 
 def named_with_settings(value: Any, what: str, name: str, setting: str = "strength: 0.5") -> Settings:
-    """Return {name, settings} of an entry that is written as its name, or as a mapping with its settings next to the name.
+    """Return an entry of a recipe in its long form {name, settings}.
+
+    It may be written as its name, or as a mapping with its settings next to the name or under `settings`.
 
     Args:
+        value: The entry as it is written.
         what: What the entry is, for messages.
-        name: An example of a name.
-        setting: An example of a setting.
+        name: An example of a name, for messages.
+        setting: An example of a setting, for messages.
+
+    Raises:
+        ValueError: The entry has another form.
     """
     if isinstance(value, str):
         value = {"name": value}
@@ -50,7 +59,11 @@ def named_with_settings(value: Any, what: str, name: str, setting: str = "streng
 
 
 def plain(value: Any) -> Any:
-    """Return settings as plain data that YAML can hold, so that a recipe can be written and read back equal."""
+    """Return settings as plain data that YAML can hold, so that a recipe can be written and read back equal.
+
+    Raises:
+        ValueError: A value is not text, a finite number, a truth value, null, or a list or mapping of these.
+    """
     if isinstance(value, dict):
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -91,7 +104,7 @@ class NetsConfig(Section):
     @model_validator(mode="before")
     @classmethod
     def _the_first_of_the_breeds(cls, value: Any) -> Any:
-        """Take nets.generator from the first breed, so that it need not be written twice."""
+        """Set nets.generator to that of the first breed if it is not given, so that it need not be written twice."""
         if isinstance(value, dict) and "generator" not in value:
             match value.get("breeds"):
                 case [{"generator": first}, *_] | [BreedConfig(generator=first), *_]:
@@ -124,7 +137,10 @@ class NetsConfig(Section):
         return self
 
     def each(self, members: int) -> list[tuple[NetConfig, int]]:
-        """Return the generators of this many members: each net with the number of members that have it."""
+        """Return each generator with the number of members that have it, in the order of the members.
+
+        Without breeds, `members` members have the same generator.
+        """
         return [(breed.generator, breed.members) for breed in self.breeds] or [(self.generator, members)]
 
     def prior_of(self, member: int) -> Prior:
@@ -133,19 +149,25 @@ class NetsConfig(Section):
 
     @property
     def packing(self) -> int:
-        """The number of samples that the discriminator judges together; users' own nets judge one."""
+        """The number of samples that the discriminator judges together as one input (PacGAN); 1 for users' own nets."""
         from ganherd.nets.catalog import is_packaged  # here, because building nets needs recipes
 
         return int(self.discriminator.settings.get("packing", 1)) if is_packaged(self.discriminator.name) else 1
 
     @property
     def alike(self) -> bool:
-        """Whether a generator can take the place of any other: all have one architecture and one prior."""
+        """Whether all generators have the same architecture and prior, so that one can replace another."""
         return len(self.breeds) < 2 and (isinstance(self.prior, str) or len(set(self.prior)) == 1)
 
 
 def known(net: NetConfig, role: Role, key: str) -> NetConfig:
-    """Return a net with all its settings, defaults included; refuse unknown names and settings."""
+    """Return a net with all its settings, defaults included; raise an error for unknown names and wrong settings.
+
+    Args:
+        net: The net as the recipe names it.
+        role: `generator` or `discriminator`.
+        key: The key of the net in the recipe, for messages.
+    """
     from ganherd.nets import catalog  # here, because building nets needs recipes
     from ganherd.recipe.plugins.plugin_settings import check_model
 

@@ -1,7 +1,8 @@
-"""The packaged recipes as texts. A file holds a family: one complete recipe, and others that extend it.
+"""Read the packaged recipes (presets) as texts. A file holds a family: one complete recipe, and others that extend it.
 
 The first recipe of a file has the file's name. Each further one starts with a line `--- # NAME`, names a recipe of the family in
-`extends`, and holds only what differs, with its own comments. `complete_text` returns such a recipe in full.
+`extends`, and holds only what differs, with its own comments. `complete_text` merges it with the recipe that it
+extends.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ class _Entry:
     first: str  # the line of the key
     rest: tuple[str, ...] = ()  # the lines below it
     above: tuple[str, ...] = ()  # comments and empty lines
-    entries: tuple[_Entry, ...] = field(default=())  # of a mapping, whose lines are those of its entries
+    entries: tuple[_Entry, ...] = field(default=())  # the keys inside, if the value is a mapping; then `rest` is empty
 
     @property
     def value(self) -> str:
@@ -73,7 +74,7 @@ def _presets() -> dict[str, str]:
 
 
 def _parse(text: str) -> tuple[list[str], list[_Entry]]:
-    """Return the comments at the beginning of a recipe, and its sections."""
+    """Return the comment lines at the beginning of a recipe, and the entries of its top-level keys."""
     lines = text.splitlines(keepends=True)
     start = next(number for number, line in enumerate(lines) if _KEY.match(line))
     while start and not lines[start - 1].strip():
@@ -82,7 +83,7 @@ def _parse(text: str) -> tuple[list[str], list[_Entry]]:
 
 
 def _entries(lines: list[str], indent: int) -> list[_Entry]:
-    """Return the keys at this indentation; lines that are indented further belong to the key above them."""
+    """Return the entries of the keys at this indentation, in spaces; lines indented further belong to the key above."""
     entries: list[_Entry] = []
     above: list[str] = []
     while lines:
@@ -106,7 +107,10 @@ def _depth(line: str) -> int:
 
 
 def _merge(base: Iterable[_Entry], own: Iterable[_Entry]) -> list[_Entry]:
-    """Return the entries of a recipe that extends another: mappings merge by key, null removes a key."""
+    """Return the entries of a recipe `own` merged into those of the recipe `base` that it extends.
+
+    Mappings merge by key, null removes a key, and any other value replaces the one of `base`.
+    """
     merged = {entry.key: entry for entry in base}
     for entry in own:
         inherited = merged.get(entry.key)
@@ -121,7 +125,7 @@ def _merge(base: Iterable[_Entry], own: Iterable[_Entry]) -> list[_Entry]:
 
 
 def _is_another(base: _Entry, own: _Entry) -> bool:
-    """Return whether a strategy replaces one of another name, whose settings do not fit it."""
+    """Return whether both entries are strategies of different names, so that settings of `base` do not fit `own`."""
     names = [[entry.value for entry in one.entries if entry.key == "name"] for one in (base, own)]
     return own.key == "strategy" and bool(names[1]) and names[0] != names[1]
 

@@ -1,4 +1,6 @@
-"""Read and write recipes: packaged names, files and mappings, with overrides. A mistake is reported in a sentence with its line.
+"""Read and write recipes. A recipe is given as a packaged name, a file or a mapping, and overrides may change its keys.
+
+A mistake is reported in a sentence with its line.
 
 >>> load("digits-wcgan", ["train.batch=32"]).train.batch
 32
@@ -33,7 +35,7 @@ from ganherd.util.text import did_you_mean
 from ganherd.util.user_code import importable_from
 
 DEFAULT = "digits-wcgan"  # the recipe of `ganherd train` without arguments
-_ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # other names of packaged recipes
+_ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # old names of packaged recipes, with their current ones
 _MOST_BYTES = 2**20  # no recipe is this long; a wrong file must not fill the memory
 
 RecipeSource = str | Path | RecipeData | Recipe
@@ -42,14 +44,16 @@ RecipeSource = str | Path | RecipeData | Recipe
 def load(
     source: RecipeSource, overrides: Sequence[str] = (), sections: RecipeData | None = None, *, is_own: bool = True
 ) -> Recipe:
-    """Return the recipe of a packaged name, a file or a mapping, with `key=value` overrides.
+    """Read a recipe, apply overrides, check it, and return it with absolute paths.
 
-    A packaged name comes before a file of the same name: `./digits-wcgan` is the file. The user's own recipe gives leave to
-    import the plug-ins that it names.
+    A packaged name takes precedence over a file of the same name; write `./digits-wcgan` for the file. A recipe of the
+    user's own permits the import of the plug-ins that it names.
 
     Args:
-        sections: Sections of a recipe whose keys replace those of the source, before the overrides do.
-        is_own: The recipe is the user's own, unless it is a file in a run folder. False: a recipe that comes from a run.
+        source: A packaged name, a file, or the recipe as a mapping or object.
+        overrides: Texts of the form key=value, such as train.batch=32.
+        sections: Sections of a recipe whose keys replace those of the source; overrides are applied after them.
+        is_own: Whether the user wrote the recipe. A file in a run folder is never taken as the user's own.
 
     Raises:
         UserError: The recipe has a mistake.
@@ -79,7 +83,7 @@ def load(
 
 
 def files_of(source: RecipeSource) -> list[Path]:
-    """Return the files that a recipe is read from: its own, and those that it extends."""
+    """Return the files that a recipe is read from, its own and those that it extends; empty for packaged recipes."""
     return _read(source).files
 
 
@@ -89,7 +93,9 @@ def dump(recipe: Recipe) -> str:
 
 
 def up_to_date(data: RecipeData) -> RecipeData:
-    """Return the plain data of a recipe of an earlier version in the form of this version.
+    """Convert the plain data of a recipe that an earlier version wrote to the form of this version.
+
+    Data that is not a recipe is returned unchanged.
 
     >>> up_to_date({"strategy": {"name": "gap", "gap": {"every": "3steps"}, "share": {}}})["strategy"]["gap"]["every"]
     '3steps'
@@ -101,7 +107,7 @@ def up_to_date(data: RecipeData) -> RecipeData:
 
 
 def names() -> list[tuple[str, str]]:
-    """Return the packaged recipes, each with one line about it; the default first."""
+    """Return the names of the packaged recipes, each with one line about it; the default recipe comes first."""
     rows = [(name, first_line(name)) for name in preset_names()]
     return sorted(rows, key=lambda row: (row[0] != DEFAULT, row[0]))
 
@@ -116,7 +122,9 @@ def text(name: str) -> str:
 
 
 def _suggestion(name: str) -> str:
-    """Return a hint for the name of a recipe that does not exist: one for that data, the most similar one, or the list.
+    """Return a hint for the name of a recipe that does not exist.
+
+    It names a recipe for the data of that name, or the most similar recipe, or the command that lists all.
 
     >>> _suggestion("mnist"), _suggestion("digits-wcgn")
     ("; did you mean 'mnist-wcgan'? `ganherd recipes mnist` lists others", "; did you mean 'digits-wcgan'?")
@@ -147,6 +155,7 @@ _ABSENT = object()
 
 
 def _differences(old: RecipeData, new: RecipeData, prefix: str) -> Iterator[tuple[str, Any, Any]]:
+    """Yield each dotted key, after `prefix`, in which two mappings differ, with its old and its new value."""
     for key in dict.fromkeys((*old, *new)):  # in the order of the schema
         a, b = old.get(key, _ABSENT), new.get(key, _ABSENT)
         if isinstance(a, dict) and isinstance(b, dict):
@@ -163,12 +172,12 @@ def _show(value: Any) -> str:
 
 @dataclass
 class _RecipeData:
-    """The plain data of a recipe, the line of each key, the name of the recipe in messages, and the files that it is read from."""
+    """A recipe that is read but not checked yet."""
 
     data: RecipeData
-    lines: yaml_lines.Lines
-    name: str
-    files: list[Path]
+    lines: yaml_lines.Lines  # the line of each key
+    name: str  # the name of the recipe in messages
+    files: list[Path]  # the files that it is read from: its own first, then those that it extends
 
     @property
     def is_recorded_recipe(self) -> bool:
@@ -176,7 +185,7 @@ class _RecipeData:
         return bool(self.files) and (self.files[0].parent / "run.json").exists()
 
     def recorded_packages(self) -> Packages:
-        """Return the packages of the plug-ins that run.json records, if this recipe is that of a run folder."""
+        """Return the package of each plug-in by kind and name, from run.json; empty if this is not a run's recipe."""
         if not self.is_recorded_recipe:
             return {}
         with suppress(OSError, ValueError, KeyError, TypeError):
@@ -186,7 +195,7 @@ class _RecipeData:
 
     @property
     def code_folders(self) -> list[str]:
-        """The folders of the user's own modules: those that the recipe lists, otherwise those of its files."""
+        """The folders of the user's own modules: those that the key `code` lists, or those of the recipe's files."""
         listed = self.data.get("code")
         if self.is_recorded_recipe or (isinstance(listed, list) and listed):
             return [str(place) for place in listed] if isinstance(listed, list) else []
@@ -204,7 +213,10 @@ class _RecipeData:
 
 
 def is_of_a_run(source: Any) -> bool:
-    """Return whether a recipe is a file in a run folder, at any depth; a broken link for a run.json makes one, too."""
+    """Return whether a recipe is a file in a run folder, directly or in a folder inside it.
+
+    A run folder is a folder with a run.json, even if that is a broken link.
+    """
     if not isinstance(source, (str, Path)) or not Path(source).is_file():
         return False
     places = (Path(os.path.abspath(source)), Path(source).resolve())
@@ -216,7 +228,8 @@ def _read(source: RecipeSource, extending: tuple[_RecipeData, ...] = ()) -> _Rec
     """Return the data of a recipe, merged with that of the recipe that it extends.
 
     Args:
-        extending: The recipes that extend this one, to notice a cycle.
+        source: The recipe.
+        extending: The recipes that extend this one, directly or indirectly, to notice a cycle.
     """
     own = _read_one(source)
     chain = (*extending, own)
@@ -244,7 +257,10 @@ def _read(source: RecipeSource, extending: tuple[_RecipeData, ...] = ()) -> _Rec
 
 
 def _base_of(base: str, own: _RecipeData) -> str | Path:
-    """Return the packaged name or the file that `extends` names; a file is relative to the one that extends it."""
+    """Return the packaged name or the file that `extends` names.
+
+    A relative path starts at the folder of the recipe that extends it, `own`.
+    """
     if _ALSO.get(base, base) in preset_names():
         return base
     path = expanded(base)
@@ -253,7 +269,7 @@ def _base_of(base: str, own: _RecipeData) -> str | Path:
 
 
 def _read_one(source: RecipeSource) -> _RecipeData:
-    """Return the data of a source without merging it with the recipe that it extends."""
+    """Return the data of one recipe, without that of the recipe that it extends."""
     if isinstance(source, Recipe):
         return _RecipeData(source.model_dump(), {}, "recipe", [])
     if isinstance(source, dict):
@@ -273,7 +289,7 @@ def _read_one(source: RecipeSource) -> _RecipeData:
 
 
 def _copy(data: Any) -> Any:
-    """Return a copy of the caller's data, with sections as dictionaries and paths as text."""
+    """Return a deep copy of the caller's data as plain data: sections become dictionaries, and paths become text."""
     if isinstance(data, Section):
         data = data.model_dump()
     if isinstance(data, os.PathLike):
@@ -284,7 +300,11 @@ def _copy(data: Any) -> Any:
 
 
 def _read_file(source: str | Path) -> str:
-    """Return the text of a recipe file."""
+    """Return the text of a recipe file.
+
+    Raises:
+        UserError: The file does not exist, cannot be read, is too large, or is not UTF-8.
+    """
     path = Path(source)
     try:
         if source == "":
@@ -314,7 +334,10 @@ def _read_file(source: str | Path) -> str:
 
 
 def _long_nets(data: RecipeData, lines: yaml_lines.Lines) -> None:
-    """Write nets in their long form, {name, settings}, so that overrides and merges find one form."""
+    """Bring the nets in the data of a recipe into their long form {name, settings}, in place.
+
+    Overrides and merges need one form. `lines`, the line of each key, changes accordingly.
+    """
     nets = data.get("nets")
     if not isinstance(nets, dict):
         return
@@ -331,7 +354,13 @@ def _long_nets(data: RecipeData, lines: yaml_lines.Lines) -> None:
 
 
 def _override(data: RecipeData, lines: yaml_lines.Lines, text: str) -> None:
-    """Set one key, as in `--set key=value`; the schema checks it later."""
+    """Set one key in the data of a recipe, as in `--set key=value`; the schema checks the value later.
+
+    Args:
+        data: The data, which is changed.
+        lines: The line of each key, which is changed.
+        text: The text key=value.
+    """
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
     option = f"--set {text}"
@@ -342,7 +371,7 @@ def _override(data: RecipeData, lines: yaml_lines.Lines, text: str) -> None:
         if path[2] not in ("name", "settings"):
             path = (*path[:2], "settings", *path[2:])
         nets = _inside(data, "nets", option)
-        if isinstance(nets, dict) and not isinstance(nets.get(path[1]), dict):  # the default net
+        if isinstance(nets, dict) and not isinstance(nets.get(path[1]), dict):  # not given: write out the default net
             nets[path[1]] = {"name": getattr(Recipe().nets, path[1]).name, "settings": {}}
     here: Any = data
     for part in path[:-1]:
@@ -355,7 +384,10 @@ def _override(data: RecipeData, lines: yaml_lines.Lines, text: str) -> None:
 
 
 def _inside(here: Any, key: str, option: str) -> Any:
-    """Return the list or mapping under a key, or at a position of a list; other values are replaced by a mapping."""
+    """Return the list or mapping under a key of a mapping, or at a position of a list.
+
+    Any other value there is replaced by an empty mapping. `option` is the command-line option, for messages.
+    """
     place: Any = _entry(here, key, option) if isinstance(here, list) else key
     inner = here[place] if isinstance(here, list) else here.get(key)
     if key in ("generator", "discriminator") and isinstance(inner, str):
@@ -365,14 +397,14 @@ def _inside(here: Any, key: str, option: str) -> Any:
 
 
 def _entry(here: list[Any], key: str, option: str) -> int:
-    """Return the position in a list that an option names, or raise a UserError if the list is shorter."""
+    """Return the position in the list `here` that an option names by `key`; raise a UserError if there is none."""
     if not key.isdecimal() or int(key) >= len(here):
         raise UserError(f"{option}: the list has the entries 0 to {len(here) - 1}, and {key!r} is not one of them.")
     return int(key)
 
 
 def _paths(data: RecipeData, above: yaml_lines.Path = ()) -> Iterator[yaml_lines.Path]:
-    """Yield the path of every key that holds no section.
+    """Yield the path (tuple of keys) of every key whose value is not a section; `above` is the path of `data`.
 
     >>> list(_paths({"train": {"batch": 32}, "about": ""}))
     [('train', 'batch'), ('about',)]
@@ -385,7 +417,10 @@ def _paths(data: RecipeData, above: yaml_lines.Path = ()) -> Iterator[yaml_lines
 
 
 def _drop_empty(data: RecipeData) -> None:
-    """Drop sections without any keys, e.g. because all of their lines are commented out, so that they get their defaults."""
+    """Remove sections without keys from the data, so that they get their defaults.
+
+    A section has no keys, for example, if all of its lines are commented out.
+    """
     for key in [k for k, value in data.items() if value is None and k in Recipe.model_fields and k != "about"]:
         del data[key]
     run = data.get("run")

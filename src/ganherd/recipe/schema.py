@@ -1,4 +1,8 @@
-"""A whole recipe: its sections, and the checks of settings that depend on each other. PyTorch is not imported."""
+"""A whole recipe: its sections, and checks of settings across sections. PyTorch is not imported.
+
+A replica is one of several independent copies of the herd, one for each seed of each trial. A trial is one combination
+of settings in a sweep.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +44,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _has_neighbours(self) -> Recipe:
-        """Refuse the policy neighbour if a neighbour generates images of another class, or if there is none."""
+        """Refuse the repair policy `neighbour` if neighbours generate other classes, or if there are no neighbours."""
         for key in [key for key, policy in self.run.policies.items() if policy == "neighbour"]:
             if self.data.partition == "by-class" and self.herd.per_class == 1:
                 raise refuse(
@@ -57,7 +61,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _has_signs(self) -> Recipe:
-        """Refuse adaptive augmentation for critics, whose values have no zero."""
+        """Refuse adaptive augmentation with losses for which the sign of a logit does not mean real or generated."""
         critics = [name for name in self.loss.names if name.startswith(("wasserstein", "relativistic"))]
         if self.train.augment_target is not None and critics:
             raise refuse(
@@ -69,7 +73,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _packs_are_full(self) -> Recipe:
-        """Refuse batches that do not divide into packs."""
+        """Refuse a batch that does not divide into packs: samples that the discriminator judges together."""
         samples = self.nets.packing
         if self.train.batch % samples:
             raise refuse(
@@ -81,7 +85,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _can_meet(self) -> Recipe:
-        """Refuse members that exchange nets but see different classes, and whatever the strategy refuses."""
+        """Refuse a strategy that exchanges nets between classes, and settings that the strategy refuses."""
         by_class, per_class = self.data.partition == "by-class", self.herd.per_class
         if per_class > 1 and not by_class:
             raise refuse(
@@ -105,7 +109,10 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _may_rest(self) -> Recipe:
-        """Refuse settings that stop or freeze members that others meet, and a stop whose metric is never measured."""
+        """Check the settings that stop or freeze single members (`train.stop`, `herd.grow_from`).
+
+        Refuse them for members that meet others, and refuse a stop whose metric is never measured.
+        """
         meets = self.strategy.meets
         if self.herd.grow_from is not None and (meets or self.data.partition != "by-class"):
             raise refuse(
@@ -136,7 +143,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _breeds_fit(self) -> Recipe:
-        """Refuse another number of members than that of the breeds, and strategies that exchange their generators."""
+        """Refuse a number of members that is not that of the breeds, and the exchange of generators between breeds."""
         count = sum(breed.members for breed in self.nets.breeds)
         if count and self.herd.count not in (None, count):
             raise refuse(
@@ -155,7 +162,7 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _trials_fit(self) -> Recipe:
-        """Refuse trials that differ in settings that all members share, and those whose values are wrong."""
+        """Refuse trials that vary a setting that all members share, set different keys, or have wrong values."""
         trials = self.herd.trials
         for key in (key for trial in trials for key in trial if key not in TRIAL_KEYS):
             raise refuse(
@@ -175,10 +182,10 @@ class Recipe(Section):
         return self
 
     def _with_setting(self, key: str, value: Any) -> Recipe:
-        """Return the recipe with another value of one setting, checked by its section."""
+        """Return a copy of the recipe with this value of a setting, such as `optim.lr_g`, checked by its section."""
         section, name, *inner = key.split(".")
         old = getattr(self, section)
-        if inner:  # of a net
+        if inner:  # the setting of a net, such as nets.discriminator.dropout
             net = getattr(old, name)
             value = {"name": net.name, "settings": {**net.settings, inner[0]: value}}
         new = type(old).model_validate({**old.model_dump(), name: value})
@@ -191,7 +198,7 @@ class Recipe(Section):
 
     @property
     def replica_trials(self) -> list[int]:
-        """The trial of each replica."""
+        """The number of the trial that each replica belongs to."""
         return [r // self.herd.seeds for r in range(self.herd.replicas)]
 
     @property
@@ -207,23 +214,26 @@ class Recipe(Section):
 
     @property
     def own_names(self) -> list[str]:
-        """Names of the user's own code, `package.module:name`."""
+        """Names of the user's own code in this recipe, of the form `package.module:name`."""
         return [*(name for _, name in plugins_of(self) if is_target(name)), *self.strategy.settings.own_code]
 
     @property
     def members(self) -> int | None:
-        """The number of members of one replica; None if the data decides it: some per class, or 1."""
+        """The number of members of one replica; None if unstated: `herd.per_class` for each class, or 1."""
         settings, bred = self.strategy.settings, sum(breed.members for breed in self.nets.breeds)
-        if self.data.partition == "by-class":  # what the strategy requires are members of one class
+        if self.data.partition == "by-class":  # A strategy then requires a number of members per class.
             return self.herd.count or bred or None
         return settings.num_members or self.herd.count or bred or settings.default_members
 
     @property
     def torus(self) -> tuple[int, int] | None:
-        """Rows and columns of the grid on which all members lie, for pictures; None if there is none, or one for each class."""
+        """Rows and columns of the grid on which all members lie, for pictures; None without a single grid."""
         return self.strategy.settings.torus if self.herd.per_class == 1 else None
 
     @property
     def meeting_members(self) -> int | None:
-        """The number of members that can meet: those of a class, or of a replica if members share the data."""
+        """The number of members that can meet: those of one class, or those of a replica if all share the data.
+
+        None if the recipe does not decide it.
+        """
         return self.herd.per_class if self.data.partition == "by-class" else self.members

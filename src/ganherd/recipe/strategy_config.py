@@ -1,4 +1,8 @@
-"""The section `strategy` of a recipe: one of the registered strategies, with its own settings."""
+"""The section `strategy` of a recipe: the name of a registered strategy, and a section with its settings.
+
+The section is read as a class of its own for each strategy, because each has other settings. These classes are created
+when they are first needed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +26,7 @@ if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
 
 DEFAULT = "independent"
-SHARE = "share"  # the section of layers that are averaged, which every strategy can have
+SHARE = "share"  # key of the settings of shared layers, which members can average with every strategy
 
 STRATEGIES.add(DEFAULT, StrategySpec("ganherd.strategies.share:Share", ShareConfig, SHARE))
 STRATEGIES.add("gap", StrategySpec("ganherd.strategies.gap.gap:Gap", GapConfig, "gap"))
@@ -41,29 +45,32 @@ class StrategyConfig(Section):
 
     @property
     def settings(self) -> StrategySettings:
-        """The settings of the strategy."""
+        """The settings of the named strategy."""
         settings: StrategySettings = getattr(self, section_of(self.name))
         return settings
 
     @property
     def added_share(self) -> ShareConfig:
-        """The layers that members share in addition to what the strategy does; none if sharing is the strategy itself."""
+        """The layers that members average in addition to what the strategy does.
+
+        They are empty if averaging layers is the strategy itself (`independent`).
+        """
         share = getattr(self, SHARE, None)
         return share if isinstance(share, ShareConfig) and share is not self.settings else ShareConfig()
 
     @property
     def meets(self) -> bool:
-        """Whether a member's numbers ever depend on another member."""
+        """Whether the training of a member ever depends on another member."""
         return self.settings.meets or self.added_share.layers
 
     @property
     def spans(self) -> Mapping[str, str]:
-        """The spans that are turned into steps when a run starts, by name."""
+        """The settings that are lengths of time, such as 0.5epochs, by name; they become steps when a run starts."""
         share = self.added_share
         return {**self.settings.spans, **({SHARE: share.every} if share.layers else {})}
 
     def check(self, recipe: Recipe) -> None:
-        """Refuse settings that do not fit each other, or the rest of the recipe."""
+        """Raise an error if the strategy's settings do not fit each other, or the rest of the recipe."""
         self.settings.check(recipe)
         if self.added_share.layers and (unsynced := self.settings.unsynced_key):
             raise refuse(
@@ -74,18 +81,18 @@ class StrategyConfig(Section):
 
     @classmethod
     def known_fields(cls) -> dict[str, FieldInfo]:
-        """Return the name and the sections of all strategies that are known without importing a plugin."""
+        """Return the fields: `name`, and the section of each strategy that is known without importing plug-ins."""
         fields = dict(cls.model_fields)
         for name in STRATEGIES:
             fields |= _member(name, STRATEGIES[name]).model_fields
         return fields
 
     def with_settings(self, settings: StrategySettings) -> StrategyConfig:
-        """Return the section with other settings of the strategy."""
+        """Return a copy of the section with these settings of the named strategy."""
         return self.model_copy(update={section_of(self.name): settings})
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return read_strategy, (self.model_dump(),)  # the classes of the strategies have no module that pickle finds
+        return read_strategy, (self.model_dump(),)  # pickle could not find the class, which is created at run time
 
 
 def section_of(name: str) -> str:
@@ -98,7 +105,10 @@ def section_of(name: str) -> str:
 
 
 class UnreadSettings(StrategySettings):
-    """Settings of a plug-in that may not be imported. A run with it can be looked at, sampled and scored, but not trained."""
+    """Stand-in for the settings of a strategy from a plug-in that may not be imported.
+
+    A run with such a strategy can be looked at, sampled and scored, but not trained.
+    """
 
     @property
     def exchanges_nets(self) -> bool:
@@ -106,7 +116,7 @@ class UnreadSettings(StrategySettings):
 
 
 class UnreadStrategyConfig(StrategyConfig):
-    """The section `strategy` of a plug-in that may not be imported, as it is written."""
+    """The section `strategy` that names a plug-in that may not be imported; its keys are stored without a check."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -120,7 +130,7 @@ class UnreadStrategyConfig(StrategyConfig):
 
 @cache
 def _member(name: str, spec: StrategySpec) -> type[StrategyConfig]:
-    """Return the class of the section `strategy` for one strategy."""
+    """Create the class of the section `strategy` for the strategy of this name, with a field for its settings."""
     fields: dict[str, Any] = {
         "name": (Literal[name], name),
         SHARE: (ShareConfig, Field(default_factory=ShareConfig)),
@@ -130,10 +140,10 @@ def _member(name: str, spec: StrategySpec) -> type[StrategyConfig]:
 
 
 def read_strategy(value: Any) -> Any:
-    """Return the section `strategy` as the class of the strategy that it names.
+    """Check the section `strategy` of a recipe, and return it as an object of the class for the strategy that it names.
 
-    Recipes that were written out by earlier versions have the sections of all strategies. Those of other strategies are dropped
-    if they hold only defaults, and refused otherwise.
+    Recipes that earlier versions wrote hold settings of all strategies. Those of strategies other than the named one
+    are dropped if they are defaults, and refused otherwise. A value that is not a mapping is returned unchanged.
     """
     if not isinstance(value, dict):
         return value

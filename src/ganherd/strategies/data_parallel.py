@@ -1,9 +1,10 @@
-"""Data-parallel training, the baseline of herds: members are copies of one GAN, and average their gradients.
+"""Data-parallel training, a baseline for herds: members are copies of one GAN that average their gradients.
 
 Every member draws its own batch and noise. Before each update of a net, the gradients of all members are replaced by their
-mean, so that all take the same step: that of one GAN whose batch is all their batches together, if the loss is a mean over
-samples. What is computed from a whole batch belongs to each member's own: the statistics of batch norm, which therefore differ
-between members, and the means of relativistic losses and LeCam. The mixture has the first member alone.
+mean, so that all take the same step. If the loss is a mean over samples, this is the step of one GAN whose batch is all
+members' batches together. Quantities of a whole batch are still computed from each member's own batch: the statistics
+of batch norm, which therefore differ between members, and the means of relativistic losses and LeCam. The mixture
+contains the first member alone.
 
 Over several ranks each rank adds up the gradients of its members, and all ranks exchange these sums in every update.
 """
@@ -29,7 +30,11 @@ if TYPE_CHECKING:
 
 
 class DataParallel(Strategy):
-    """Keep all members that meet copies of the first one. Without state, so a resumed run needs nothing restored."""
+    """Train copies of one GAN: copy the first member to the others at step 0, and average gradients at every update.
+
+    There is one GAN for each group of members that meet: a replica of the herd, or a class of a replica. The strategy
+    has no state, so a resumed run needs nothing restored.
+    """
 
     @classmethod
     def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
@@ -45,7 +50,7 @@ class DataParallel(Strategy):
         herd.gradient_hook = self.mean_gradients
 
     def open(self, step: int) -> Iterator[Event]:
-        """Let all members begin with the nets of the first one of their GAN."""
+        """At step 0, copy the nets of each GAN's first member to its other members, and yield an event about it."""
         if step:
             return
         state = self.herd.state
@@ -57,7 +62,12 @@ class DataParallel(Strategy):
         yield "copies", {"gans": self._gans, "members": self.ranks.members}
 
     def mean_gradients(self, kind: str, gradients: list[Tensor]) -> list[Tensor]:
-        """Return the mean over all members of a GAN in place of each member's gradient, in pieces [n, …]."""
+        """Replace each member's gradient by the mean over all members of its GAN, in place, and return the gradients.
+
+        Args:
+            kind: g or d, the net that is updated.
+            gradients: The gradient of this rank's n members, as pieces [n, …] that hold different parameters.
+        """
         if len(gradients[0]) != len(self.ranks.own):
             raise UserError(
                 "strategy.name data-parallel averages gradients of all members of a rank at once: leave engine.chunk out, or "

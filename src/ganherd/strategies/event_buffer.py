@@ -1,4 +1,7 @@
-"""Buffer events of this rank's members while ranks do not synchronise, and combine them for all members afterwards."""
+"""Buffer events of this rank's members while ranks do not synchronise, and combine those of all ranks afterwards.
+
+An event is a line of events.jsonl: a name and facts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from ganherd.strategies.strategy import Event
 
 @dataclass(frozen=True)
 class _BufferedEvent:
-    """The arguments of one `EventBuffer.add`."""
+    """The arguments of one call of `EventBuffer.add`."""
 
     step: int
     name: str
@@ -25,7 +28,7 @@ class _BufferedEvent:
 
 
 class EventBuffer:
-    """Collect events until all ranks can exchange them. All ranks add the same events, in the same order.
+    """Collect events until all ranks can exchange them. All ranks must add the same events, in the same order.
 
     >>> from ganherd.comm.backends.local import Local
     >>> from ganherd.comm.communicator import Placement
@@ -54,16 +57,16 @@ class EventBuffer:
             step: The step at which it happened.
             name: Its name in events.jsonl.
             facts: Values that are the same on all ranks.
-            columns: A bool, int or float for each of this rank's members [n].
-            per_rank: A number for this rank.
-            labels: For a column of indices, the names of the indices.
+            columns: Arrays [n] by name: a bool, int or float for each of this rank's members.
+            per_rank: Numbers of this rank by name; the event lists them for all ranks.
+            labels: For each column of indices, the texts that replace the indices 0, 1, … in the event.
         """
         self._events.append(_BufferedEvent(step, name, facts, columns, per_rank or {}, labels or {}))
 
     def flush(self, step: int) -> Iterator[Event]:
-        """Yield the buffered events with the values of all members and ranks, after one exchange.
+        """Exchange the buffered events of all ranks, and yield each once, with the values of all members and ranks.
 
-        All ranks call this together, at this step. Events of an earlier step carry that `step`.
+        All ranks call this together, at the same step. An event that was added at an earlier step has the fact `step`.
         """
         events, self._events = self._events, []
         if not events:

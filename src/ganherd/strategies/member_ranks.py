@@ -1,4 +1,4 @@
-"""The ranks that have members, and the bytes of members that they exchange."""
+"""The ranks (processes) that hold members, and counters of the bytes that they exchange."""
 
 from __future__ import annotations
 
@@ -18,39 +18,56 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class MemberRanks:
-    """The ranks that have members, and the members of each."""
+    """The ranks that hold members, the members of each, and the size of the groups within which members meet."""
 
     comm: Communicator
-    placement: Placement
-    members: int  # number of consecutive members that meet: those of one class if it has several, or of one replica
-    classes: int = 1  # groups of such members in one replica
+    placement: Placement  # the members of each rank
+    # Number of members in a group. Only members of one group meet. A group is a replica (one of several independent
+    # copies of the herd), or one class of a replica if each class has several members.
+    members: int
+    classes: int = 1  # number of groups in one replica
 
     @classmethod
     def of(cls, prepared: PreparedHerd, across_classes: bool = False) -> MemberRanks:
-        """Return the ranks of a run. If `across_classes`, all members of a replica meet, otherwise those of one class."""
+        """Return the ranks of a run.
+
+        Args:
+            prepared: The herd with its data and ranks.
+            across_classes: Let all members of a replica meet, instead of those of one class only.
+        """
         members = prepared.members if across_classes else prepared.group_members
         return cls(prepared.ranks.member_comm, prepared.ranks.placement, members, prepared.members // members)
 
     @property
     def own(self) -> tuple[int, ...]:
-        """Return the members of this rank."""
+        """Return the members of this rank, numbered over the whole herd."""
         return self.placement.ranks[self.comm.rank]
 
     def all_gather(self, values: np.ndarray) -> np.ndarray:
-        """Return values of all members [N, …] from those of this rank's members [n, …]."""
+        """Exchange values of members: return those of all members [N, …] from those of this rank's members [n, …]."""
         return self.comm.all_gather(values, self.placement)
 
 
 @dataclass
 class Traffic:
-    """Counters of one rank since its process started."""
+    """Counters of what one rank exchanged since its process started."""
 
-    exchanges: int = 0  # meetings at which members were sent
+    exchanges: int = 0  # number of meetings at which members were sent
     received: int = 0  # bytes of members received from other ranks
-    gathered: int = 0  # bytes that an all-gather of all members of this rank's replicas would have brought
+    # For comparison: the bytes this rank would have received if every exchange had sent all members of its groups to
+    # all ranks
+    gathered: int = 0
 
     def begin_fetch(self, ranks: MemberRanks, state: State, wanted: Sequence[Sequence[int]]) -> Fetch:
-        """Call `Communicator.begin_fetch` and count its bytes. The caller counts `exchanges`."""
+        """Start to fetch members from other ranks (see `Communicator.begin_fetch`), and count the bytes.
+
+        The caller counts `exchanges`.
+
+        Args:
+            ranks: The ranks with members.
+            state: Tensors with a row for each of this rank's members.
+            wanted: The members that each rank gets.
+        """
         before = ranks.comm.bytes_received
         fetch = ranks.comm.begin_fetch(state, ranks.placement, wanted)
         self.received += ranks.comm.bytes_received - before
@@ -58,6 +75,6 @@ class Traffic:
         return fetch
 
     def count_all_gather(self, ranks: MemberRanks, state: State) -> None:
-        """Count the bytes that an all-gather of these tensors would bring."""
+        """Add to `gathered` the bytes of these tensors for all members of this rank's groups on other ranks."""
         others = len({member // ranks.members for member in ranks.own}) * ranks.members - len(ranks.own)
         self.gathered += others * Layout.of(state).width if others else 0

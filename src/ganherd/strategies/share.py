@@ -1,9 +1,10 @@
-"""Average some layers over all members, of all classes, from time to time; otherwise members train independently.
+"""Average some layers over all members, of all classes, at regular steps; otherwise members train independently.
 
-At a meeting every shared layer becomes the mean over the members of a replica (for generators: of a breed). So do Adam's moments
-of the layer and the running average of the generator: momentum that each member kept would pull the layers apart again. Adam's
-counts and all buffers stay: the statistics of batch norm belong to a member's own images, and the direction of a spectral norm
-follows its weight. A member with non-finite state neither contributes nor changes.
+Every shared layer becomes the mean over the members of a replica (one of several independent copies of the herd);
+layers of generators over the members of a breed (members with the same generator architecture). Adam's moments of the
+layer and the running average of the generator are averaged too, because different moments would pull the layers apart
+again. Adam's step counts and all buffers stay: the statistics of batch norm belong to a member's own images, and the
+vectors of a spectral norm adapt to the new weight. A member with non-finite state neither contributes nor changes.
 """
 
 from __future__ import annotations
@@ -28,20 +29,24 @@ from ganherd.util.text import did_you_mean
 if TYPE_CHECKING:
     from ganherd.training.setup.assemble import PreparedHerd
 
-_MOST_NAMES = 12  # in a message
+_MOST_NAMES = 12  # most names of layers that a message lists
 
 
 @dataclass(frozen=True)
 class SharedLayers:
-    """Layers of one kind of net, and the slots of a replica that share them."""
+    """Layers of generators or discriminators, and the members that share them."""
 
-    kind: str  # g, d
-    columns: tuple[slice, ...]  # their positions in a member's row
-    slots: range
+    kind: str  # g or d
+    columns: tuple[slice, ...]  # positions of the layers' parameters in a member's row of all parameters
+    slots: range  # positions of these members in each replica
 
 
 def columns(net: Blueprint, layers: Sequence[str]) -> tuple[slice, ...]:
-    """Return the positions in a row [P] of the parameters with these names or prefixes; adjacent ones are one slice.
+    """Return the positions of some layers in a row [P] of all parameters of a net; adjacent ones are one slice.
+
+    Args:
+        net: The net.
+        layers: Names of parameters or modules; a module stands for all parameters inside it.
 
     >>> from torch import nn
     >>> net = Blueprint(nn.Sequential(nn.Linear(2, 3), nn.ReLU(), nn.Linear(3, 1)))
@@ -64,7 +69,13 @@ def columns(net: Blueprint, layers: Sequence[str]) -> tuple[slice, ...]:
 
 
 def shared_layers(settings: ShareConfig, breeds: Breeds, d: Blueprint, members: int) -> list[SharedLayers]:
-    """Return the layers that the members of a recipe share.
+    """Return the layers that the members of a recipe share, by kind of net and breed.
+
+    Args:
+        settings: The names of the layers.
+        breeds: The generators, by architecture.
+        d: The discriminator.
+        members: The number of members in a replica.
 
     Raises:
         UserError: The settings name a layer that no net has, or there is one member only.
@@ -82,7 +93,7 @@ def shared_layers(settings: ShareConfig, breeds: Breeds, d: Blueprint, members: 
 
 
 def _unknown(role: str, nets: Sequence[Blueprint], layer: str) -> str:
-    """Return the message about a layer that no net has, with the nearest name or a list of names."""
+    """Return the message about a layer that none of these nets has, with the most similar name or a list of names."""
     names = list(dict.fromkeys(name for net in nets for name in net.shapes))
     owners = list(dict.fromkeys(name.rpartition(".")[0] or name for name in names))
     above = [owner.rsplit(".", n)[0] for owner in owners for n in range(owner.count(".") + 1)]
@@ -92,7 +103,10 @@ def _unknown(role: str, nets: Sequence[Blueprint], layer: str) -> str:
 
 
 class Share(Strategy):
-    """Average the shared layers at `every`, 2 · `every`, … steps. Without state, so a resumed run needs nothing restored."""
+    """Average the shared layers at `every`, 2 · `every`, … steps.
+
+    The strategy has no state, so a resumed run needs nothing restored.
+    """
 
     @classmethod
     def check_nets(cls, settings: StrategySettings, breeds: Breeds, d: Blueprint, members: int) -> None:
@@ -126,15 +140,23 @@ class Share(Strategy):
         yield "share", facts
 
     def _average(self, shared: SharedLayers, well: np.ndarray) -> None:
-        """Average in the same order on every rank that has a member of the group, so that results do not depend on ranks."""
+        """Set some layers of this rank's members to their mean over the members that share them.
+
+        Every rank that has one of these members computes the mean itself, in the same order, so that the result does
+        not depend on the number of ranks.
+
+        Args:
+            shared: The layers.
+            well: bool [N], False for members whose state is not finite; these are left out.
+        """
         placement, own, state = self.ranks.placement, self.ranks.own, self.herd.state
         replicas = range(0, placement.num_members, self.ranks.members)
         groups = [[first + slot for slot in shared.slots if well[first + slot]] for first in replicas]
         wanted = [[m for group in groups if set(group) & set(each) for m in group] for each in placement.ranks]
         mine = [group for group in groups if set(group) & set(own)]
         for name in (f"{shared.kind}.{what}" for what in ROWS if f"{shared.kind}.{what}" in state):
-            for where in shared.columns:  # one after another: each fetch holds these layers of all members
-                layers = state[name][:, where]  # [n, P] the same storage
+            for where in shared.columns:  # one after another, because each fetch holds these layers of all members
+                layers = state[name][:, where]  # [n, P], shares storage with the state
                 rows_of_all = self.ranks.comm.fetch({name: layers}, placement, wanted)[name]
                 for group, theirs in zip(mine, rows_of_all.split([len(group) for group in mine]), strict=True):
                     rows = torch.tensor([row for row, m in enumerate(own) if m in group], device=layers.device)

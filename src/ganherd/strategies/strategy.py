@@ -1,4 +1,8 @@
-"""The interface between the training loop and a strategy. The base class is a strategy in which members never meet."""
+"""The interface between the training loop and a strategy, which decides what happens between the members of a herd.
+
+Members meet at a step if the strategy exchanges, compares or averages something of them there. The base class is a
+strategy in which members never meet.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +21,25 @@ if TYPE_CHECKING:
     from ganherd.herd.state import Blueprint
     from ganherd.training.setup.assemble import PreparedHerd
 
-Facts = dict[str, Any]  # numbers, texts and lists by their names, as a line of a file of records has them
-Event = tuple[str, Facts]  # name and facts of a line in events.jsonl
+Facts = dict[str, Any]  # numbers, texts and lists by name, the content of a line in metrics.jsonl or events.jsonl
+Event = tuple[str, Facts]  # the name and the facts of a line in events.jsonl
 
 
 class Strategy:
-    """Act on a herd between its steps.
+    """Act on a herd between its training steps.
 
-    At a meeting the loop does four things, in this order: it checks all members for non-finite state and reports the result to
-    `on_health_check`, calls `close` to finish what the previous meeting started, saves a checkpoint if one is due, and calls
-    `open` to start what lasts until the next meeting. Because the checkpoint lies between `close` and `open`, a run that is
-    resumed from it continues exactly. No member changes between the two: over several ranks, nets are in transit then.
+    At a step at which members meet, the loop does four things, in this order: it checks all members for non-finite
+    state and reports the result to `on_health_check`, calls `close` to finish what the previous meeting started, saves
+    a checkpoint if one is due, and calls `open` to start what lasts until the next meeting. Because the checkpoint lies
+    between `close` and `open`, a run that is resumed from it continues exactly. Members must not change between these
+    two calls, because over several ranks their nets may be in transit then.
 
     Register a strategy of your own with `ganherd.register.strategy`.
     """
 
     def __init__(self) -> None:
-        # Tensors [n, …], one row for each member of this rank, that checkpoints save and restore; names begin with `meet.`
+        # Tensors [n, …], with a row for each member of this rank, that checkpoints save and restore; names begin with
+        # `meet.`
         self.state: State = {}
         self.traffic = Traffic()
         # Ranks may run this many steps before they synchronise; 0: synchronise at every stop of the loop.
@@ -41,7 +47,14 @@ class Strategy:
 
     @classmethod
     def check_nets(cls, settings: StrategySettings, breeds: Breeds, d: Blueprint, members: int) -> None:
-        """Raise a UserError if the settings do not fit the nets; called before data is put on the device."""
+        """Raise a UserError if the settings do not fit the nets; called before data is put on the device.
+
+        Args:
+            settings: The strategy's section of the recipe.
+            breeds: The generators, by architecture.
+            d: The discriminator.
+            members: The number of members in a replica (one of several independent copies of the herd).
+        """
 
     @classmethod
     def refuse_impossible(cls, prepared: PreparedHerd) -> None:
@@ -53,7 +66,7 @@ class Strategy:
 
         Args:
             prepared: The herd, with its recipe, data and ranks.
-            spans: The spans of the settings, in steps.
+            spans: The lengths of time in the settings (`StrategySettings.spans`) in steps, by name.
         """
         return cls()
 
@@ -66,56 +79,66 @@ class Strategy:
         return step > 0 and self.next_after(step - 1) == step
 
     def on_health_check(self, step: int, finite: np.ndarray | None) -> None:
-        """Receive the health check made at `step`.
+        """Receive the result of the loop's check for NaN and infinity at `step`.
 
         Args:
-            finite: bool [N], True for members whose state is finite; None if a member was repaired since.
+            step: The step of the check.
+            finite: bool [N], True for members whose state is finite; None if a member was repaired after the check.
         """
 
     def close(self, step: int, continues: bool = False) -> Iterator[Event]:
-        """Finish what the previous meeting started.
+        """Finish what the previous meeting started, and yield events about it.
 
         Args:
-            continues: `open` or `on_interrupt` follows, so that members may be sent ahead for it.
+            step: The step of this meeting.
+            continues: True if `open` or `on_interrupt` follows, so transfers of members for `open` may be started
+                already.
         """
         return iter(())
 
     def on_interrupt(self) -> None:
-        """Complete pending transfers on all ranks: the run stops after `close`, and no `open` follows."""
+        """Complete pending transfers; called on all ranks instead of `open` if the run stops after `close`."""
 
     def open(self, step: int) -> Iterator[Event]:
-        """Start what lasts until the next meeting; also called at step 0, and when a run is resumed, after `resume`."""
+        """Start what lasts until the next meeting, and yield events about it.
+
+        It is also called at step 0, and after `resume` when a run is resumed.
+        """
         return iter(())
 
     def resume(self, step: int) -> None:
-        """Rebuild, from `state` and the herd of a checkpoint, what is in memory between two meetings."""
+        """Rebuild what a checkpoint does not hold, from `state` and the herd that were loaded from that of `step`."""
 
     def begin_unsynced(self, step: int, until: int, continues: bool) -> None:
-        """Start a phase in which ranks do not synchronise; called on all ranks together if `max_unsynced_steps`.
+        """Start a phase in which ranks do not synchronise; called on all ranks if `max_unsynced_steps` is not 0.
 
         Args:
-            until: The step at which the ranks synchronise again.
-            continues: Training continues after that step.
+            step: The current step.
+            until: The step at which the ranks synchronise next.
+            continues: True if training continues after that step.
         """
 
     def end_unsynced(self, step: int) -> Iterator[Event]:
-        """End the phase of `begin_unsynced`, with all ranks at the same step; called after `close` if members meet there."""
+        """End the phase that `begin_unsynced` started, and yield its events; all ranks are at the same step.
+
+        If members meet at this step, it is called after `close`.
+        """
         return iter(())
 
     def poll(self) -> None:
-        """Advance pending transfers; called after every step."""
+        """Let pending transfers make progress, without waiting for them; called after every step."""
 
     def on_steps_done(self, seconds: float, step: int) -> None:
-        """Receive the time that the engine took to reach `step` from its previous call."""
+        """Receive the number of seconds that the engine took for the steps since the previous call, up to `step`."""
 
     def neighbourhoods(self, step: int) -> Neighbourhoods | None:
-        """Return the mixtures that the strategy made of the members, at the end of a run; None: all members are one."""
+        """Return the mixtures of generators that the strategy made, at the end of a run; None: all members form one."""
         return None
 
     def generators(self) -> State | None:
-        """Return the generators of this rank's members that go into the mixture; None: the current ones."""
+        """Return the generators of this rank's members that go into the mixture, as tensors; None: the current ones."""
         return None
 
     def metrics(self) -> Facts:
-        """Return numbers for the next line of metrics, such as seconds per routine since the last one."""
+        """Return numbers for the next line of metrics.jsonl, such as seconds per routine since the previous line."""
         return {}

@@ -1,4 +1,4 @@
-"""Guard a user's strategy: an error in one of its methods, or a wrong answer, is a sentence that names the method."""
+"""Guard a user's strategy: report errors in its methods, and wrong return values, by the name of the method."""
 
 from __future__ import annotations
 
@@ -21,11 +21,16 @@ _EVENTS = ("open", "close", "end_unsynced")  # methods that yield events
 
 
 def build_user_strategy(name: str, own: type[Strategy], prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
-    """Build a user's strategy, and guard every method that it overrides.
+    """Build a user's strategy, and replace every method that it overrides by one that reports errors.
 
     Args:
         name: The name in the recipe, for messages.
         own: The class of the strategy.
+        prepared: The herd, with its recipe, data and ranks.
+        spans: The lengths of time in the settings in steps, by name.
+
+    Raises:
+        UserError: `build` fails, or does not return a strategy.
     """
     with reported_errors(name, "build"):
         strategy = own.build(prepared, spans)
@@ -42,7 +47,15 @@ def build_user_strategy(name: str, own: type[Strategy], prepared: PreparedHerd, 
 
 @contextmanager
 def reported_errors(name: str, method: str, *arguments: Any) -> Iterator[None]:
-    """Turn an error of a user's strategy into a `UserError`; errors that end a run in another way stay what they are."""
+    """Turn exceptions of a user's strategy into a `UserError` that names the method and its step.
+
+    Exceptions that ganherd handles itself (an interrupt, a lost rank, memory that ran out) are raised unchanged.
+
+    Args:
+        name: The name of the strategy.
+        method: The name of the method that is called.
+        arguments: Its arguments, of which the first may be a step.
+    """
     try:
         yield
     except (UserError, Interrupted, RunFailed, RankLost):
@@ -57,6 +70,8 @@ def reported_errors(name: str, method: str, *arguments: Any) -> Iterator[None]:
 
 
 def _guarded(name: str, method: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return `function` as a method that reports its errors and checks the results of `next_after` and `metrics`."""
+
     @functools.wraps(function)
     def call(*arguments: Any, **settings: Any) -> Any:
         with reported_errors(name, method, *arguments):
@@ -75,6 +90,8 @@ def _guarded(name: str, method: str, function: Callable[..., Any]) -> Callable[.
 
 
 def _guarded_events(name: str, method: str, function: Callable[..., Any]) -> Callable[..., Iterator[Event]]:
+    """Return `function` as a method that reports its errors and checks each event that it yields."""
+
     @functools.wraps(function)
     def call(*arguments: Any, **settings: Any) -> Iterator[Event]:
         with reported_errors(name, method, *arguments):
@@ -98,7 +115,7 @@ def _is_event(event: Any) -> bool:
 
 
 def _is_json(facts: Any) -> bool:
-    """Return whether these facts can be written to a line of a record."""
+    """Return whether these facts are a mapping that JSON can hold, so that a line of a record can be written."""
     try:
         json.dumps(facts)
     except (TypeError, ValueError):

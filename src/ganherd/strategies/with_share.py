@@ -1,8 +1,8 @@
-"""Add shared layers to any strategy: both act on the same herd, each at its own steps.
+"""Add the averaging of shared layers (`strategy.share`) to any other strategy, each at its own steps.
 
-At a step where both are due, the strategy comes first: nets that it has sent ahead are those of the members as they were, and
-averaging them afterwards gives every rank the same result. On a grid with selection, a cell's snapshot therefore holds nets from
-before the averaging: like all training, it stays only if it makes the nets of the cell better.
+If both are due at a step, the strategy acts first. It may have started to send nets before this step, so they must be
+those from before the averaging. On a grid with selection, the snapshot of a cell therefore holds nets from before the
+averaging too: its effect is judged like that of training, and lasts only if it makes the nets of the cell better.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ganherd.util.errors import UserError
 
 
 class WithShare(Strategy):
-    """Let members meet by a strategy, and average some of their layers from time to time. Only the strategy has state."""
+    """Run a strategy, and average some layers of the members in addition (`Share`). Only the strategy has state."""
 
     def __init__(self, name: str, strategy: Strategy, share: Share) -> None:
         super().__init__()

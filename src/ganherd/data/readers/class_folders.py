@@ -1,4 +1,4 @@
-"""Read a folder of images: one folder per class, or flat without labels. Other files are reported, and refused or skipped.
+"""Read a folder of images: one folder per class, or flat without labels. Other files are refused or skipped.
 
 Images stay grey if all of them are grey (1-bit, 16-bit and grey palettes included); otherwise all become RGB. 16-bit grey is
 scaled to 8 bits, CMYK becomes RGB, transparency is replaced by white, the first frame of an animation is taken, and the
@@ -23,17 +23,25 @@ from ganherd.data.readers.image_tree import identity, list_tree
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted, few
 
-FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: Pillow runs a program to read EPS
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")  # no others: e.g. for EPS Pillow would run a program
 NO_FLOATS = "floating-point pixels are not supported: convert the image to 8 bits"
-CENTRE = (0.5, 0.5)
-TURNS = {  # the operation that undoes each recorded orientation
+CENTRE = (0.5, 0.5)  # place of a crop: half of the way from left to right, and from top to bottom
+TURNS = {  # the operation of Pillow that undoes each orientation that a camera recorded
     2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE",
     6: "ROTATE_270", 7: "TRANSVERSE", 8: "ROTATE_90",
 }  # fmt: skip
 
 
 def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
-    """Read the images of a folder; folders `train` and `test` (or `val`) in it are its split."""
+    """Read the images of a folder; folders `train` and `test` (or `val`) in it hold training and held-out images.
+
+    Args:
+        root: The folder.
+        settings: The section `data` of the recipe: the size of images, and what to do with files that are no images.
+
+    Raises:
+        UserError: There are no images, they differ in size, or files that are no images are refused.
+    """
     tree = list_tree(root)
     reader = ImageReader(root, settings.size)
     reader.skipped += [(name, "it is next to the class folders") for name in tree.unclassified]
@@ -78,9 +86,10 @@ def resized(x: Array, size: int) -> Array:
 
 
 def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: tuple[int, int] | None = None) -> Any:
-    """Return the largest square of an image, resized.
+    """Return the largest square at a place of an image, resized.
 
     Args:
+        image: An image of Pillow.
         size: Width and height of the result in pixels.
         place: Position of the square, from (0, 0) for left and top to (1, 1) for right and bottom.
         whole: Width and height of the image file, if it was decoded at a fraction of that.
@@ -93,7 +102,7 @@ def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: t
     left, top = int((width - side) * place[0]), int((height - side) * place[1])
     box = [edge / shrunk for edge in (left, top, left + side, top + side)]
     hull = [math.floor(box[0]), math.floor(box[1]), math.ceil(box[2]), math.ceil(box[3])]
-    square = image.crop(hull)  # first, or the border would blend with pixels outside
+    square = image.crop(hull)  # before the resizing, which would otherwise blend the border with pixels outside
     inside = (box[0] - hull[0], box[1] - hull[1], box[2] - hull[0], box[3] - hull[1])
     return square.resize((size, size), Image.Resampling.LANCZOS, inside)
 
@@ -101,7 +110,7 @@ def _square(image: Any, size: int, place: tuple[float, float] = CENTRE, whole: t
 def decode(
     source: Path | IO[bytes], size: int | None = None, place: tuple[float, float] = CENTRE, draft: bool = False
 ) -> tuple[Array, set[str]]:
-    """Return an image as uint8 [H, W] (grey) or [H, W, 3], and what was converted.
+    """Decode an image, and return it as uint8 [H, W] (grey) or [H, W, 3], and phrases about what was converted.
 
     Args:
         source: An image file, or its content.
@@ -118,7 +127,7 @@ def decode(
         with Image.open(source, formats=FORMATS) as file:
             whole, turn = file.size, file.getexif().get(0x0112)
             if draft and size is not None:
-                file.draft(None, (2 * size, 2 * size))  # no smaller than this: the resizing still does the work
+                file.draft(None, (2 * size, 2 * size))  # at least twice the size, for the quality of the resizing
             file.load()
             return to_bytes(file, size, place, whole, turn)
 
@@ -130,11 +139,17 @@ def to_bytes(
     whole: tuple[int, int] | None = None,
     turn: int | None = None,
 ) -> tuple[Array, set[str]]:
-    """Return an image of Pillow as `decode` does.
+    """Return an image of Pillow as uint8 [H, W] or [H, W, 3], and phrases about what was converted, like `decode`.
 
     Args:
+        image: The image.
+        size: Width and height to which it is cropped and resized; None: leave it as it is.
+        place: Position of the square, from (0, 0) for left and top to (1, 1) for right and bottom.
         whole: Width and height of the image file, if it was decoded at a fraction of that.
-        turn: The orientation that a camera recorded.
+        turn: The orientation that a camera recorded, as EXIF numbers it.
+
+    Raises:
+        ValueError: Its pixels are floats or do not fit 16 bits.
     """
     from PIL import Image
 
@@ -173,19 +188,20 @@ def to_bytes(
 
 @dataclass
 class ImageReader:
-    """Decode the images below a folder, which must have one size, and collect what was converted or skipped."""
+    """Decode images, which must all have one size, and collect what was converted or skipped."""
 
-    root: Path
+    root: Path  # folder of the images
     size: int | None  # width and height to which images are cropped and resized; None: leave them as they are
     first: tuple[str, tuple[int, ...]] | None = None  # the first image, and its height and width
     colour: bool = False  # whether any image has colour
     grey: int = 0  # number of grey images
     skipped: list[tuple[str, str]] = field(default_factory=list)  # files that are no images, and why
     converted: Counter[str] = field(default_factory=Counter)  # number of images by kind of conversion
-    files: Counter[tuple[int, int]] = field(default_factory=Counter)  # by identity: links to a file are that file
+    # how often each file was read, by its identity, so that links to a file count as that file
+    files: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def read(self, folder: str, names: Sequence[str], **options: Any) -> list[Array]:
-        """Return the images of these files in a folder below the root; `options` are those of `decode`."""
+        """Decode files in a folder below the root, and return the images; `options` are those of `decode`."""
         images = []
         for name in names:
             path = Path(self.root, folder, name)
@@ -201,7 +217,7 @@ class ImageReader:
     def take(
         self, source: Path | IO[bytes], name: str, where: str = "", problem: str = "", **options: Any
     ) -> Array | None:
-        """Return one image; None if it cannot be used.
+        """Decode one image and return it; None if it cannot be used, which is added to `skipped`.
 
         Args:
             source: An image file, or its content.
@@ -229,7 +245,10 @@ class ImageReader:
         return image
 
     def stack(self, images: list[Array]) -> Array:
-        """Return images as one array [n, C, H, W]; grey images repeat their channel if others have colour."""
+        """Return decoded images as one array, uint8 [n, C, H, W].
+
+        If any image that was read has colour, C is 3, and grey images repeat their channel.
+        """
         height, width = (self.size, self.size) if self.size else images[0].shape[:2]
         out = np.empty((len(images), 3 if self.colour else 1, height, width), np.uint8)
         for i, image in enumerate(images):
@@ -237,10 +256,14 @@ class ImageReader:
         return out
 
     def bad_images(self, name: str, policy: Literal["refuse", "skip"]) -> str:
-        """Return what was skipped, in words; refuse it if that is the policy.
+        """Return a text about the skipped files; "" if there are none.
 
         Args:
-            name: What the images are in.
+            name: What messages call the place of the images.
+            policy: What to do about skipped files.
+
+        Raises:
+            UserError: There are some, and the policy is to refuse them.
         """
         if not self.skipped:
             return ""
@@ -251,7 +274,7 @@ class ImageReader:
         return bad
 
     def notes(self) -> list[str]:
-        """Return notes for the user: what was converted, and files that are links to others."""
+        """Return notes for the user: what was converted, and how many files are links to others."""
         notes = [f"{n:,} {what}" for what, n in sorted(self.converted.items())]
         if self.colour and self.grey:
             notes.append(f"{self.grey:,} grey images became RGB, like the others")
@@ -262,7 +285,7 @@ class ImageReader:
 
 
 def why_unreadable(error: Exception) -> str:
-    """Return why a file is no image, from the error of a decoder."""
+    """Return why a file cannot be used as an image, in words, from the error of its decoder."""
     if type(error).__name__ == "UnidentifiedImageError":
         return "no known image format"
     return getattr(error, "strerror", None) or str(error) or type(error).__name__

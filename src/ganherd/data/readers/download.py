@@ -1,4 +1,7 @@
-"""Download published data sets: official files, verified by checksums, written to a temporary file and renamed."""
+"""Download published data sets from their official addresses, and verify them by their checksums.
+
+A file is written under a temporary name and renamed when it is complete.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from ganherd.util.registry import DATA_SOURCES
 from ganherd.util.text import did_you_mean
 
 TIMEOUT = 30  # seconds without a reply
-BLOCK = 2**20
+BLOCK = 2**20  # bytes read at once
 
 
 @dataclass(frozen=True)
@@ -27,12 +30,12 @@ class Download:
     """An official file: its address, its path below the data folder, and its checksum."""
 
     url: str
-    path: str  # without .gz if the url has it: it is unpacked, so that ranks can share its memory map
-    md5: str
+    path: str  # without .gz if the url has it: the file is then unpacked, so that ranks can share its memory map
+    md5: str  # of the file at the address
 
     @property
     def packed(self) -> str:
-        """The path of the file as it was downloaded."""
+        """The path at which a user may put the file as it is published, packed if its address ends with .gz."""
         return self.path + ".gz" * self.is_unpacked
 
     @property
@@ -45,7 +48,13 @@ _IDX_FILES = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images
 
 
 def _idx_files(folder: str, url: str, *md5: str) -> tuple[Download, ...]:
-    """Return the four files of MNIST and its relatives, with their checksums in the order of `_IDX_FILES`."""
+    """Return the four files of a data set in the format of MNIST, with checksums in the order of `_IDX_FILES`.
+
+    Args:
+        folder: Their folder below the data folder.
+        url: The address that contains them.
+        md5: Their checksums.
+    """
     return tuple(
         Download(f"{url}/{name}.gz", f"{folder}/{name}", own) for name, own in zip(_IDX_FILES, md5, strict=True)
     )
@@ -78,7 +87,10 @@ DOWNLOADS: dict[str, tuple[Download, ...]] = {
 
 
 def list_sources() -> list[JsonObject]:
-    """Return every source that a recipe can name: what it is, where its files belong, and whether they are there."""
+    """Return facts about every data source that a recipe can name, as plain values for JSON.
+
+    They are its name, what it is (`about`), where its files belong (`where`), and whether they are there (`present`).
+    """
     rows = []
     for name, source in DATA_SOURCES.items():
         path = find(name)
@@ -92,7 +104,15 @@ def list_sources() -> list[JsonObject]:
 
 
 def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) -> JsonObject:
-    """Fetch a named source unless it exists; return its path and the files that were fetched."""
+    """Download the files of a named data source that are not there yet, and return what was done, as values for JSON.
+
+    Args:
+        name: The name of the source.
+        downloads: The files of each source.
+
+    Raises:
+        UserError: There is no such source, or a file cannot be fetched.
+    """
     if not DATA_SOURCES.is_known(name):
         names = DATA_SOURCES.names()
         hint = did_you_mean(name, names, "{}") or f"there are {', '.join(names)}."
@@ -101,7 +121,7 @@ def get(name: str, downloads: Mapping[str, tuple[Download, ...]] = DOWNLOADS) ->
     DATA_SOURCES.vouch(name)
     source = DATA_SOURCES[name]
     if source.places and find(name) is None:
-        for item in downloads[source.made_of or name]:  # what an interrupted call has got is not fetched again
+        for item in downloads[source.made_of or name]:  # files that an interrupted call fetched are skipped
             if not any((data_home() / path).exists() for path in (item.path, item.packed)):
                 fetched.append(str(_fetch(name, item)))
     return {"name": name, "where": str(find(name) or ""), "fetched": fetched}
@@ -130,7 +150,7 @@ def _fetch(name: str, item: Download) -> Path:
 
 
 def _copy(reply: Any, file: Any, label: str) -> str:
-    """Copy a reply to a file, print progress to stderr, and return the MD5 of the content."""
+    """Copy an HTTP reply to a file, print progress to stderr, and return the MD5 of the content in hexadecimal."""
     total, done = int(reply.headers.get("Content-Length") or 0), 0
     digest = hashlib.md5(usedforsecurity=False)
     live = sys.stderr.isatty()

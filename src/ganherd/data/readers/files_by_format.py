@@ -23,7 +23,7 @@ from ganherd.data.readers.pickles import read_pickle
 from ganherd.util.errors import UserError, first_line
 from ganherd.util.memory import is_out_of_memory, reason, require_memory
 
-LESS = "use a part of the data, or a machine with more memory"
+LESS = "use a part of the data, or a machine with more memory"  # advice if memory runs out
 LARGEST = 2**29  # bytes of one file of CIFAR; the real ones have 150 MB at most
 
 
@@ -34,18 +34,24 @@ _BROKEN = (
 
 
 class UnreadableFile(UserError):
-    """A file that exists but cannot be read as what it should be."""
+    """Raised for a file that exists but is not a valid file of the expected format."""
 
 
 @contextmanager
 def reading(path: Path, what: str) -> Iterator[None]:
-    """Turn any error of a broken file inside the block into one sentence; `what` is what the file should be."""
+    """Turn any error that a broken file causes inside the block into a UserError with one sentence.
+
+    Args:
+        path: The file, for the message.
+        what: What the file should be, for the message.
+    """
     try:
         yield
     except UserError:
         raise
     except _BROKEN as error:
-        kind = UserError if isinstance(error, OSError) and error.errno else UnreadableFile  # the system refused it
+        # With an errno the system refused access; otherwise the content of the file is wrong.
+        kind = UserError if isinstance(error, OSError) and error.errno else UnreadableFile
         why = f"{reason(error)}; {LESS}" if is_out_of_memory(error) else first_line(error).rstrip(":")
         raise kind(f"{path} cannot be read as {what}: {why}.") from None
 
@@ -60,14 +66,16 @@ def _require_memory(path: Path, num_bytes: int) -> None:
 def read_npz(path: Path, mapped: bool = False) -> RawData:
     """Read an .npz file with arrays x, y, or x_train, y_train, x_test, y_test, or images, labels.
 
-    In the first two cases `labels` holds the class names. `columns` holds the names of the columns of rows.
+    In the first two cases an array `labels` may hold the class names. An array `columns` may hold the names of the
+    columns of a table.
 
     Args:
+        path: The file.
         mapped: Map images that are stored as uncompressed bytes into memory instead of copying them. The file must then
             not be changed.
     """
     with reading(path, "an .npz file of plain arrays"), path.open("rb") as handle:
-        if not handle.peek(6).startswith((b"PK", b"\x93NUMPY")):  # else numpy would take it for a pickle
+        if not handle.peek(6).startswith((b"PK", b"\x93NUMPY")):  # numpy would take anything else for a pickle
             raise ValueError("numpy.savez did not write it")
         file = np.load(handle, allow_pickle=False)
         if not isinstance(file, NpzFile):
@@ -96,9 +104,9 @@ def read_npz(path: Path, mapped: bool = False) -> RawData:
 
 
 def read_npy(path: Path) -> RawData:
-    """Read one array of images, points or rows, without labels."""
+    """Read an .npy file, which holds one array of images, points or rows, without labels."""
     with reading(path, "an .npy file of numbers"), path.open("rb") as handle:
-        if not handle.peek(6).startswith(b"\x93NUMPY"):  # else numpy would take it for a pickle
+        if not handle.peek(6).startswith(b"\x93NUMPY"):  # numpy would take anything else for a pickle
             raise ValueError("numpy.save did not write it")
         _require_memory(path, path.stat().st_size)
         return RawData(np.load(handle, allow_pickle=False))
@@ -114,6 +122,7 @@ def _plain(file: NpzFile, key: str) -> Array:
 
 
 def _names(labels: Array, path: Path, key: str = "labels") -> tuple[str, ...] | None:
+    """Return an array of names as texts; None if it is empty. `key` is the array's name in the file."""
     if labels.size == 0:
         return None
     if labels.ndim != 1 or labels.dtype.kind not in "US":
@@ -126,7 +135,7 @@ def _names(labels: Array, path: Path, key: str = "labels") -> tuple[str, ...] | 
 
 
 SPLITS = (("train",), ("t10k", "test"))  # words in the names of training files and of test files
-KINDS = (("images", 3), ("labels", 1))  # content and number of axes
+KINDS = (("images", 3), ("labels", 1))  # the content of an idx file, and the number of axes of its array
 
 
 def is_idx(folder: Path) -> bool:
@@ -140,9 +149,10 @@ def is_idx_complete(folder: Path) -> bool:
 
 
 def read_idx(folder: Path, mapped: bool = False) -> RawData:
-    """Read a folder with the four idx files, gzipped or not.
+    """Read a folder with four idx files, gzipped or not: images and labels, for training and for testing.
 
     Args:
+        folder: The folder.
         mapped: Map files that are not gzipped into memory instead of copying them.
     """
     arrays = []
@@ -159,13 +169,19 @@ def read_idx(folder: Path, mapped: bool = False) -> RawData:
 
 
 def read_idx_images(path: Path) -> RawData:
-    """Read one idx file of images, with the file of labels next to it, if any."""
+    """Read one idx file of images, and the file of their labels if there is one of the matching name next to it."""
     twin = path.with_name(path.name.replace("images", "labels").replace("idx3", "idx1"))
     return RawData(read_idx_file(path, 3), read_idx_file(twin, 1) if twin != path and twin.is_file() else None)
 
 
 def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
-    """Return the files of one split and kind (images or labels); gzipped ones only if there is no plain one."""
+    """Return the idx files in a folder of one split and kind; gzipped ones only if there is no plain one.
+
+    Args:
+        folder: The folder.
+        words: Words of which the name must contain one, those of a split.
+        kind: `images` or `labels`.
+    """
     pattern = re.compile(rf"([^.].*[-_])?({'|'.join(words)})[-_]{kind}[-.]idx\d[-.]ubyte(\.gz)?", re.IGNORECASE)
     try:
         files = sorted(p for p in folder.iterdir() if pattern.fullmatch(p.name) and p.is_file())
@@ -175,7 +191,13 @@ def _idx_files(folder: Path, words: tuple[str, ...], kind: str) -> list[Path]:
 
 
 def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
-    """Return the array of bytes in an idx file, which must have `rank` axes and as many bytes as its header states."""
+    """Return the array in an idx file, uint8 with `rank` axes.
+
+    Args:
+        path: The file, gzipped or not.
+        rank: The number of axes that the array must have.
+        mapped: Map it into memory instead of copying it, if it is not gzipped.
+    """
     packed = path.suffix == ".gz"
     with reading(path, "an idx file"), gzip.open(path) if packed else path.open("rb") as file:
         head = file.read(4)
@@ -198,7 +220,7 @@ def read_idx_file(path: Path, rank: int, mapped: bool = False) -> Array:
 
 
 def _at_most(file: IO[bytes] | gzip.GzipFile, n: int) -> bytes:
-    """Read up to n bytes, block by block, so that a wrong header does not reserve memory."""
+    """Read at most n bytes of a file, block by block, so that a wrong n from a header reserves no memory in advance."""
     blocks, left = [], n
     while left and (block := file.read(min(left, 2**24))):
         blocks.append(block)
@@ -223,7 +245,7 @@ def is_cifar(folder: Path) -> bool:
 
 
 def read_cifar(path: Path) -> RawData:
-    """Read CIFAR-10 or CIFAR-100 (fine labels) from its folder or its .tar.gz, which is never unpacked."""
+    """Read CIFAR-10 or CIFAR-100 (fine labels) from its folder or its .tar.gz, which is not unpacked to the disk."""
     files = _cifar_files(path)
     pickled = not any(name.endswith(".bin") for name in files)
     end = "" if pickled else ".bin"
@@ -247,6 +269,7 @@ def read_cifar(path: Path) -> RawData:
 
 
 def _cifar_files(path: Path) -> dict[str, bytes]:
+    """Return the contents of CIFAR's files in a folder or an archive, by their names."""
     files: dict[str, bytes] = {}
     with reading(path, "CIFAR data"):
         if path.is_dir():
@@ -267,6 +290,7 @@ def _cifar_files(path: Path) -> dict[str, bytes]:
 
 
 def _cifar_binary(data: bytes, where: str, hundred: bool) -> tuple[Array, Array]:
+    """Return images, uint8 [n, 3, 32, 32], and labels [n] of a binary file of CIFAR-10, or 100 if `hundred`."""
     head = 2 if hundred else 1  # CIFAR-100 has the coarse label first, then the fine one
     if not data or len(data) % (head + 3072):
         raise UserError(f"{where} has {len(data):,} bytes, which is no whole number of CIFAR images; get it again.")
@@ -275,6 +299,7 @@ def _cifar_binary(data: bytes, where: str, hundred: bool) -> tuple[Array, Array]
 
 
 def _cifar_pickled(data: bytes, where: str) -> tuple[Array, Array]:
+    """Return the images, uint8 [n, 3, 32, 32], and the labels, int64 [n], of a pickled file of CIFAR."""
     batch = read_pickle(data, where)
     x, y = batch.get("data"), batch.get("fine_labels", batch.get("labels"))
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 2 or x.shape[1] != 3072:
@@ -285,6 +310,7 @@ def _cifar_pickled(data: bytes, where: str) -> tuple[Array, Array]:
 
 
 def _cifar_names(files: dict[str, bytes], path: Path) -> tuple[str, ...] | None:
+    """Return the names of the classes from the contents of CIFAR's files; None if no file holds them."""
     for name in ("batches.meta.txt", "fine_label_names.txt"):
         if name in files:
             return tuple(line.strip() for line in files[name].decode("utf-8", "replace").splitlines() if line.strip())

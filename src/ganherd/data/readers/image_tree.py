@@ -23,29 +23,36 @@ Split = Literal["train", "test"]
 
 @dataclass(frozen=True)
 class FileGroup:
-    """The files of one class and split, in order."""
+    """The files of one class in one split, in order."""
 
-    label: int  # index into the labels; -1: no classes
-    split: Split
-    folder: str  # below the root; "" is the root itself
-    files: tuple[str, ...]  # below that folder
+    label: int  # the number of the class; -1: there are no classes
+    split: Split  # train, or test for held-out images
+    folder: str  # path of the folder, relative to the root of the tree; "": the root itself
+    files: tuple[str, ...]  # paths of the files, relative to that folder
 
 
 @dataclass(frozen=True)
 class Tree:
-    """The names of the classes, and the files of each."""
+    """The names of the classes in a folder of images, and the files of each."""
 
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # names of the classes; (): the images have no labels
     groups: tuple[FileGroup, ...]
     unclassified: tuple[str, ...]  # files next to class folders, which belong to no class
 
 
 def list_tree(root: Path, leave_out: Path | None = None, allow_empty: bool = False) -> Tree:
-    """Return the classes and files of a folder: one folder per class, or flat; `train` and `test` (or `val`) are splits.
+    """Return the classes and files of a folder of images.
+
+    The folder holds one folder per class, or images without labels. If it consists of folders `train` and `test` (or
+    `val`), these are the splits, and each is such a folder.
 
     Args:
-        leave_out: A folder that may lie inside of `root` and does not belong to it.
+        root: The folder.
+        leave_out: A folder inside of `root` that is ignored.
         allow_empty: Accept folders without files.
+
+    Raises:
+        UserError: A folder cannot be read or is empty, or the splits have different classes.
     """
     seen = {identity(root)} | ({identity(leave_out)} if leave_out and leave_out.exists() else set())
     inside = {entry.name.lower(): entry.name for entry in visible_entries(root) if _is_new(entry, seen)}
@@ -66,14 +73,23 @@ def _split(
     seen: set[tuple[int, int]],
     allow_empty: bool,
 ) -> tuple[tuple[str, ...], list[FileGroup], list[str]]:
-    """Return the labels, groups and unclassified files of one split; `known` are the labels of the training split."""
+    """Return the labels, the groups and the unclassified files of one split.
+
+    Args:
+        root: The root of the tree.
+        folder: The folder of the split, relative to the root.
+        split: The split.
+        known: The labels of the training split, if this is the other one.
+        seen: Identities of folders that are ignored.
+        allow_empty: Accept folders without files.
+    """
     here = root / folder
     entries = visible_entries(here)
     seen = {*seen, identity(here)}
     names = [entry.name for entry in entries if _is_new(entry, seen)]
     files = tuple(entry.name for entry in entries if not _is_dir(entry))
     names.sort(key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
-    # a folder's name may be no UTF-8 text; labels go into JSON and pages, which hold nothing else
+    # The name of a folder may not be valid UTF-8, which JSON and pages require.
     labels = tuple(name.encode("utf-8", "replace").decode() for name in names)
     if len(set(labels)) < len(labels):
         raise UserError(f"{here} has two class folders whose names look the same; rename one.")
@@ -95,7 +111,10 @@ def _split(
 
 
 def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
-    """Yield all files below a folder in order; links back to a folder that was entered before are not followed."""
+    """Yield the paths of all files below a folder, relative to it, in order.
+
+    Folders in `seen` (identities) are not entered, and every other folder once, so that circular links end.
+    """
     levels = [("", iter(visible_entries(top)))]
     while levels:
         before, entries = levels[-1]
@@ -112,7 +131,7 @@ def _walk(top: str, seen: set[tuple[int, int]]) -> Iterator[str]:
 
 
 def visible_entries(folder: str | Path) -> list[os.DirEntry[str]]:
-    """Return the entries of a folder in order, without hidden ones."""
+    """Return the entries of a folder by name, without hidden files and those of file managers."""
     try:
         with os.scandir(folder) as entries:
             visible = [e for e in entries if not e.name.startswith(".") and e.name.lower() not in CLUTTER]
@@ -133,6 +152,6 @@ def _is_new(entry: os.DirEntry[str], seen: set[tuple[int, int]]) -> bool:
 
 
 def identity(path: str | Path) -> tuple[int, int]:
-    """Return what identifies a file or folder, whichever of its names or links it is reached by."""
+    """Return numbers that identify a file or folder, the same for all of its names and links (device and inode)."""
     status = os.stat(path)
     return status.st_dev, status.st_ino

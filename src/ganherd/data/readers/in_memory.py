@@ -1,4 +1,4 @@
-"""Data of the Python process itself: arrays that a recipe names by a fingerprint of their content."""
+"""Use arrays of the running Python process as data: a recipe names them by a hash of their content."""
 
 from __future__ import annotations
 
@@ -21,12 +21,14 @@ NAME = "data"  # what messages and names call data in memory
 
 
 def hold(data: Any, progress: Progress | None = None) -> MemoryObject:
-    """Return the data with a name for `data.source`, which finds it as long as the returned object exists.
+    """Register data under a name, and return an object that holds both.
+
+    The name can be used as `data.source` as long as the returned object exists.
 
     Args:
         data: Images or points as x, (x, y) or (x, y, x_test, y_test), arrays or tensors; y may hold the names of classes. Or a
             map-style data set, such as a `torch.utils.data.Dataset`.
-        progress: Called with the number of items of a data set that were read, and of all items.
+        progress: Called with the number of items of a data set that were read, and the number of all its items.
 
     >>> held = hold((np.zeros((4, 8, 8)), ["cat", "cat", "dog", "dog"]))
     >>> read(held.name).x.shape
@@ -45,13 +47,13 @@ def hold(data: Any, progress: Progress | None = None) -> MemoryObject:
 
 
 def read(name: str) -> RawData:
-    """Return the data of a name that `hold` gave."""
+    """Return the data that `hold` registered under this name."""
     raw: RawData = find(name).value
     return raw
 
 
 def _raw(data: Any, progress: Progress | None) -> RawData:
-    """Return the arrays of data in memory."""
+    """Return the arrays of any data that `hold` accepts."""
     if isinstance(data, RawData):
         return data
     if is_python_dataset(data):
@@ -67,7 +69,7 @@ def _raw(data: Any, progress: Progress | None) -> RawData:
 
 
 def _array(values: Any) -> Array:
-    """Return an array, a tensor or nested lists as an array."""
+    """Return an array, a tensor or nested lists as a numpy array, or raise a UserError."""
     if np.ma.is_masked(values):
         raise UserError("data is a masked array with masked values: fill them in, or remove those rows.")
     try:
@@ -90,7 +92,7 @@ def _array(values: Any) -> Array:
 
 
 def _texts(y: Array | None) -> Array | None:
-    """Return labels that are Python objects, such as names in a column of pandas, as texts."""
+    """Return labels that are Python objects, such as names in a column of pandas, as texts; others unchanged."""
     if y is None or y.dtype != object:
         return y
     for row, label in enumerate(y.ravel()):

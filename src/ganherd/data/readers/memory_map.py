@@ -1,4 +1,4 @@
-"""Map arrays of bytes from files into memory, so that all processes of a host share them and none copies them."""
+"""Map arrays of bytes from files into memory, so that all processes of a machine share them without copies."""
 
 from __future__ import annotations
 
@@ -17,7 +17,11 @@ _LOCAL = 30  # bytes of a zip member's own header, before its name and its extra
 
 
 def map_bytes(file: IO[bytes], start: int, shape: tuple[int, ...]) -> Array:
-    """Return the bytes of a file from `start` on as a uint8 array of that shape. Changes to it never reach the file."""
+    """Return the bytes of a file from `start` on as an array uint8 of this shape; changes to it never reach the file.
+
+    Raises:
+        ValueError: The file is too short.
+    """
     size = math.prod(shape)
     whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
     if len(whole) < start + size:
@@ -26,7 +30,7 @@ def map_bytes(file: IO[bytes], start: int, shape: tuple[int, ...]) -> Array:
 
 
 def map_member(file: IO[bytes], archive: zipfile.ZipFile, key: str) -> Array | None:
-    """Return an array of an .npz file as a memory map, after checking its checksum.
+    """Return an array of an .npz file as a memory map, after verifying its checksum.
 
     Args:
         file: The .npz file, opened for reading.
@@ -34,10 +38,10 @@ def map_member(file: IO[bytes], archive: zipfile.ZipFile, key: str) -> Array | N
         key: The name of the array.
 
     Returns:
-        None if the array is compressed, encrypted or not made of uint8, so that it cannot be mapped.
+        The array; None if it cannot be mapped because it is compressed, encrypted or not of type uint8.
     """
     info = archive.getinfo(f"{key}.npy")
-    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:  # packed, or enciphered
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:  # compressed, or encrypted
         return None
     with archive.open(info) as member:
         if np.lib.format.read_magic(member) != (1, 0):

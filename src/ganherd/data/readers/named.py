@@ -1,4 +1,4 @@
-"""Read a data source: one that a recipe can name, or a file or folder, whose name or content decides the reader."""
+"""Read a data source: one that a recipe can name, or a file or folder, whose name or content determines its format."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class NamedSource:
     """A data source that a recipe can name."""
 
     read: Any = None  # function of DataConfig that returns RawData; None: read the files of `places`
-    about: str = ""
+    about: str = ""  # one line about the data
     places: tuple[str, ...] = ()  # files or folders below the data folder, of which the first that exists is read
-    is_idx: bool = False  # a folder of `places` holds four idx files; without one of them it does not count
+    is_idx: bool = False  # a folder of `places` must hold four idx files, or it is ignored
     labels: tuple[str, ...] | None = None  # names of the classes, if the files do not hold them
-    made_of: str = ""  # another source, whose files it is made of
-    draws_points: bool = False  # draw data.points points, and data.holdout times as many held-out ones
-    settings: type[BaseModel] | None = None  # of `data.settings`
+    made_of: str = ""  # name of the source from whose files it is made; "": it has its own
+    draws_points: bool = False  # it draws data.points points, and data.holdout times as many held-out ones
+    settings: type[BaseModel] | None = None  # model of `data.settings`
 
     @classmethod
     def adopt(cls, name: str, target: Any, *, about: str = "", settings: type[BaseModel] | None = None) -> NamedSource:
@@ -80,7 +80,10 @@ class NamedSource:
 
 
 def _raw(name: str, answer: Any) -> RawData:
-    """Return the arrays that a user's data source returns: (x, y, labels), or a mapping that may have a held-out split, too."""
+    """Check what a user's data source returned, and return it as `RawData`.
+
+    It must be (x, y, labels), or a mapping with some of the keys x, y, labels, x_test, y_test.
+    """
     keys = ("x", "y", "labels", "x_test", "y_test")
     if isinstance(answer, tuple) and len(answer) == 3:
         answer = dict(zip(keys[:3], answer, strict=True))
@@ -94,7 +97,7 @@ def _raw(name: str, answer: Any) -> RawData:
 
 
 def _of_scikit_learn(file: str) -> Path:
-    """Return the path of a file of data that comes with scikit-learn."""
+    """Return the path of a data file that comes with scikit-learn, without importing that package."""
     package = importlib.util.find_spec("sklearn")
     assert package is not None and package.origin is not None  # ganherd requires it
     return Path(package.origin).parent / "datasets" / "data" / file
@@ -117,7 +120,10 @@ def _breast_cancer(settings: schema.DataConfig) -> RawData:
 
 
 def _table_of_scikit_learn(file: str, columns: tuple[str, ...]) -> RawData:
-    """Return a table whose first line ends with the names of the classes, and whose last column has their numbers."""
+    """Read a CSV table of scikit-learn with these columns.
+
+    Its first line ends with the names of the classes, and its last column holds the numbers of the classes.
+    """
     path = _of_scikit_learn(file)
     with path.open(encoding="utf-8") as text:
         labels = text.readline().strip().split(",")[2:]  # after the numbers of rows and columns
@@ -199,7 +205,7 @@ DATA_SOURCES.seal()
 
 
 def read_named(settings: schema.DataConfig) -> RawData:
-    """Read the source that `data.source` names."""
+    """Read the named data source of a recipe, and return its arrays before they are checked."""
     source = DATA_SOURCES[settings.source]
     if source.read is not None:
         raw: RawData = source.read(settings)
@@ -209,7 +215,11 @@ def read_named(settings: schema.DataConfig) -> RawData:
 
 
 def read_files(name: str, settings: schema.DataConfig) -> RawData:
-    """Read the files of a named source. Large arrays are memory-mapped if their format allows it."""
+    """Read the files of the data source `name`; large arrays are memory-mapped if their format allows it.
+
+    Raises:
+        UserError: The files are not on this machine, or cannot be read.
+    """
     path = find(name)
     if path is None:
         raise missing(name)
@@ -221,7 +231,7 @@ def read_files(name: str, settings: schema.DataConfig) -> RawData:
 
 
 def find(name: str) -> Path | None:
-    """Return the file or folder of a named source in the data folder; None if it is not there."""
+    """Return the file or folder of a named source in the data folder; None if it is not there or incomplete."""
     name = DATA_SOURCES[name].made_of or name
     source = DATA_SOURCES[name]
     for place in source.places:
@@ -232,7 +242,7 @@ def find(name: str) -> Path | None:
 
 
 def missing(name: str) -> UserError:
-    """Return the error that reports a named source whose files are not on this machine."""
+    """Return an error, for the caller to raise: the files of a named source are not on this machine."""
     name = DATA_SOURCES[name].made_of or name
     places = " or ".join(str(data_home() / place) for place in DATA_SOURCES[name].places[:2])
     return UserError(f"the data {name} is not on this machine: run `ganherd data get {name}`, or put it at {places}.")
@@ -242,6 +252,8 @@ def read_path(path: Path, settings: schema.DataConfig, mapped: bool = False) -> 
     """Read an .npz, .npy, idx or text file, CIFAR's archives, or a folder of images.
 
     Args:
+        path: The file or folder.
+        settings: The section `data` of the recipe.
         mapped: Map large arrays into memory instead of copying them; for files that do not change.
     """
     name = path.name.lower()

@@ -1,7 +1,8 @@
 """Read the arrays of a pickle without executing any code that it names.
 
-A pickle is a small program that may call what it names. This reader imports nothing: the few names that a pickled numpy array
-needs are replaced by records of their arguments, from which the array is rebuilt. All other names are refused.
+A pickle is a small program that may call any function that it names. This reader imports nothing: the few names that a
+pickled numpy array needs are replaced by classes that only record their arguments, from which the array is rebuilt. All
+other names are refused.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ import numpy as np
 
 from ganherd.util.errors import UserError
 
-TYPES = {"u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "b1"}
+TYPES = {"u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "b1"}  # types of arrays that are accepted
 
 
 class _Type:
-    """Record what a pickle passes to numpy.dtype: its code and byte order."""
+    """Stand-in for `numpy.dtype`: record the code and the byte order that a pickle passes to it."""
 
     __slots__ = ("code", "order")
 
@@ -30,6 +31,7 @@ class _Type:
         self.order = state[1]
 
     def real(self) -> np.dtype[Any]:
+        """Return the dtype, or raise a ValueError if it is not one of `TYPES`."""
         code, order = _text(self.code).lstrip("<>|="), _text(self.order)
         if code not in TYPES or order not in ("<", ">", "|", "="):
             raise ValueError(f"an array of type {code!r}")
@@ -37,7 +39,7 @@ class _Type:
 
 
 class _Array:
-    """Record the shape, dtype and bytes that a pickle passes to `numpy.ndarray`, or to a function that rebuilds an array."""
+    """Stand-in for `numpy.ndarray` and for the function that rebuilds an array: record its shape, dtype and bytes."""
 
     __slots__ = ("state",)
 
@@ -48,6 +50,7 @@ class _Array:
         self.state = state
 
     def real(self) -> np.ndarray[Any, Any]:
+        """Return the array, or raise a ValueError if what was recorded is none."""
         _, shape, kind, fortran, data = self.state
         if not isinstance(kind, _Type) or not isinstance(data, bytes | bytearray | memoryview):
             raise ValueError("an array without plain bytes")
@@ -60,7 +63,7 @@ class _Array:
 
 
 class _Buffer(_Array):
-    """Record what a pickle passes to numpy's `_frombuffer`, which newer pickles use."""
+    """Stand-in for numpy's `_frombuffer`, which newer pickles use: record its arguments."""
 
     __slots__ = ()
 
@@ -68,9 +71,9 @@ class _Buffer(_Array):
         self.state = (1, shape, kind, _text(order) == "F", data)
 
 
-# A class and not a function: what a pickle may "build" must have a `__setstate__`, or it could set its attributes.
+# A class and not a function: a pickle may set the attributes of any object without `__setstate__`.
 class _Encode:
-    """Take the place of `_codecs.encode`, with which Python 3 writes bytes for Python 2."""
+    """Stand-in for `_codecs.encode`, with which Python 3 writes bytes for Python 2: encode text as latin-1 only."""
 
     def __new__(cls, text: Any = "", how: Any = "") -> bytes:  # type: ignore[misc]
         if not isinstance(text, str) or _text(how) not in ("latin1", "latin-1"):
@@ -97,13 +100,14 @@ NAMES: dict[tuple[str, str], Any] = {
 
 
 class _Refused(Exception):
-    """Raised for a pickle that names anything but the parts of an array; the message is that name."""
+    """Raised for a pickle that contains a name that is not in `NAMES`; the message is that name."""
 
 
 class _Reader(pickle._Unpickler):
-    """Read a pickle in which only the names of `NAMES` may occur.
+    """An unpickler that accepts only the names in `NAMES`.
 
-    It derives from Python's own unpickler, because a few bytes can make the one in C reserve any amount of memory.
+    It derives from the unpickler that is written in Python, because a few bytes can make the one in C reserve any
+    amount of memory.
     """
 
     def find_class(self, module: str, name: str) -> Any:
@@ -135,5 +139,5 @@ def read_pickle(data: bytes, where: str) -> dict[str, Any]:
             f"{where} is refused, and nothing of it was run: it names {error}, which no array needs; "
             f"use the binary version."
         ) from None
-    except Exception as error:  # a broken pickle may fail in any way; none of them is more than that
+    except Exception as error:  # A broken pickle may raise anything.
         raise UserError(f"{where} is not a data file that can be read ({error}); use the binary version.") from None

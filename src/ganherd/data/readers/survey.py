@@ -1,4 +1,4 @@
-"""Survey images by the headers of their files: sizes, colours and counts. No image is decoded."""
+"""Survey the images of a data source by the headers of their files: sizes, colours and counts. No image is decoded."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _GREY = ("1", "L", "LA", "La", "I")  # modes of Pillow, in addition to 16-bit on
 
 @dataclass
 class ImageSurvey:
-    """Sizes, colours and counts from the headers of a folder's files."""
+    """Sizes, colours and counts of images, from the headers of their files."""
 
-    classes: dict[str, int] = field(default_factory=dict)  # number of images by name; empty: no labels
+    classes: dict[str, int] = field(default_factory=dict)  # number of training images by class; empty: no labels
     sizes: Counter[tuple[int, int]] = field(default_factory=Counter)  # number of images by width and height
     kinds: Counter[str] = field(default_factory=Counter)  # number of images by what they are: grey, colour, CMYK, …
     train: int = 0  # number of images of the train split
@@ -42,6 +42,7 @@ class ImageSurvey:
 
         Args:
             name: What the list of unreadable images calls it.
+            source: The image file, or its content.
             problem: Why it cannot be used, if that is known already.
         """
         try:
@@ -67,7 +68,7 @@ class ImageSurvey:
 
     @property
     def side(self) -> int:
-        """The median of the shorter sides, in pixels: at least half of the images are this large."""
+        """The median of the images' shorter sides, in pixels: in at least half of them both sides are this large."""
         sides = sorted(min(size) for size in self.sizes.elements())
         return sides[(len(sides) - 1) // 2]
 
@@ -86,7 +87,7 @@ class ImageSurvey:
         }
 
     def text(self, skipped: bool = True) -> str:
-        """Return the facts as lines of text; `skipped` adds a line about files that cannot be read."""
+        """Return the facts as lines of text for a terminal; with `skipped`, also about files that cannot be read."""
         widths, heights = (_range(values) for values in zip(*self.sizes, strict=True))
         sizes = f"{counted(len(self.sizes), 'sizes')}, {widths} wide and {heights} high" if self.is_varied else ""
         kinds = ", ".join(f"{number:,} {kind}" for kind, number in self.kinds.most_common())
@@ -104,7 +105,7 @@ class ImageSurvey:
 
 
 def holds_image_files(source: str) -> bool:
-    """Return whether `data.source` is a folder of image files, or tars or tables that hold some: these can be surveyed."""
+    """Return whether `data.source` can be surveyed: it is a folder of image files, or tars or tables that hold some."""
     path = expanded(source)
     others = (shards.is_prepared, files_by_format.is_idx, files_by_format.is_cifar)
     if is_named_source(source) or (path.is_dir() and any(is_other(path) for is_other in others)):
@@ -113,12 +114,12 @@ def holds_image_files(source: str) -> bool:
 
 
 def survey(source: str) -> ImageSurvey:
-    """Read the headers of all images of a source."""
+    """Read the headers of all images of a source for which `holds_image_files` is true, and return the survey."""
     return _survey_samples(open_samples(source)) if is_sample_source(source) else survey_folder(expanded(source))
 
 
 def survey_folder(root: Path) -> ImageSurvey:
-    """Read the headers of all files below a folder."""
+    """Read the headers of all files below a folder, and return the survey."""
     tree = list_tree(root, allow_empty=True)
     result = ImageSurvey({label: 0 for label in tree.labels})
     result.unreadable += [(name, "it is next to the class folders") for name in tree.unclassified]
@@ -135,6 +136,7 @@ def survey_folder(root: Path) -> ImageSurvey:
 
 
 def _survey_samples(source: SampleSource) -> ImageSurvey:
+    """Read the headers of all images of a source of samples, and return the survey."""
     result, labels = ImageSurvey(), []
     for unit in source.units():
         for sample in source.read(unit):
@@ -152,7 +154,11 @@ def _survey_samples(source: SampleSource) -> ImageSurvey:
 
 
 def _header(source: Path | IO[bytes]) -> tuple[tuple[int, int], list[str]]:
-    """Return width and height of an image, and what kind it is."""
+    """Return width and height of an image, turned as its camera recorded, and words for its kind, such as `grey`.
+
+    Args:
+        source: The image file, or its content.
+    """
     from PIL import Image
 
     with warnings.catch_warnings():
@@ -166,7 +172,8 @@ def _header(source: Path | IO[bytes]) -> tuple[tuple[int, int], list[str]]:
             kinds = ["grey" if file.mode in _GREY or is_16_bit else "colour"]
             kinds += ["16-bit"] * is_16_bit + ["CMYK"] * (file.mode == "CMYK")
             kinds += ["with a palette"] * (file.mode == "P") + ["with transparency"] * file.has_transparency_data
-            is_turned = Image.Image.getexif(file).get(0x0112) in _TURNED  # that of a PNG would decode it
+            # Not `file.getexif()`, which would decode a PNG.
+            is_turned = Image.Image.getexif(file).get(0x0112) in _TURNED
     return ((height, width) if is_turned else (width, height)), kinds
 
 

@@ -1,4 +1,4 @@
-"""Data sets that are computed and whose modes are known: a ring of 8 Gaussians, a grid of 25, and stacked MNIST."""
+"""Compute data sets whose modes are known: a ring of 8 Gaussians, a grid of 25 Gaussians, and stacked MNIST."""
 
 from __future__ import annotations
 
@@ -16,19 +16,21 @@ TRAIN, HELD_OUT = 128_000, 10_000  # stacks to train on, as many as in VEEGAN's 
 
 @dataclass(frozen=True)
 class Toy:
-    """A mixture of equal Gaussians."""
+    """A distribution of points in the plane: a mixture of Gaussians with equal weights and widths."""
 
-    means: Array  # [modes, 2]
-    std: float
+    means: Array  # [modes, 2], the centres of the Gaussians
+    std: float  # the standard deviation of each
     points: int  # number of points if the recipe does not set it
 
 
 def ring8() -> Toy:
+    """Return eight Gaussians, evenly spaced on a circle of radius 1."""
     angle = 2 * np.pi * np.arange(8) / 8
     return Toy(np.stack([np.cos(angle), np.sin(angle)], axis=1), std=0.01, points=2000)
 
 
 def grid25() -> Toy:
+    """Return 25 Gaussians on a 5 × 5 grid, two apart."""
     side = np.array([-4.0, -2.0, 0.0, 2.0, 4.0])
     return Toy(np.stack(np.meshgrid(side, side, indexing="ij"), axis=-1).reshape(-1, 2), std=0.05, points=2500)
 
@@ -37,7 +39,14 @@ TOYS = {"ring8": ring8, "grid25": grid25}
 
 
 def draw(name: str, points: int | None, holdout: float) -> RawData:
-    """Return `points` training points and `holdout` times as many held-out ones; labels are the modes, in equal numbers.
+    """Draw points of a toy data set, the same in every run; the label of a point is the number of its Gaussian.
+
+    All labels are equally frequent.
+
+    Args:
+        name: A name in `TOYS`.
+        points: The number of training points; None: the default of the toy.
+        holdout: The number of held-out points as a fraction of `points`.
 
     >>> draw("ring8", 16, 0.5).x.shape, draw("ring8", 16, 0.5).x_test.shape
     ((16, 2), (8, 2))
@@ -56,9 +65,12 @@ def _points(toy: Toy, n: int, purpose: str) -> tuple[Array, Array]:
 
 
 def stack(digits: TidyData) -> RawData:
-    """Return stacked MNIST without labels: training images of training digits, held-out images of held-out digits.
+    """Return stacked MNIST without labels: images whose three channels are random digits of MNIST.
 
-    VEEGAN's paper mixes the training and the held-out digits.
+    Training images are made of training digits, and held-out images of held-out digits. VEEGAN's paper mixes the two.
+
+    Args:
+        digits: MNIST.
     """
     note = "stacks to train on are made of the training digits alone, and the held-out ones of held-out digits"
     x, _ = stack_digits(digits.x, digits.y, TRAIN)

@@ -15,9 +15,9 @@ from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
 from ganherd.util.text import did_you_mean
 
-LABEL_NAMES = ("label", "class", "target", "y")  # of a column of labels, if data.label is not set
-_MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")
-_IN_MEMORY = 12  # bytes in memory for each byte of text, about
+LABEL_NAMES = ("label", "class", "target", "y")  # names of a column of labels, if data.label is not set
+_MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")  # cells that stand for a missing value
+_IN_MEMORY = 12  # rough number of bytes in memory for each byte of text
 
 
 def read_table(path: Path, label: str | None = None) -> RawData:
@@ -68,10 +68,11 @@ def read_table(path: Path, label: str | None = None) -> RawData:
 
 
 def _cells(lines: list[str], is_text: bool) -> tuple[list[list[str]], list[int]]:
-    """Return the cells of all rows that are not empty, and the number of the line of each.
+    """Return the cells of all rows that are not empty, and the number of each row's line in the file, counted from 1.
 
     Args:
-        is_text: Cells may be separated by blanks and commas, and a comment may end a line.
+        lines: The lines of the file.
+        is_text: Whether it is a .txt file: cells may be separated by blanks and commas, and a comment may end a line.
     """
     lines = ["" if line.startswith("#") else line for line in lines]
     first = next((line for line in lines if line.strip()), "")
@@ -89,7 +90,11 @@ def _cells(lines: list[str], is_text: bool) -> tuple[list[list[str]], list[int]]
 
 
 def _is_header(rows: list[list[str]], label: str | None) -> bool:
-    """Return whether the first row holds names: that of the labels, words above numbers, or words only."""
+    """Return whether the first row is a header.
+
+    It is one if it contains `label` or a usual name of labels, if it has a word above a number, or if it has words
+    only.
+    """
     first = rows[0]
     if label in first or any(cell.lower() in LABEL_NAMES for cell in first):
         return True
@@ -99,7 +104,7 @@ def _is_header(rows: list[list[str]], label: str | None) -> bool:
 
 
 def _names(header: list[str] | None, width: int, path: Path) -> list[str]:
-    """Return the names of all columns; a column without one is called by its number."""
+    """Return the names of all columns; those that the header does not name are called by their number."""
     names = [cell or f"column {j + 1}" for j, cell in enumerate(header or [""] * width)]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise UserError(f"{path} has two columns named {twice!r}; rename one of them.")
@@ -109,7 +114,15 @@ def _names(header: list[str] | None, width: int, path: Path) -> list[str]:
 def _label_column(
     names: list[str], has_header: bool, rows: list[list[str]], label: str | None, path: Path
 ) -> int | None:
-    """Return the number of the column of labels; None if there is none."""
+    """Return the number of the column of labels, counted from 0; None if there is none.
+
+    Args:
+        names: The names of the columns.
+        has_header: Whether the table has a header.
+        rows: The rows below the header.
+        label: The name that the recipe gives; None: guess.
+        path: The file, for messages.
+    """
     if label is not None and not has_header:
         raise UserError(f"data.label names the column {label!r}, and {path} has no header; add a line with the names.")
     if label is not None:
@@ -126,7 +139,7 @@ def _label_column(
 
 
 def _number(cell: str, path: Path, row: int, line: int, column: str) -> float:
-    """Return the value of a cell."""
+    """Return the number in a cell, or raise a UserError that names its row (counted from 0), line and column."""
     place = f"{path}, row {row + 1} (line {line}), column {column}"
     if cell.lower() in _MISSING:
         raise UserError(f"{place}: the value is missing; fill it in, or remove the row or the column.")
@@ -155,7 +168,13 @@ def _counts_up(cells: list[str]) -> bool:
 
 
 def _labels(y: np.ndarray | None, path: Path, lines: list[int]) -> np.ndarray | None:
-    """Return labels as whole numbers if all are, otherwise as names."""
+    """Return labels as numbers if all of them are whole numbers, otherwise as texts; None if there are no labels.
+
+    Args:
+        y: The labels as texts [n].
+        path: The file, for messages.
+        lines: The number of each row's line, for messages.
+    """
     if y is None:
         return None
     if (empty := np.flatnonzero(y == "")).size:

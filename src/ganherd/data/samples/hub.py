@@ -1,6 +1,7 @@
-"""Read a data set of the Hugging Face Hub, `hf:owner/name`, by the library `datasets`. Code of the Hub is never run.
+"""Read a data set of the Hugging Face Hub, `hf:owner/name`, with the library `datasets`. Code of the Hub is never run.
 
-The library downloads the data set, or finds it in its local cache, and leaves Arrow files there, which `image_tables` reads.
+The library downloads the data set to its local cache, unless it is there already, and converts it to Arrow files, which
+`image_tables` reads.
 """
 
 from __future__ import annotations
@@ -18,16 +19,20 @@ from ganherd.data.samples.image_tables import TableSource
 from ganherd.recipe.sources.data_address import HUB, DataAddress
 from ganherd.util.errors import UserError, first_line
 
-# The library's readers that are used: they parse images and tables, and run nothing. Its reader `pandas` would load pickles.
+# The library's readers that are permitted: they parse images and tables, and run no code. Its reader `pandas` loads
+# pickles.
 _READERS = ("arrow", "cache", "imagefolder", "parquet", "webdataset")
 _OFFLINE = ("ConnectionError", "OfflineModeIsEnabled", "ConnectTimeout", "LocalEntryNotFoundError", "ConnectError")
 
 
 def open_hub(address: DataAddress) -> TableSource:
-    """Return the images of a data set of the Hub.
+    """Download a data set of the Hub unless it is in the cache, and return its images as a source of samples.
 
     Args:
         address: `hf:name`, `hf:owner/name` or `hf:owner/name/config`, with the options config, split, image and label.
+
+    Raises:
+        UserError: There is no such data set or split, or it cannot be read.
     """
     name, config = _parse(address)
     by_split, folders, is_cached = _arrow_files(name, config)
@@ -45,7 +50,7 @@ def open_hub(address: DataAddress) -> TableSource:
 
 
 def _parse(address: DataAddress) -> tuple[str, str | None]:
-    """Return the name of the data set and its configuration."""
+    """Return the name of the data set and its configuration; None for the default one."""
     parts = address.place.removeprefix(HUB).split("/")
     if not all(parts) or len(parts) > 3 or any(part.startswith(".") for part in parts):
         raise UserError(f"{address.place!r} names no data set of the Hub; write hf:owner/name or hf:owner/name/config.")
@@ -69,7 +74,7 @@ def _arrow_files(name: str, config: str | None) -> tuple[dict[str, list[Path]], 
         raise UserError(f"reading {HUB}{name} needs the package datasets: run `pip install 'ganherd[hf]'`.") from None
     if int(datasets.__version__.partition(".")[0]) < 4:  # older ones can run scripts of the Hub
         raise UserError(f"datasets {datasets.__version__} is too old for ganherd: run `pip install -U 'ganherd[hf]'`.")
-    if os.path.exists(name):  # the library would read that
+    if os.path.exists(name):  # the library would read this instead
         raise UserError(
             f"{name} is a file or folder here, and not the data set of the Hub; run this in another folder."
         )
@@ -91,7 +96,7 @@ def _arrow_files(name: str, config: str | None) -> tuple[dict[str, list[Path]], 
 
 @contextmanager
 def _one_sentence(name: str) -> Iterator[None]:
-    """Turn any error of the library into one sentence, without the lines that it logs about every try."""
+    """Turn any error of the library in the block into a UserError with one sentence, and silence its log messages."""
     levels = {logger: logger.level for logger in map(logging.getLogger, ("huggingface_hub", "datasets"))}
     for logger in levels:
         logger.setLevel(logging.ERROR)

@@ -1,4 +1,8 @@
-"""A sample is an image file in memory with its label; a source of samples reads them in units, in any order."""
+"""Samples and sources of samples: what tars, tables and data sets of the Hugging Face Hub have in common.
+
+A sample is the content of an image file, with its label. A source of samples is one or more files that hold samples. It
+divides them into units, ranges of a file, which can be read in any order and by different processes.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +19,24 @@ from ganherd.data.arrays import Array
 from ganherd.data.readers.image_tree import TEST_NAMES, Split
 from ganherd.util.errors import UserError
 
-UNIT = 256  # samples of a unit: the most that each worker of a killed process loses
+UNIT = 256  # most samples of a unit, which is the work that a worker loses if it is killed
+# Names by which columns of images and of labels are recognised, the most likely first
 IMAGE_NAMES = ("image", "img", "images", "picture", "photo", "jpg", "jpeg", "png", "webp", "pixel_values", "x")
 LABEL_NAMES = (
     "label", "labels", "fine_label", "class", "cls", "class_label", "target", "category", "label_name", "class_name", "y",
 )  # fmt: skip
 MOST_BYTES = 2**28  # of one image file; larger ones are skipped
-_ALIKE = 20  # samples from which labels that hardly repeat are taken for captions
+_ALIKE = 20  # smallest number of samples for which labels that hardly repeat are taken for captions
 
 Label = int | str | None
 
 
 @dataclass(frozen=True)
 class ImageSample:
-    """The bytes of an image file, and its label."""
+    """The content of an image file, and its label."""
 
-    name: str  # for messages, and for the place of a random crop
-    image: bytes
+    name: str  # for messages; the place of a random crop depends on it, too
+    image: bytes  # not decoded
     label: Label = None
     problem: str = ""  # why it cannot be used; empty: it can
 
@@ -43,9 +48,9 @@ class SampleUnit:
     file: Path
     split: Split
     start: int  # number of the first sample in the file
-    count: int
-    entries: tuple[Any, ...] = ()  # where each sample is, if the source needs that
-    group: tuple[int, int] = (0, 0)  # number and first row of the row group that has them all
+    count: int  # number of samples
+    entries: tuple[Any, ...] = ()  # tars: where each sample is in the file
+    group: tuple[int, int] = (0, 0)  # tables: number and first row of the row group that contains the samples
 
     def halves(self) -> tuple[SampleUnit, SampleUnit]:
         """Return the two halves of the unit."""
@@ -56,7 +61,7 @@ class SampleUnit:
 
 
 class SampleSource(ABC):
-    """Files of samples. It can be sent to other processes."""
+    """Base class of sources of samples: files with images and labels. It can be sent to other processes."""
 
     kind = "data"  # what the files are, for messages
     guesses_labels = False  # whether the labels may be captions
@@ -70,32 +75,36 @@ class SampleSource(ABC):
 
     @abstractmethod
     def read(self, unit: SampleUnit) -> Iterator[ImageSample]:
-        """Yield the samples of a unit."""
+        """Yield the samples of a unit, in order."""
 
     @property
     def choice(self) -> tuple[str, ...]:
-        """What was chosen of the files, such as columns: part of the digest of prepared data."""
+        """What was chosen from the files, such as the names of columns; it is part of the digest of prepared data."""
         return ()
 
     def notes(self) -> list[str]:
-        """Return notes for the user."""
+        """Return notes for the user about the source."""
         test = [file.name for file, split in self.files if split == "test"]
         train = [file.name for file, split in self.files if split == "train"]
         return [f"trained on {_shortened(train)}, held out {_shortened(test)}"] if test else []
 
     def digest(self) -> str:
-        """Return a digest of the names and sizes of the files, and of what was chosen of them."""
+        """Return a digest of the names and sizes of the files and of `choice`, by which changes are noticed."""
         words = [self.name, *self.choice, *self.labels]
         words += [f"{file.name} {split} {file.stat().st_size}" for file, split in self.files]
         return hashlib.sha256("\0".join(words).encode("utf-8", "surrogateescape")).hexdigest()[:32]
 
 
 def with_splits(files: Sequence[Path], name: str, wanted: str | None) -> list[tuple[Path, Split]]:
-    """Return the files with their splits. Files of `train` and `test` (or `val`) are recognised by their name or folder.
+    """Return the files, each with its split: `train`, or `test` for held-out data.
+
+    Files of `train` and `test` (or `val`) are recognised by their name or folder. If there are no such pairs, all are
+    `train`.
 
     Args:
+        files: The files.
         name: What messages call the data.
-        wanted: The only split to take, as the source calls it.
+        wanted: The only split to take, by the name in the source; its files become `train`. None: all.
     """
     by_split: dict[str, list[Path]] = {}
     for file in files:
@@ -109,7 +118,11 @@ def with_splits(files: Sequence[Path], name: str, wanted: str | None) -> list[tu
 
 
 def choose_splits(by_split: dict[str, list[Path]]) -> list[tuple[Path, Split]]:
-    """Return the files of `train` and of the held-out split, the first of `TEST_NAMES`; none if there is no such pair."""
+    """Return the files of the split `train` and of the held-out split, each with its split.
+
+    The held-out split is the first of `TEST_NAMES` that exists. Return an empty list if there is no `train` or no
+    held-out split, or if some files belong to no split.
+    """
     test = next((split for split in TEST_NAMES if split in by_split), None)
     if "train" not in by_split or test is None or "" in by_split:
         return []
@@ -117,7 +130,10 @@ def choose_splits(by_split: dict[str, list[Path]]) -> list[tuple[Path, Split]]:
 
 
 def _split_name(file: Path) -> str:
-    """Return the split that a file belongs to by its name, such as `train-00000-of-00002.parquet`, or by its folder."""
+    """Return the name of the split that a file belongs to; "" if it names none.
+
+    It is the beginning of the file's name, as in `train-00000-of-00002.parquet`, or the name of its folder.
+    """
     for split in ("train", *TEST_NAMES):
         rest = file.name.lower().removeprefix(split)
         if rest != file.name.lower() and not rest[:1].isalpha():
@@ -126,7 +142,7 @@ def _split_name(file: Path) -> str:
 
 
 def as_label(value: Any) -> Label:
-    """Return a label as a number or a name.
+    """Return a label of any type as a whole number or a text; None stays None.
 
     Raises:
         ValueError: It is neither.
@@ -141,10 +157,13 @@ def as_label(value: Any) -> Label:
 
 
 def number_labels(labels: Sequence[Label], names: tuple[str, ...]) -> tuple[Array, tuple[str, ...] | None]:
-    """Return the number of each label, int64 [n] (-1: none), and the names of the classes; None if labels are numbers.
+    """Return the number of each label, int64 [n] (-1: none), and the names of the classes.
+
+    The names are None if all labels are numbers and the source has no names.
 
     Args:
-        names: Names of the classes, if the source has them: labels may be their numbers.
+        labels: The labels: numbers, names, or None for no label.
+        names: Names of the classes, if the source has them; numbers are then indices of these names.
 
     >>> number_labels(["cat", None, "ant"], ())
     (array([ 1, -1,  0]), ('ant', 'cat'))
@@ -158,7 +177,7 @@ def number_labels(labels: Sequence[Label], names: tuple[str, ...]) -> tuple[Arra
 
 
 def are_captions(labels: Collection[Label]) -> bool:
-    """Return whether texts are captions and not classes: more than half of them differ."""
+    """Return whether labels are probably captions: there are at least 20, and more than half are distinct."""
     return len(labels) >= _ALIKE and len(set(labels)) * 2 > len(labels)
 
 

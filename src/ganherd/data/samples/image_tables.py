@@ -1,7 +1,8 @@
 """Read tables with a column of images: Parquet files, and the Arrow files of the Hugging Face cache. Needs pyarrow.
 
-An image is the bytes of an image file, or a struct of `bytes` and `path` as the Hugging Face Hub writes it. A path is read only
-if it is in a folder that the source names.
+An image is the content of an image file, or a struct of `bytes` and `path` as the Hugging Face Hub writes it. The file
+at a path is read only if it is in a folder that the source permits. Rows are stored in groups, called row groups in
+Parquet and record batches in Arrow.
 """
 
 from __future__ import annotations
@@ -28,22 +29,22 @@ from ganherd.util.errors import UserError, few
 from ganherd.util.files import open_binary, open_regular
 from ganherd.util.text import did_you_mean
 
-_AT_ONCE = 16  # rows of a table that are in memory at once
-_UNITS = 32  # of a row group at most: to read one, those before it in the group are read, too
+_AT_ONCE = 16  # number of rows of a table that are in memory at once
+_UNITS = 32  # most units of a row group; few, because reading a unit has to read those before it in the group
 
 
 @dataclass(frozen=True)
 class ImageColumns:
-    """The columns of images and labels, and the names of the classes."""
+    """The columns of images and labels of a table, and the names of the classes."""
 
     image: str
-    label: str | None
-    labels: tuple[str, ...] = ()
+    label: str | None  # None: no labels
+    labels: tuple[str, ...] = ()  # names of the classes, if the table has them
     others: tuple[str, ...] = ()  # columns that could be the label, if none was chosen
 
 
 class TableSource(SampleSource):
-    """Samples of one or more tables. Options: `image` and `label` are columns."""
+    """Samples of one or more tables. The options `image` and `label` of the address choose columns."""
 
     def __init__(
         self,
@@ -54,11 +55,14 @@ class TableSource(SampleSource):
         folders: Sequence[Path] = (),
         notes: Sequence[str] = (),
     ) -> None:
-        """Choose the columns.
+        """Choose the columns by the first file.
 
         Args:
+            name: What messages call the data.
+            files: The tables, with their splits.
+            options: The options of the address.
             form: The format of the files.
-            folders: Folders below which files may be read that rows name instead of holding an image.
+            folders: Folders in which image files may be read that rows name instead of containing an image.
             notes: Notes for the user.
         """
         require_pyarrow(name)
@@ -119,7 +123,7 @@ class TableSource(SampleSource):
         return ImageSample(name, image, label, f"it has {len(image):,} bytes" if len(image) > MOST_BYTES else "")
 
     def _named_file(self, path: str) -> bytes:
-        """Return the content of a file that a row names, if it is in one of the folders."""
+        """Return the content of an image file that a row names; raise a ValueError if it is in none of the folders."""
         file = Path(path).resolve()
         if not any(file.is_relative_to(folder) for folder in self._folders):
             raise ValueError("it names a file and holds no image")
@@ -143,7 +147,7 @@ class TableSource(SampleSource):
                 )
 
     def _group_sizes(self, file: Path) -> Iterator[int]:
-        """Yield the number of rows of each row group, or of each record batch."""
+        """Yield the number of rows of each row group (Parquet) or record batch (Arrow) of a file."""
         from pyarrow import parquet
 
         if self._form == "arrow":
@@ -155,7 +159,7 @@ class TableSource(SampleSource):
                 yield facts.row_group(number).num_rows
 
     def _batches(self, file: Path, number: int) -> Iterator[Any]:
-        """Yield the rows of a row group, a few at a time; the last rows of an Arrow file are found by its record batches."""
+        """Yield the rows of one row group, a few at a time (Parquet), or of one record batch at once (Arrow)."""
         from pyarrow import parquet
 
         if self._form == "arrow":
@@ -168,14 +172,14 @@ class TableSource(SampleSource):
 
 
 def _open_stream(file: Path) -> Any:
-    """Return the record batches of an Arrow file, mapped into memory."""
+    """Return a reader of the record batches of an Arrow file, which is mapped into memory."""
     import pyarrow
 
     return pyarrow.ipc.open_stream(pyarrow.memory_map(str(file)))
 
 
 def require_pyarrow(name: str) -> None:
-    """Refuse to read a table if pyarrow is missing."""
+    """Raise a UserError if pyarrow, which reads tables, is not installed; `name` is the data, for the message."""
     try:
         import pyarrow.ipc
         import pyarrow.parquet  # noqa: F401 - a part of it can be missing
@@ -187,11 +191,15 @@ def require_pyarrow(name: str) -> None:
 
 
 def choose_columns(name: str, schema: Any, options: Mapping[str, str]) -> ImageColumns:
-    """Choose the columns of images and labels by the options, by what the Hub notes about them, or by type and name.
+    """Choose the columns of images and labels by the options, by metadata of the Hugging Face Hub, or by type and name.
 
     Args:
         name: What messages call the data.
         schema: The table's pyarrow schema.
+        options: The options of the address: `image` and `label` name columns; label `none` means no labels.
+
+    Raises:
+        UserError: There is no such column, or it does not hold images or labels.
     """
     noted = _hub_features(schema)
     types = {field.name: field.type for field in schema}
@@ -219,7 +227,10 @@ def choose_columns(name: str, schema: Any, options: Mapping[str, str]) -> ImageC
 
 
 def _chosen(name: str, option: str, columns: list[str], options: Mapping[str, str]) -> str | None:
-    """Return the column that an option names; None if there is no such option."""
+    """Return the column that an option names, or raise a UserError if the table has no such column.
+
+    Return None if the option is not given. `name` is the data, for messages.
+    """
     column = options.get(option)
     if column is not None and column not in columns:
         hint = did_you_mean(column, columns, "{}") or f"its columns are {few(columns, 12)}."
@@ -228,7 +239,13 @@ def _chosen(name: str, option: str, columns: list[str], options: Mapping[str, st
 
 
 def _guess_image(name: str, types: Mapping[str, Any], noted: Mapping[str, Any]) -> str:
-    """Return the column of images: the one that the Hub notes, the only one of that type, or one with a usual name."""
+    """Return the column of images: the one that the Hub marks, the only one of that type, or one with a usual name.
+
+    Args:
+        name: What messages call the data.
+        types: The type of each column.
+        noted: Metadata of the Hub about each column.
+    """
     images = [column for column, facts in noted.items() if facts.get("_type") == "Image" and column in types]
     images = images or [column for column, kind in types.items() if _holds_images(kind)]
     usual = [column for column in images if column.lower() in IMAGE_NAMES]
@@ -268,7 +285,7 @@ def _holds_labels(kind: Any) -> bool:
 
 
 def _hub_features(schema: Any) -> dict[str, dict[str, Any]]:
-    """Return what the Hugging Face Hub notes about each column; {} if the table does not come from there."""
+    """Return the metadata of the Hugging Face Hub about each column; {} if the table does not come from there."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         return {str(name): facts for name, facts in features.items() if isinstance(facts, dict)}

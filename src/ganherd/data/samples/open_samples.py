@@ -1,4 +1,4 @@
-"""Find out whether `data.source` is a source of samples, by its name or by the files of a folder, and open it."""
+"""Recognise a `data.source` that is a source of samples (tars, tables, or the Hugging Face Hub), and open it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ganherd.recipe.sources.data_address import DataAddress, expand_pattern, par
 from ganherd.util.errors import UserError
 
 _SUFFIXES = (".tar", ".parquet")
-_INNER = ("data", *sorted(SPLITS))  # folders in which the Hub and others put files of a data set
+_INNER = ("data", *sorted(SPLITS))  # usual names of folders inside the folder of a data set
 
 
 def is_sample_source(source: str) -> bool:
-    """Return whether `data.source` names tars or tables of images, or a data set of the Hub."""
+    """Return whether `data.source` names tars or tables of images, or a data set of the Hugging Face Hub."""
     if is_named_source(source):
         return False
     address = parse_address(source)
@@ -32,7 +32,7 @@ def is_sample_source(source: str) -> bool:
 
 
 def open_samples(source: str) -> SampleSource:
-    """Open a source of samples.
+    """Open the source of samples (tars, tables, or the Hugging Face Hub) that `data.source` names, and return it.
 
     Raises:
         UserError: Its files are missing, of several kinds, or not readable.
@@ -67,10 +67,10 @@ def _list_files(address: DataAddress) -> list[Path]:
 
 
 def _files_of(folder: Path) -> list[Path]:
-    """Return the tars or tables of a folder, in order; none if it holds anything else that could be meant.
+    """Return the tars or tables in a folder, in order; an empty list if the folder is another kind of data.
 
-    A folder of images may have an archive in it, and stays a folder of images. The folders `data`, `train` and `test` (or
-    `val`) in it belong to it.
+    Its folders `data`, `train` and `test` (or `val`) are searched, too. It is another kind of data if it holds image
+    files, files of CIFAR or idx files, or any other folders.
     """
     if is_idx(folder) or is_cifar(folder):
         return []

@@ -1,4 +1,7 @@
-"""Turn a data set of Python into arrays, or write it to shards with bounded memory if it can only be read once."""
+"""Read a data set that is a Python object, e.g. a `torch.utils.data.Dataset`, into arrays or shards.
+
+Shards are files of decoded images, from which training reads only what it needs. They are written with bounded memory.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +22,15 @@ from ganherd.util.errors import UserError, whole_number
 from ganherd.util.memory import require_memory
 from ganherd.util.paths import given_path
 
-Progress = Callable[[int, int], None]  # number of items that were read, number of all items (0: unknown)
-_NEW = ".new"  # end of the name of a folder that is being written
+Progress = Callable[[int, int], None]  # called with the number of items that were read, and of all items (0: unknown)
+_NEW = ".new"  # suffix of the name of a folder that is being written
 
 
 def from_dataset(dataset: Any, *, size: int | None = None, progress: Progress | None = None) -> RawData:
     """Read a map-style data set, such as one of torchvision, into arrays. Each item is read once.
 
     Args:
-        dataset: Has `len` and numbers of items; see `python_items` for what an item can be.
+        dataset: An object with `__len__` and `__getitem__`; see `python_items` for what an item can be.
         size: Width and height to which Pillow images are cropped and resized; None: they must have one size.
         progress: Called with the number of items that were read, and of all items.
 
@@ -68,9 +71,9 @@ def from_dataset(dataset: Any, *, size: int | None = None, progress: Progress | 
 def prepare_dataset(
     dataset: Any, out: Path | str, *, size: int | None = None, progress: Progress | None = None
 ) -> Index:
-    """Write the images of a data set to a folder of shards, which `data.source` names, and return its index.
+    """Write the images of a data set to a folder of shards, which can be used as `data.source`, and return its index.
 
-    Memory is bounded: a few hundred items are held at once. The folder appears when all items are written.
+    A few hundred items are held in memory at once. The folder appears only when all items are written.
 
     Args:
         dataset: A map-style or an iterable data set; see `python_items` for what an item can be.
@@ -105,7 +108,7 @@ def prepare_dataset(
 
 
 class _PartWriter:
-    """Collect items, and write every few hundred of them to a part."""
+    """Collect items, write every few hundred of them to a file (a part), and join all parts to shards at the end."""
 
     def __init__(self, folder: Path, name: str, size: int | None) -> None:
         self._folder, self._name, self._size = folder, name, size
@@ -115,7 +118,7 @@ class _PartWriter:
         self._scale: tuple[float, float] | None = None  # offset and factor that bring the first items to bytes
 
     def add(self, item: Item) -> None:
-        """Collect an item."""
+        """Add an item, and write a part if enough items are collected."""
         self._first = self._first or item
         if self._size is None:
             _check_shape(self._name, self._first, item)
@@ -124,7 +127,7 @@ class _PartWriter:
             self._write()
 
     def finish(self, names: tuple[str, ...]) -> Index:
-        """Write the last part, and join all of them to shards."""
+        """Write the last part, join all parts to shards, and return the index; `names` are those of the classes."""
         if self._first is None:
             raise UserError(f"{self._name} has no items; give a data set that is not empty.")
         self._write()
@@ -165,7 +168,11 @@ class _PartWriter:
         return x if x.shape[1:] == (self._size, self._size) else resized(x[None], self._size)[0]
 
     def _as_bytes(self, x: Array, where: str) -> Array:
-        """Return an image as bytes. What numbers mean is decided by the first items, because the last ones are not known yet."""
+        """Return an image as bytes; `where` names it in messages.
+
+        The range of values that are not bytes is guessed from the first items, because later ones are not known yet. A
+        later item outside of this range raises a UserError.
+        """
         if x.dtype == np.uint8:
             return x
         if self._scale is None:
@@ -182,7 +189,7 @@ class _PartWriter:
 
 
 def _check_shape(name: str, first: Item, item: Item) -> None:
-    """Refuse an item whose shape differs from that of the first; pictures may be grey or have colour."""
+    """Raise a UserError if an item differs from the first in shape or type; pictures may be grey or have colour."""
     shapes = [one.value.shape[1:] if one.is_picture else one.value.shape for one in (first, item)]
     if shapes[0] == shapes[1] and first.is_picture == item.is_picture:
         if first.value.dtype == item.value.dtype:

@@ -23,24 +23,24 @@ _FORMS = "items must be (image, label), a mapping with image and label, or an im
 
 @dataclass(frozen=True)
 class Item:
-    """An image or a point as an array, and its label."""
+    """An item of a data set: an image or a point as an array, and its label."""
 
-    number: int
-    value: Array  # of Pillow images uint8 [1 or 3, H, W]; of tensors and arrays as they are
+    number: int  # its position in the data set
+    value: Array  # a Pillow image as uint8 [1 or 3, H, W]; a tensor or an array with its own shape and values
     label: Label
     is_picture: bool  # whether it was a Pillow image
 
 
 def is_iterable_only(dataset: Any) -> bool:
     """Return whether a data set can only be read from its beginning, such as a `torch.utils.data.IterableDataset`."""
-    torch = sys.modules.get("torch")  # if it is not imported, this is none of its data sets
+    torch = sys.modules.get("torch")  # If PyTorch is not imported, the object is not one of its data sets.
     if torch is not None and isinstance(dataset, torch.utils.data.IterableDataset):
         return True
     return hasattr(dataset, "__iter__") and not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"))
 
 
 def is_python_dataset(data: Any) -> bool:
-    """Return whether an object is a data set of items, map-style or iterable: neither arrays, nor lists of numbers, nor text."""
+    """Return whether an object is a data set of items, map-style or iterable, and not an array, a list or a text."""
     if isinstance(data, str | bytes | tuple | list | Mapping) or hasattr(data, "__array__") or hasattr(data, "dtype"):
         return False
     return is_iterable_only(data) or hasattr(data, "__getitem__")
@@ -52,7 +52,7 @@ def name_of(dataset: Any) -> str:
 
 
 def check_dataset(dataset: Any) -> None:
-    """Raise `UserError` for an object whose items cannot be read."""
+    """Raise a UserError if an object is not a data set whose items can be read, such as a DataLoader."""
     name = name_of(dataset)
     if name == "DataLoader":
         raise UserError("data is a DataLoader, which yields batches: give its data set, loader.dataset.")
@@ -61,7 +61,11 @@ def check_dataset(dataset: Any) -> None:
 
 
 def class_names(dataset: Any) -> tuple[str, ...]:
-    """Return the names of the classes: `classes` of the data set or of the one that it is a part of, or those of its features."""
+    """Return the names of a data set's classes; () if they are unknown.
+
+    They come from its attribute `classes`, from its features (as Hugging Face data sets have), or from the data set
+    that it is a subset of.
+    """
     for _ in range(10):  # a Subset of a Subset …
         names = getattr(dataset, "classes", None)
         if isinstance(names, list | tuple) and names and all(isinstance(name, str) for name in names):
@@ -110,6 +114,7 @@ def read_items(dataset: Any, size: int | None = None) -> Iterator[Item]:
 
 
 def _as_item(item: Any, number: int, where: str, size: int | None) -> Item:
+    """Convert what a data set returned as an item; `where` names it in messages, and `size` is that of `read_items`."""
     image, label = _image_and_label(item, where)
     try:
         label = as_label(label.item() if hasattr(label, "item") and getattr(label, "ndim", 1) == 0 else label)
@@ -133,6 +138,7 @@ def _as_item(item: Any, number: int, where: str, size: int | None) -> Item:
 
 
 def _image_and_label(item: Any, where: str) -> tuple[Any, Any]:
+    """Return the image and the label of what a data set returned as an item; None as the label if it has none."""
     if isinstance(item, Mapping):
         image = next((item[key] for key in IMAGE_NAMES if key in item), None)
         if image is None:

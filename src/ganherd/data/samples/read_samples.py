@@ -1,4 +1,4 @@
-"""Read all samples of a source into arrays."""
+"""Read all samples of a source (tars, tables, or the Hugging Face Hub) into arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,15 @@ from ganherd.util.memory import require_memory
 
 
 def read_samples(source: SampleSource, settings: schema.DataConfig) -> RawData:
-    """Decode all images of a source, and number their labels."""
+    """Decode all images of a source, number their labels, and return them as arrays.
+
+    Args:
+        source: The source of samples.
+        settings: The section `data` of the recipe: the size of images, and what to do with files that are no images.
+
+    Raises:
+        UserError: There are no training images, they differ in size, or do not fit into memory.
+    """
     reader = ImageReader(Path(source.name), settings.size)
     images: dict[str, list[Array]] = {"train": [], "test": []}
     labels: dict[str, list[Label]] = {"train": [], "test": []}
@@ -53,6 +61,6 @@ def read_samples(source: SampleSource, settings: schema.DataConfig) -> RawData:
 
 
 def _check_memory(source: SampleSource, image: Array, count: int) -> None:
-    """Refuse data that does not fit into memory, by its first image."""
+    """Raise a UserError if `count` images of the size of this one do not fit into memory."""
     way_out = "Prepare it once with `ganherd data prepare`, and train from that folder, which is read as it is needed"
     require_memory(2 * int(np.prod(image.shape)) * count, f"the {count:,} images of {source.name}", way_out)

@@ -1,6 +1,6 @@
 """Read WebDataset tars: files of a sample share their name up to the first dot, e.g. 0001.jpg, 0001.cls and 0001.json.
 
-Nothing is unpacked to the disk. Members are found by the headers and read by their positions in the file.
+Nothing is unpacked to the disk. The headers of the archive give the position of each file, from which it is read.
 """
 
 from __future__ import annotations
@@ -30,13 +30,17 @@ from ganherd.util.files import open_regular
 IMAGE_SUFFIXES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm")
 _MOST_LABEL = 2**20  # bytes of a label; a longer one is no label
 
-Fields = dict[str, tuple[int, int]]  # of a sample: position and size of each file by its extension
-_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")  # how gzip, bzip2 and xz begin
-_LABELS = ("cls", "json", "txt")  # extensions of labels, in the order in which they are looked for
+Fields = dict[str, tuple[int, int]]  # the files of a sample: position and size in the tar, by extension
+_COMPRESSED = (b"\x1f\x8b", b"BZh", b"\xfd7zXZ")  # first bytes of gzip, bzip2 and xz
+_LABELS = ("cls", "json", "txt")  # extensions of files that hold labels, in the order in which they are tried
 
 
 class TarSource(SampleSource):
-    """Samples of one or more tars. Options: `image` and `label` are extensions; `label` may be a key of the .json."""
+    """Samples of one or more tars.
+
+    The options `image` and `label` of the address choose files of a sample by their extension; `label` may also be a
+    key in the .json file.
+    """
 
     kind = "a tar of images"
 
@@ -89,6 +93,7 @@ class TarSource(SampleSource):
         return images[0] if images else None
 
     def _label_of(self, handle: IO[bytes], fields: Fields) -> Label:
+        """Return the label of a sample from its files; None if it has none. `handle` is the open tar."""
         wanted = self.label
         if wanted == "none":
             return None
@@ -106,7 +111,7 @@ class TarSource(SampleSource):
 
 
 def holds_cifar(path: Path) -> bool:
-    """Return whether an archive is one of CIFAR's: by the names of its first files, or because it is compressed."""
+    """Return whether an archive is taken for CIFAR: it is compressed, or one of its first files is named so."""
     names: list[str] = []
     with reading(path, "a tar"), open(open_regular(path), "rb") as handle:
         if handle.peek(6).startswith(_COMPRESSED):
@@ -117,7 +122,7 @@ def holds_cifar(path: Path) -> bool:
 
 
 def _list_samples(file: Path) -> Iterator[tuple[str, Fields]]:
-    """Yield the key and the files of each sample of a tar, from its headers."""
+    """Yield the key (common name) and the files of each sample of a tar, from its headers."""
     current: tuple[str, Fields] | None = None
     for member in _members(file):
         folder, slash, base = member.name.rpartition("/")
@@ -135,7 +140,7 @@ def _list_samples(file: Path) -> Iterator[tuple[str, Fields]]:
 
 
 def _members(file: Path) -> Iterator[tarfile.TarInfo]:
-    """Yield the headers of the regular files of a tar that is whole."""
+    """Yield the headers of the regular files of a tar; raise a UserError if it is damaged or truncated."""
     with reading(file, "a tar of images"), open(open_regular(file), "rb") as handle:
         try:
             archive = tarfile.open(fileobj=handle, mode="r:")  # noqa: SIM115 - it holds nothing but the handle
@@ -165,12 +170,19 @@ def _label_bytes(handle: IO[bytes], place: tuple[int, int]) -> bytes:
 
 
 def _from_text(data: bytes) -> Label:
+    """Return the label in a text file: a whole number if it is one, otherwise the text; None if it is empty."""
     text = data.decode("utf-8", "replace").strip()
     return int(text) if text.lstrip("-").isdecimal() and len(text) < 12 else text or None
 
 
 def _from_json(data: bytes, keys: tuple[str, ...], must_have: bool = False) -> Label:
-    """Return the label of a JSON file: its value, or that of the first of these keys that it has."""
+    """Return the label in a JSON file: its value, or for an object the value of the first of `keys` that it has.
+
+    Args:
+        data: The content of the file.
+        keys: Keys of an object that may hold the label.
+        must_have: Raise a ValueError if it is not an object with one of the keys; otherwise the label is None then.
+    """
     value = json.loads(data)
     if isinstance(value, dict):
         key = next((key for key in keys if key in value), None)

@@ -1,8 +1,8 @@
-"""Prepare a folder of images for training, on all cores. If the command is killed, the same command continues from there.
+"""Prepare a folder of images for training: decode them on all cores, and write them to shards, one file for each class.
 
-The files of a class are divided into units. Worker processes decode a unit and write its images to a temporary file, a part.
-When all parts of a class exist, a worker joins them to its shard. Files appear whole or not at all, so that a restart finds
-what is done and does the rest.
+The files of a class are divided into units of at most 256. Worker processes decode a unit and write its images to a
+temporary file, a part. When all parts of a class exist, a worker joins them to the shard of the class. Every file
+appears complete or not at all, so that the same command, run again after it was killed, continues with what is missing.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from ganherd.util import files
 from ganherd.util.errors import Interrupted, UserError
 from ganherd.util.host import cores
 
-Progress = Callable[[int, int], None]  # number of finished files, number of all files
-Task = tuple[ClassFiles, int]  # the unit of a class; -1: its shard
+Progress = Callable[[int, int], None]  # called with the number of finished files, and of all files
+Task = tuple[ClassFiles, int]  # a class, and the number of the unit to decode; -1: join its shard
 
 
 def prepare(
@@ -50,12 +50,15 @@ def prepare(
 
     Args:
         folder: The images, in one folder per class or flat.
-        out: The folder to write; one that an interrupted call has begun is continued.
+        out: The folder to write; if an interrupted call has begun it, it is continued.
         size: Width and height to which images are cropped and resized.
         crop: Which square of an image is taken.
         seed: Seed of random crops.
         jobs: Number of processes that decode; default: one per core.
         progress: Called with the number of finished files and of all files.
+
+    Raises:
+        UserError: The folder does not exist, holds no images, or `out` was made with other settings or of other files.
     """
     if not folder.is_dir():
         raise UserError(f"there is no folder {folder}.")
@@ -74,7 +77,11 @@ def prepare(
 
 @contextmanager
 def preparing(out: Path, settings: ShardSettings) -> Iterator[None]:
-    """Lock the folder of prepared data, and remove the parts of the work at the end. Refuse a folder with other settings."""
+    """Lock the folder of prepared data for the block, and remove temporary files if the block succeeds.
+
+    Raises:
+        UserError: The folder was made with other settings, or another process is writing it.
+    """
     refuse_others(out, settings)
     (out / PARTS).mkdir(parents=True, exist_ok=True)
     with lock_folder(out):
@@ -84,10 +91,12 @@ def preparing(out: Path, settings: ShardSettings) -> Iterator[None]:
 
 @contextmanager
 def resumable_work(out: Path, settings: ShardSettings, done: Callable[[], str]) -> Iterator[None]:
-    """Record the settings of the work, and say how to continue it if it is stopped or the disk is full.
+    """Record the settings of the work, and explain how to continue it if the block is interrupted or cannot write.
 
     Args:
-        done: Returns what the disk has so far, e.g. "12 of 40 files".
+        out: The folder of prepared data.
+        settings: The settings, by which a later call recognises the work.
+        done: Function that returns what is finished so far in words, e.g. "12 of 40 files".
     """
     (out / PARTS / "settings.json").write_text(settings.model_dump_json())
     (out / SHARDS).mkdir(exist_ok=True)
@@ -100,14 +109,21 @@ def resumable_work(out: Path, settings: ShardSettings, done: Callable[[], str]) 
 
 
 def shard_settings(source: str, size: int, crop: Literal["centre", "random"], seed: int | None) -> ShardSettings:
-    """Return the settings of prepared data; refuse a seed that has no effect."""
+    """Return the settings of prepared data; raise a UserError for a seed that has no effect.
+
+    Args:
+        source: The original images, as the index records them.
+        size: Width and height of the images.
+        crop: Which square of an image is taken.
+        seed: Seed of random crops; None: 0.
+    """
     if seed is not None and crop != "random":
         raise UserError("--seed places random crops, and the crop is centre; leave it out, or take --crop random.")
     return ShardSettings(source=source, size=size, crop=crop, seed=(seed or 0) if crop == "random" else None)
 
 
 class _Work:
-    """Work through the units and shards that are missing, in several processes."""
+    """The units and shards that are missing; `run` makes them in several processes."""
 
     def __init__(
         self, folder: Path, out: Path, settings: ShardSettings, sources: list[ClassFiles], jobs: int, progress: Progress
@@ -116,7 +132,7 @@ class _Work:
         self.total, self.done = sum(len(source.files) for source in sources), 0
         self._progress = progress
         self._todo: deque[Task] = deque()
-        self._left: Counter[int] = Counter()  # units that are missing, by shard
+        self._left: Counter[int] = Counter()  # number of units that are missing, by the number of the shard
         for source in sources:
             if unit_work.read_record(out, source) is not None:
                 self.done += len(source.files)
@@ -127,7 +143,7 @@ class _Work:
             self._todo += [(source, unit) for unit in missing] or [(source, -1)]
 
     def run(self) -> None:
-        """Do all tasks; restart the processes if one of them crashes."""
+        """Do all tasks. If a process crashes, start new ones, and find and skip the file that caused it."""
         self._progress(self.done, self.total)
         while self._todo:
             with worker_pool(self.jobs) as pool:
@@ -136,7 +152,7 @@ class _Work:
                 except BaseException:
                     pool.shutdown(cancel_futures=True)  # finish the current tasks, drop the waiting ones
                     raise
-            for source, unit in broken:  # one of its files crashes its reader
+            for source, unit in broken:  # a file of one of these units may crash its decoder
                 if unit < 0:
                     self._todo.append((source, unit))
                     continue
@@ -145,7 +161,7 @@ class _Work:
                 self._finished(source, unit)
 
     def _run_in(self, pool: ProcessPoolExecutor) -> list[Task]:
-        """Work until all is done, or until a process dies; return the tasks that may have killed it."""
+        """Run tasks until all are done or a process dies; return the tasks that may have killed it."""
         running: dict[Future[None], Task] = {}
         broken: list[Task] = []
         while (self._todo and not broken) or running:
@@ -181,7 +197,7 @@ class _Work:
         self._progress(self.done, self.total)
 
     def index(self, tree: Tree) -> Index:
-        """Convert all shards to the same number of channels, and write the index."""
+        """Convert all shards to one number of channels, write the index, and return it; `tree` lists the classes."""
         records = [unit_work.read_record(self.out, source) for source in self.sources]
         colour = any(record and record["count"] and record["channels"] == 3 for record in records)
         shards: list[Shard] = []
@@ -226,7 +242,7 @@ class _Work:
 
 
 def write_index(out: Path, index: Index) -> Index:
-    """Write the index of a prepared folder, after removing files that are not in it."""
+    """Write the index of a prepared folder, and return it; shards that it does not list are removed before."""
     known = {shard.file for shard in index.shards if shard.count}
     for path in (out / SHARDS).iterdir():  # left by a process that was killed, or that knew other files
         if f"{SHARDS}/{path.name}" not in known:
@@ -246,14 +262,14 @@ def worker_pool(jobs: int) -> ProcessPoolExecutor:
 
 
 def _begin() -> None:
-    """Prepare a worker: it leaves Ctrl-C to its parent, and ends with it, also after SIGKILL."""
+    """Set up a worker process: it ignores Ctrl-C, which its parent handles, and ends with its parent."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # libraries in C print warnings there; problems are in the index
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)  # silence C libraries' warnings on stderr; the index lists problems
     end_with_parent()
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it ends."""
+    """Start a thread that ends this process when its parent process ends, even if that was killed."""
     parent = multiprocessing.parent_process()
 
     def follow() -> None:
@@ -265,7 +281,14 @@ def end_with_parent() -> None:
 
 
 def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files: tuple[str, ...]) -> Piece:
-    """Decode files of which one crashes its process: halve them until that file is found, and skip it."""
+    """Decode files of which one may crash its process: halve the list until that file is found, and skip it.
+
+    Args:
+        folder: The root of the images.
+        settings: The settings of prepared data.
+        source: The class of the files.
+        files: Their paths, relative to the folder of the class.
+    """
     try:
         with worker_pool(1) as pool:
             return pool.submit(unit_work.read_piece, folder, settings, source.folder, files).result()
@@ -282,7 +305,7 @@ def _carefully(folder: Path, settings: ShardSettings, source: ClassFiles, files:
 
 
 def refuse_others(out: Path, settings: ShardSettings) -> None:
-    """Refuse a folder that was prepared with other settings, or that holds other files."""
+    """Raise a UserError if a folder was prepared with other settings, or holds other files."""
     if not out.exists():
         return
     if not out.is_dir():
@@ -306,7 +329,7 @@ def refuse_others(out: Path, settings: ShardSettings) -> None:
 
 
 def _sources(tree: Tree, settings: ShardSettings) -> list[ClassFiles]:
-    """Return the files of each shard, with a digest of the settings and the names."""
+    """Return the files of each class and split, with the number of their shard and a digest of settings and names."""
     sources = []
     for number, group in enumerate(tree.groups):
         names = "\0".join((settings.model_dump_json(), group.folder, *group.files)).encode("utf-8", "surrogateescape")
@@ -316,7 +339,7 @@ def _sources(tree: Tree, settings: ShardSettings) -> list[ClassFiles]:
 
 
 def _prepared_before(out: Path, sources: list[ClassFiles]) -> Index:
-    """Return the index of the folder if it was made of the same files."""
+    """Return the index of a finished folder, or raise a UserError if it was made of other files than `sources`."""
     index = read_index(out)
     if [shard.listing for shard in index.shards] != [source.listing for source in sources]:
         raise UserError(
@@ -326,7 +349,13 @@ def _prepared_before(out: Path, sources: list[ClassFiles]) -> Index:
 
 
 def lock_folder(out: Path) -> TextIO:
-    """Lock the folder for this process. Workers do not inherit the lock, so it ends with this process."""
+    """Lock the folder for this process, and return the open lock file.
+
+    Workers do not inherit the lock, so it ends with this process.
+
+    Raises:
+        UserError: Another process holds the lock.
+    """
     try:
         return files.lock(out / PARTS / ".lock", children_hold_it=False)
     except BlockingIOError:
@@ -334,5 +363,5 @@ def lock_folder(out: Path) -> TextIO:
 
 
 def plain_text(name: str) -> str:
-    """Return a file name as UTF-8 text, which is all that the index can hold."""
+    """Return a file name as valid UTF-8, which JSON requires; other bytes become question marks."""
     return name.encode("utf-8", "replace").decode()

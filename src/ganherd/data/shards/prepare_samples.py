@@ -1,4 +1,9 @@
-"""Prepare tars, tables and data sets of the Hub for training, on all cores. If it is killed, the same command continues."""
+"""Prepare tars, tables and data sets of the Hugging Face Hub for training: write their images to shards.
+
+The samples are divided into units. Worker processes decode a unit and write it to a file, a part. At the end, all parts
+are joined to shards, one file for each class. If the command is killed, the same command continues from the parts that
+exist.
+"""
 
 from __future__ import annotations
 
@@ -35,13 +40,16 @@ def prepare_samples(
 
     Args:
         source: The samples.
-        place: The source as the user names it, with an absolute path: it is recorded.
-        out: The folder to write; one that an interrupted call has begun is continued.
+        place: The source as the user names it, with an absolute path, which the index records.
+        out: The folder to write; if an interrupted call has begun it, it is continued.
         size: Width and height to which images are cropped and resized.
         crop: Which square of an image is taken.
         seed: Seed of random crops.
         jobs: Number of processes that decode; default: one per core.
         progress: Called with the number of finished samples and of all samples.
+
+    Raises:
+        UserError: `out` was made with other settings or of other files, or there are no images.
     """
     settings = shard_settings(place, size, crop, seed)
     with preparing(out, settings):
@@ -58,7 +66,7 @@ def prepare_samples(
 
 
 class _Units:
-    """The units of a source, and the part of each."""
+    """The units of a source, and the path of each one's part; `make_parts` writes the parts that are missing."""
 
     def __init__(
         self, source: SampleSource, settings: ShardSettings, out: Path, listing: str, progress: Progress
@@ -69,7 +77,8 @@ class _Units:
         for number, unit in enumerate(self._units):
             words = f"{listing} {settings.model_dump_json()} {unit.file.name} {unit.start} {unit.count}"
             digest = hashlib.sha256(words.encode("utf-8", "surrogateescape")).hexdigest()[:16]
-            self._paths.append(out / PARTS / f"{number:06d}-{digest}.npz")  # a part of other samples is not found
+            # The digest keeps a part of other samples or settings from being used.
+            self._paths.append(out / PARTS / f"{number:06d}-{digest}.npz")
         self.total = sum(unit.count for unit in self._units)
 
     def count_done(self) -> int:
@@ -87,7 +96,11 @@ class _Units:
         write_piece(path, _carefully(self._source, self._settings, unit))
 
     def make_parts(self, jobs: int) -> None:
-        """Make the parts that are missing; a unit with a sample that crashes its process is divided to find it."""
+        """Write the parts that are missing, in `jobs` processes.
+
+        If a process crashes, the units that it may have worked on are decoded with care: divided until the sample that
+        causes the crash is found and skipped.
+        """
         missing = [(u, path) for u, path in zip(self._units, self._paths, strict=True) if not path.exists()]
         self._progress(self.count_done(), self.total)
         while missing:
@@ -100,7 +113,7 @@ class _Units:
                     pool.shutdown(cancel_futures=True)  # finish the current units, drop the waiting ones
                     raise
             missing = [(unit, path) for unit, path in missing if not path.exists()]
-            for unit, path in missing[:jobs]:  # units are begun in order: those of a crash come first
+            for unit, path in missing[:jobs]:  # Units are begun in order, so the one that crashed is among the first.
                 self._make(unit, path)
             missing = missing[jobs:]
 
@@ -118,7 +131,7 @@ def _make_part(source: SampleSource, settings: ShardSettings, unit: SampleUnit, 
 
 
 def _carefully(source: SampleSource, settings: ShardSettings, unit: SampleUnit) -> SamplePiece:
-    """Decode a unit of which one sample may crash its process: halve it until that sample is found, and skip it."""
+    """Decode a unit of which a sample may crash its process: halve the unit until that sample is found; skip it."""
     try:
         with worker_pool(1) as pool:
             return pool.submit(read_unit, source, settings, unit).result()

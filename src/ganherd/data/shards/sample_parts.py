@@ -1,7 +1,8 @@
-"""Parts of prepared data: some samples, decoded, with their labels, in a file each; and the shards that are joined from them.
+"""Write and read parts of prepared data, files with some decoded samples and their labels, and join them to shards.
 
-Parts are written by any process in any order. Joining goes through all of them twice, one at a time: first for their labels, then
-for their images. So memory is bounded by one part, and a join that was killed starts again from the parts.
+Parts can be written by any process in any order. Joining reads all parts twice, one at a time: first their labels, then
+their images. So memory is bounded by one part, and a join that was killed can start again from the parts. A shard is a
+file with all images of one class in one split.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ from ganherd.util.files import JsonObject
 
 @dataclass
 class SamplePiece(Piece):
-    """Images of some samples, with the label of each."""
+    """The content of a part: images of some samples, with the label of each."""
 
-    labels: list[Label] = field(default_factory=list)
+    labels: list[Label] = field(default_factory=list)  # as the source has them: numbers, names, or None
 
     @property
     def facts(self) -> JsonObject:
@@ -46,10 +47,10 @@ class SamplePart:
 
     path: Path
     split: Split
-    remake: Callable[[], None]  # writes it again, if it is damaged
+    remake: Callable[[], None]  # writes the part again, if it is damaged
 
     def read(self, with_images: bool = True) -> SamplePiece:
-        """Return the part, with its images or without; make it again if it is damaged."""
+        """Return the content of the part, with or without images; write it again first if it is damaged."""
         if (piece := _read_piece(self.path, with_images)) is None:
             self.remake()
             piece = _read_piece(self.path, with_images)
@@ -58,7 +59,7 @@ class SamplePart:
 
 
 def read_unit(source: SampleSource, settings: ShardSettings, unit: SampleUnit) -> SamplePiece:
-    """Decode the samples of a unit; those that cannot be read are skipped and listed."""
+    """Decode the samples of a unit, and return them; images that cannot be read are listed as skipped."""
     reader, images, labels = ImageReader(Path(source.name), settings.size), [], []
     for sample in source.read(unit):
         options: Any = {"place": crop_place(settings, sample.name), "draft": True}
@@ -70,13 +71,17 @@ def read_unit(source: SampleSource, settings: ShardSettings, unit: SampleUnit) -
 
 
 def write_piece(path: Path, piece: SamplePiece) -> None:
-    """Write a part to a temporary file and rename it. It is not synced: if it is damaged, it is made again."""
+    """Write a part to a temporary file and rename it.
+
+    It is not forced to the disk, which would be slow: a damaged part is noticed and written again.
+    """
     facts = np.frombuffer(json.dumps(piece.facts).encode(), np.uint8)
     with files.replacing(path) as temporary:
         np.savez(temporary, x=piece.x, facts=facts)
 
 
 def _read_piece(path: Path, with_images: bool) -> SamplePiece | None:
+    """Return the content of a part, with or without images; None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             facts = json.loads(bytes(file["facts"]))
@@ -92,13 +97,13 @@ def _read_piece(path: Path, with_images: bool) -> SamplePiece | None:
 
 @dataclass
 class _OpenShard:
-    """A shard that is being written, and its digest."""
+    """A shard that is being written."""
 
-    path: Path
-    label: int
+    path: Path  # temporary path
+    label: int  # number of the class; -1: no label
     split: Split
-    count: int
-    digest: Any
+    count: int  # number of images that it will hold
+    digest: Any  # hashlib's SHA-256 of what is written so far
 
 
 def join_parts(
@@ -109,12 +114,18 @@ def join_parts(
     guesses_labels: bool = False,
     listing: str = "",
 ) -> Index:
-    """Join parts to one shard for each class and split, and write the index.
+    """Join parts to one shard for each class and split, write the index, and return it.
 
     Args:
+        out: The folder of prepared data.
+        settings: Its settings.
+        parts: The parts of all samples, in order.
         names: Names of the classes, if the source has them.
-        guesses_labels: Whether the labels may be captions.
-        listing: What the index notes about the source, to recognise it.
+        guesses_labels: Whether the labels may be captions, which are then dropped.
+        listing: A digest of the source, by which the index recognises it.
+
+    Raises:
+        UserError: There is no training image, or a label is out of range.
     """
     total, labels, splits = SamplePiece(np.empty((0, 1, 0, 0), np.uint8)), [], []
     channels = 1
@@ -159,7 +170,13 @@ def join_parts(
 
 
 def _classes(labels: Sequence[Label], names: tuple[str, ...], source: str) -> tuple[Any, tuple[str, ...]]:
-    """Return the class of each sample, int64 [n] (-1: none), and the names of the classes."""
+    """Return the class of each sample, int64 [n] (-1: none), and the names of the classes.
+
+    Args:
+        labels: The labels, as the source has them.
+        names: Names of the classes, if the source has them.
+        source: The source, for messages.
+    """
     y, classes = number_labels(labels, names)
     if y.min() < -1:
         raise UserError(f"{source} has label {y.min()}; use 0 and up, or -1 for none.")
@@ -176,7 +193,15 @@ def _classes(labels: Sequence[Label], names: tuple[str, ...], source: str) -> tu
 def _write_shards(
     out: Path, parts: Sequence[SamplePart], y: Any, splits: Sequence[Split], shape: tuple[int, ...]
 ) -> list[_OpenShard]:
-    """Write the images of each class and split to a file, in the order of the parts."""
+    """Write the images of each class and split to a temporary file, in the order of the parts; return the shards.
+
+    Args:
+        out: The folder of prepared data.
+        parts: The parts of all samples, in order.
+        y: int64 [n], the class of each sample.
+        splits: The split of each sample [n].
+        shape: The shape (C, H, W) of an image in the shards; grey images repeat their channel if C is 3.
+    """
     counts = Counter(zip(splits, y.tolist(), strict=True))
     keys = sorted(counts, key=lambda key: (key[0] != "train", key[1]))
     shards: dict[tuple[Split, int], _OpenShard] = {}
@@ -192,13 +217,13 @@ def _write_shards(
             rows = x[of_part == label]
             pixels = np.ascontiguousarray(np.repeat(rows, shape[0] // x.shape[1], axis=1)).data
             shard.digest.update(pixels)
-            with shard.path.open("ab") as handle:  # closed again: there may be more classes than files may be open
+            with shard.path.open("ab") as handle:  # Not left open: there may be more classes than files may be open.
                 handle.write(pixels)
     return list(shards.values())
 
 
 def _with_labels(parts: Sequence[SamplePart], y: Any) -> Iterator[tuple[SamplePart, Any]]:
-    """Yield each part that has images, with their labels."""
+    """Yield each part that has images, with their classes, the entries of y [n] that belong to them."""
     start = 0
     for part in parts:
         count = len(part.read(with_images=False).labels)

@@ -1,11 +1,11 @@
-"""Read prepared images: an index and one file of bytes, a shard, for each class. Rows are read when they are needed.
+"""Read a folder of prepared images: an index, and for each class one file of decoded images, a shard.
 
 ```
 OUT/index.json         labels, size and channels; of each shard its class, count and sha256; what was skipped, and why
 OUT/shards/00017.npy   uint8 [count, C, H, W], to be mapped into memory
 ```
 
-A process reads the index, and opens a shard when it needs the first row of it.
+A process reads the index, and maps a shard into memory when it needs an image of it. A row is one image.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from ganherd.util import files
 from ganherd.util.errors import UserError, few, first_invalid
 
 INDEX, SHARDS, PARTS = "index.json", "shards", "parts"
-_ANY = 1 << 62  # bytes of a file that is read block by block
-NAMED = 5  # skipped files that a note names
-HEADER = 128  # bytes before the pixels of a shard, always
+_ANY = 1 << 62  # no limit to the size of a file, for one that is read block by block
+NAMED = 5  # most skipped files that a note names
+HEADER = 128  # bytes before the pixels of every shard
 Ints = npt.NDArray[np.int64]
 
 
 class _Facts(BaseModel):
-    """Base class of what index.json holds."""
+    """Base class of the records in index.json."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -44,21 +44,21 @@ class _Facts(BaseModel):
 class ShardSettings(_Facts):
     """The settings with which a folder was prepared."""
 
-    source: str  # the folder of the original images
-    size: int = Field(ge=1)
-    crop: Literal["centre", "random"] = "centre"
-    seed: int | None = None  # of random crops
+    source: str  # the original images, such as their folder
+    size: int = Field(ge=1)  # width and height of the images in pixels
+    crop: Literal["centre", "random"] = "centre"  # which square of an image was taken
+    seed: int | None = None  # seed of random crops
 
 
 class Shard(_Facts):
     """The images of one class in one split."""
 
     file: str = Field(pattern=r"^shards/[0-9]{5,9}\.npy$")
-    label: int = Field(ge=-1)  # index into the labels; -1: no label
-    split: Literal["train", "test"] = "train"
-    count: int = Field(ge=0)  # 0: no image could be read, and there is no file
-    sha256: str = ""
-    listing: str = ""  # digest of the names of its original files
+    label: int = Field(ge=-1)  # number of the class; -1: no label
+    split: Literal["train", "test"] = "train"  # test: held-out images
+    count: int = Field(ge=0)  # number of images; 0: none could be read, and there is no file
+    sha256: str = ""  # digest of the file
+    listing: str = ""  # digest of the names of the original files, by which changes are noticed
 
 
 class Skipped(_Facts):
@@ -87,6 +87,7 @@ class Index(_Facts):
 
     @property
     def shape(self) -> tuple[int, int, int]:
+        """The shape (C, H, W) of an image."""
         return self.channels, self.settings.size, self.settings.size
 
     def notes(self) -> tuple[str, ...]:
@@ -99,7 +100,9 @@ class Index(_Facts):
 
 
 def header(shape: tuple[int, ...]) -> bytes:
-    """Return the header of a .npy file of bytes, so that `numpy.load` reads shards.
+    """Return the header of an .npy file that holds an array uint8 of this shape, always 128 bytes long.
+
+    With it, `numpy.load` can read shards.
 
     >>> len(header((1300, 3, 64, 64)))
     128
@@ -112,7 +115,7 @@ def header(shape: tuple[int, ...]) -> bytes:
 
 
 def is_prepared(folder: Path) -> bool:
-    """Return whether a folder was made by `ganherd data prepare`; an unfinished one is refused."""
+    """Return whether a folder was made by `ganherd data prepare`; raise a UserError if it is unfinished."""
     if (folder / INDEX).is_file() and (folder / SHARDS).is_dir():
         return True
     if (folder / PARTS / "settings.json").is_file():
@@ -123,7 +126,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 def read_index(folder: Path) -> Index:
-    """Read and check the index of a prepared folder."""
+    """Read and validate the index of a prepared folder; raise a UserError if it is missing or wrong."""
     path = folder / INDEX
     try:
         return Index.model_validate_json(files.read(path, files.MOST_JSON))
@@ -136,35 +139,39 @@ def read_index(folder: Path) -> Index:
 
 
 class ShardFiles:
-    """Open the shards of one folder when they are needed, and count what is opened and read."""
+    """Access to the shards of one folder, which are mapped into memory when they are needed.
+
+    It may be used by several threads.
+    """
 
     def __init__(self, folder: Path, index: Index, shards: Sequence[Shard]) -> None:
         self.folder, self.shape, self.shards = folder, index.shape, tuple(shards)
         self.start: Ints = np.cumsum([0, *(shard.count for shard in shards)], dtype=np.int64)  # [shards + 1] first rows
-        self.opened: list[str] = []  # in order; again if one was closed in between
-        self.bytes_read = 0
+        self.opened: list[str] = []  # shards in the order in which they were opened, repeatedly if closed in between
+        self.bytes_read = 0  # bytes of images copied so far
         self._maps: OrderedDict[int, Array] = OrderedDict()
         self._most = _most_open()
         self._lock = threading.Lock()  # the threads of a streaming feed share this
 
     def pixels(self, number: int) -> Array:
-        """Return a shard as a memory map, uint8 [count, C, H, W]."""
+        """Return the shard of this number as a memory map, uint8 [count, C, H, W]."""
         with self._lock:
             if number in self._maps:
                 self._maps.move_to_end(number)
                 return self._maps[number]
             pixels = self._maps[number] = self._open(self.shards[number])
-            if len(self._maps) > self._most:  # a map keeps its file open, and a process may not have many
+            if len(self._maps) > self._most:  # A map keeps its file open, and the number of open files is limited.
                 self._maps.popitem(last=False)
             return pixels
 
     def read(self, rows: Ints, out: Array) -> None:
-        """Copy rows [n], counted through all shards, to `out` [n, C, H, W]."""
+        """Copy rows, int64 [n], numbered through all shards, to `out`, uint8 [n, C, H, W]."""
         if not len(rows):
             return
         shard = np.searchsorted(self.start, rows, side="right") - 1
-        cuts = np.flatnonzero(np.diff(shard)) + 1  # a member's batch is of one shard: few runs, each one copy
-        if len(cuts) * 4 > len(rows):  # mixed: by shard instead
+        # Positions at which the shard changes. If members see one class each, these are few, and each run is one copy.
+        cuts = np.flatnonzero(np.diff(shard)) + 1
+        if len(cuts) * 4 > len(rows):  # Many short runs: sort the rows by shard.
             order = np.argsort(shard, kind="stable")
             edges = np.flatnonzero(np.diff(shard[order])) + 1
             for where in np.split(order, edges):
@@ -173,13 +180,13 @@ class ShardFiles:
         else:
             for a, b in zip([0, *cuts.tolist()], [*cuts.tolist(), len(rows)], strict=True):
                 number = int(shard[a])
-                # `clip`, because numpy would copy twice to be able to raise; all rows are in their shard
+                # All rows are inside the shard; with mode "raise", numpy would copy them to a buffer first.
                 np.take(self.pixels(number), rows[a:b] - self.start[number], axis=0, out=out[a:b], mode="clip")
         with self._lock:
             self.bytes_read += out.nbytes
 
     def _open(self, shard: Shard) -> Array:
-        """Return a shard as a memory map, after checking its size."""
+        """Map a shard into memory, uint8 [count, C, H, W]; raise a UserError if its size is wrong or it is missing."""
         path = self.folder / shard.file
         shape = (shard.count, *self.shape)
         wanted = HEADER + int(np.prod(shape))
@@ -197,13 +204,13 @@ class ShardFiles:
 
 @dataclass(frozen=True, eq=False)
 class ShardRows:
-    """Rows of shards as one array uint8 [n, C, H, W] that reads rows when they are indexed.
+    """Images of shards as one array-like object, uint8 [n, C, H, W], which reads images only when it is indexed.
 
     It can be indexed like a numpy array, by number, slice or mask of rows; `numpy.asarray` reads it whole.
     """
 
     files: ShardFiles
-    rows: Ints  # [n] counted through all shards of `files`
+    rows: Ints  # [n], the images that it consists of, numbered through all shards of `files`
 
     dtype = np.dtype(np.uint8)
     ndim = 4
@@ -234,16 +241,16 @@ class ShardRows:
         return self[:].reshape(*shape)
 
     def read(self, rows: Ints, out: Array) -> None:
-        """Copy rows [n] to `out` [n, C, H, W]."""
+        """Copy the images at these positions, int64 [n], to `out`, uint8 [n, C, H, W]."""
         self.files.read(self.rows[rows], out)
 
     def pick(self, key: Array) -> ShardRows:
-        """Return some of the rows, by number or mask, without reading them."""
+        """Return only the images at these positions (numbers, or a mask bool [n]), without reading them."""
         return ShardRows(self.files, self.rows[key])
 
     @cached_property
     def digest(self) -> str:
-        """Return a digest of the content, from the digests in the index, without reading it."""
+        """Return a digest of the images, computed from the digests in the index, without reading the images."""
         total = hashlib.sha256()
         for shard in self.files.shards:
             total.update(f"{shard.sha256}{shard.count}\n".encode())
@@ -252,10 +259,13 @@ class ShardRows:
 
 
 def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Index, ShardRows, Ints]:
-    """Return the index, the training images x [n, C, H, W] and their labels y [n] of a prepared folder. No shard is opened.
+    """Return the index, the training images x [n, C, H, W] and their labels y, int64 [n], of a prepared folder.
+
+    No shard is opened before an image of it is needed.
 
     Args:
-        classes: Numbers of the classes to return; default: all.
+        folder: The prepared folder.
+        classes: Numbers of the classes to return; None: all.
     """
     index = read_index(folder)
     return index, *rows_of(folder, index, "train", classes)
@@ -264,7 +274,14 @@ def load_shards(folder: Path, classes: Sequence[int] | None = None) -> tuple[Ind
 def rows_of(
     folder: Path, index: Index, split: Literal["train", "test"], classes: Sequence[int] | None = None
 ) -> tuple[ShardRows, Ints]:
-    """Return the images x [n, C, H, W] and labels y [n] of one split, of all classes or of some."""
+    """Return the images x [n, C, H, W] and labels y, int64 [n], of one split of a prepared folder.
+
+    Args:
+        folder: The prepared folder.
+        index: Its index.
+        split: The split.
+        classes: Numbers of the classes to return; None: all.
+    """
     known = {shard.label for shard in index.shards}
     wanted = known if classes is None else set(classes)
     if strange := sorted(wanted - known):
@@ -277,18 +294,18 @@ def rows_of(
 
 
 def _check_size(folder: Path, index: Index, shard: Shard) -> None:
-    """Refuse a shard whose size differs from the index, before memory is reserved for it."""
+    """Raise a UserError if the size of a shard is not that of the index, before memory is reserved for it."""
     path, wanted = folder / shard.file, HEADER + shard.count * math.prod(index.shape)
     try:
         size = path.stat().st_size if shard.count else wanted
     except OSError:
-        return  # reported when it is opened, if ever
+        return  # A missing file is reported when it is opened.
     if size != wanted:
         raise UserError(f"{path} has {size:,} bytes and should have {wanted:,}; prepare the images again.")
 
 
 def verify(folder: Path) -> None:
-    """Read every shard and compare it with the index; a UserError names the first that differs."""
+    """Read every shard and compare its digest with the index; raise a UserError for the first that differs."""
     for shard in read_index(folder).shards:
         if shard.count:
             path = folder / shard.file
@@ -302,7 +319,7 @@ def verify(folder: Path) -> None:
 
 
 def _most_open() -> int:
-    """Return how many shards this process may have open at once: half of the files that the system allows."""
+    """Return how many shards this process may have open at once: half of the open files that are allowed."""
     try:
         import resource
 

@@ -1,6 +1,7 @@
-"""The tasks of a process that prepares images: decode a unit of files to a part on disk, and join parts to a shard.
+"""The tasks of a process that prepares images: decode a unit of files to a part, and join parts to a shard.
 
-Parts and shards are written to temporary files and renamed, so that they are whole even if a process is killed.
+A part is a file with the decoded images of one unit; a shard is a file with all images of a class in one split. Both
+are written to temporary files and renamed, so that they are complete even if a process is killed.
 """
 
 from __future__ import annotations
@@ -25,45 +26,56 @@ from ganherd.data.shards.shards import HEADER, PARTS, SHARDS, ShardSettings, hea
 from ganherd.util import files
 from ganherd.util.files import JsonObject
 
-UNIT = 256  # files of a unit: the most that each worker of a killed process loses
+UNIT = 256  # most files of a unit, which is the work that a worker loses if it is killed
 
 
 @dataclass(frozen=True)
 class ClassFiles(FileGroup):
-    """The files of one class and split, in order, and their shard."""
+    """The files of one class in one split, in order, and the number of their shard."""
 
     number: int  # number of the shard
-    listing: str  # sha256 of settings and names, which identifies the work
+    listing: str  # digest of the settings and the names of the files, by which finished work is recognised
 
     @property
     def units(self) -> range:
+        """The numbers of the units into which the files are divided."""
         return range(-(-len(self.files) // UNIT))
 
     def files_of(self, unit: int) -> tuple[str, ...]:
+        """Return the files of the unit of this number."""
         return self.files[unit * UNIT : (unit + 1) * UNIT]
 
 
 @dataclass
 class Piece:
-    """Images of some files with one or three channels, and the files that were skipped."""
+    """The decoded images of some files, and facts about them."""
 
     x: Array  # uint8 [n, 1 or 3, size, size]
     grey: int = 0  # number of grey images
-    skipped: list[tuple[str, str]] = field(default_factory=list)  # (file, reason)
-    converted: Counter[str] = field(default_factory=Counter)
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # files that could not be used, each with the reason
+    converted: Counter[str] = field(default_factory=Counter)  # number of images by kind of conversion
 
     @property
     def facts(self) -> JsonObject:
+        """Everything but the images, as plain values for JSON."""
         return {"grey": self.grey, "skipped": self.skipped, "converted": dict(self.converted)}
 
     def add_facts(self, other: Piece) -> None:
+        """Add the counts and skipped files of another piece to those of this one."""
         self.grey += other.grey
         self.skipped += other.skipped
         self.converted += other.converted
 
 
 def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[str, ...]) -> Piece:
-    """Decode the files; those that cannot be read are skipped and listed."""
+    """Decode image files and return them; files that cannot be read are listed as skipped.
+
+    Args:
+        root: The root of the images.
+        settings: The settings of prepared data.
+        folder: The folder of the class, relative to the root.
+        files: Paths of files, relative to that folder.
+    """
     reader, images = ImageReader(Path(root, folder), settings.size), []
     for name in files:
         images += reader.read("", [name], place=crop_place(settings, f"{folder}/{name}"), draft=True)
@@ -71,7 +83,7 @@ def read_piece(root: Path, settings: ShardSettings, folder: str, files: tuple[st
 
 
 def joined(pieces: list[Piece]) -> Piece:
-    """Return several pieces as one; grey images repeat their channel if others have colour."""
+    """Return several pieces joined to one; grey images repeat their channel if others have colour."""
     channels = max(piece.x.shape[1] for piece in pieces)
     total = Piece(np.concatenate([np.repeat(piece.x, channels // piece.x.shape[1], axis=1) for piece in pieces]))
     for piece in pieces:
@@ -80,7 +92,10 @@ def joined(pieces: list[Piece]) -> Piece:
 
 
 def crop_place(settings: ShardSettings, name: str) -> tuple[float, float]:
-    """Return the centre of a random crop, which depends on the seed and the file's name only."""
+    """Return the place of an image's crop: (0, 0) is left and top, (1, 1) is right and bottom.
+
+    The place of a random crop depends on the seed and the file's name only.
+    """
     if settings.crop == "centre":
         return CENTRE
     across, down = raw(2, f"crop {os.fsencode(name).hex()}", settings.seed or 0).astype(np.float64) / 2.0**64
@@ -91,26 +106,34 @@ def crop_place(settings: ShardSettings, name: str) -> tuple[float, float]:
 
 
 def part_path(out: Path, source: ClassFiles, unit: int) -> Path:
-    """Return the path of the part of a unit. It depends on the names of the files, so a part of other files is not found."""
+    """Return the path of a unit's part. It contains a digest of the files, so a part of others is not used."""
     names = hashlib.sha256("\0".join((source.listing, *source.files_of(unit))).encode("utf-8", "surrogateescape"))
     return out / PARTS / f"{source.number:05d}-{unit:05d}-{names.hexdigest()[:16]}.npz"
 
 
 def make_part(out: Path, root: Path, settings: ShardSettings, source: ClassFiles, unit: int) -> None:
-    """Decode the images of one unit of work and write them to its temporary file."""
+    """Decode the images of one unit, and write them to its part.
+
+    Args:
+        out: The folder of prepared data.
+        root: The root of the images.
+        settings: The settings of prepared data.
+        source: The files of the class.
+        unit: The number of the unit.
+    """
     write_part(part_path(out, source, unit), read_piece(root, settings, source.folder, source.files_of(unit)))
 
 
 def write_part(path: Path, piece: Piece) -> None:
-    """Write the images of a unit, and what was skipped or converted, to a temporary file."""
+    """Write a part: the images of a unit, and what was skipped or converted."""
     facts = np.frombuffer(json.dumps(piece.facts).encode(), np.uint8)
-    # not synced: a part that a power cut damaged fails its checksum and is made again
+    # It is not forced to the disk: a part that a power cut damaged fails its checksum and is made again.
     with files.replacing(path) as temporary:
         np.savez(temporary, x=piece.x, facts=facts)
 
 
 def read_part(path: Path) -> Piece | None:
-    """Return a part, or None if it is damaged."""
+    """Return the content of a part; None if the file is missing or damaged."""
     try:
         with np.load(path, allow_pickle=False) as file:
             facts = json.loads(bytes(file["facts"]))
@@ -124,7 +147,11 @@ def read_part(path: Path) -> Piece | None:
 
 
 def make_shard(out: Path, root: Path, settings: ShardSettings, source: ClassFiles) -> None:
-    """Join the parts of a class into its shard, write its record, and remove the parts. Reads them twice, one at a time."""
+    """Join the parts of a class to its shard, write the shard's record, and remove the parts.
+
+    Parts are read twice, one at a time, so that memory is bounded: first to count images and channels, then to copy
+    them. A damaged part is made again.
+    """
 
     def pieces() -> Iterator[Piece]:
         for unit, path in zip(source.units, paths, strict=True):
@@ -147,22 +174,29 @@ def make_shard(out: Path, root: Path, settings: ShardSettings, source: ClassFile
 
 
 def make_colour(out: Path, source: ClassFiles, record: Mapping[str, Any]) -> None:
-    """Rewrite a shard of grey images with three channels, because other classes have colour."""
+    """Rewrite a shard of grey images with three channels, and its record, because other classes have colour.
+
+    Args:
+        out: The folder of prepared data.
+        source: The files of the class.
+        record: The current record of the shard.
+    """
     path, sides = out / shard_file(source), tuple(record["sides"])
     shape = (record["count"], 3, *sides)
-    there = 1 if path.stat().st_size == _bytes(record, 1) else 3  # 3: a process was killed between shard and record
+    # The shard has three channels already if a process was killed after writing it and before writing its record.
+    there = 1 if path.stat().st_size == _bytes(record, 1) else 3
     pixels = np.memmap(path, np.uint8, "r", HEADER, (record["count"], there, *sides))
     facts = {key: record[key] for key in ("grey", "skipped", "converted")}
     _write_shard(out, source, shape, (pixels[i : i + UNIT] for i in range(0, len(pixels), UNIT)), facts)
 
 
 def shard_file(source: ClassFiles) -> str:
-    """Return the path of a shard below the prepared folder."""
+    """Return the path of a class's shard, relative to the prepared folder."""
     return f"{SHARDS}/{source.number:05d}.npy"
 
 
 def record_path(out: Path, source: ClassFiles) -> Path:
-    """Return the path of the record of a finished shard: a JSON file that `prepare` reads to write the index."""
+    """Return the path of the record of a finished shard, a JSON file from which `prepare` writes the index."""
     return out / PARTS / f"{source.number:05d}.json"
 
 
@@ -192,7 +226,9 @@ def _write_shard(
     """Write a shard, then its record: if the record exists, the shard is complete.
 
     Args:
-        shape: Of the whole shard: [count, C, H, W].
+        out: The folder of prepared data.
+        source: The files of the class.
+        shape: The shape of the whole shard, [count, C, H, W].
         blocks: Images [n, C, H, W], in order; grey ones get three channels if `shape` has three.
         facts: What the record states about skipped and converted files.
     """

@@ -1,4 +1,7 @@
-"""Building blocks of several nets: stacks of linear layers, the initialisation of DCGAN, and the label as an input."""
+"""Building blocks of several nets: stacks of linear layers, the initialisation of DCGAN, and the label as an input.
+
+`make` in the classes below is a function that builds the wrapped net from keyword arguments.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +16,16 @@ Make = Callable[..., nn.Module]
 
 
 def leaky() -> nn.Module:
-    """Return the LeakyReLU of all nets here; never in place, since a gradient penalty differentiates twice."""
+    """Return a LeakyReLU of slope 0.2, not in place, because a gradient penalty differentiates through it twice."""
     return nn.LeakyReLU(0.2)
 
 
 def stack(
     widths: Sequence[int], activation: Callable[[], nn.Module] = leaky, batch_norm: bool = False, dropout: float = 0.0
 ) -> list[nn.Module]:
-    """Return linear layers of these widths, with an activation after each but the last.
+    """Return linear layers from widths[0] inputs to widths[-1] outputs, with activations between them.
 
-    Batch norm comes before the activation, dropout after it.
+    Batch norm, if chosen, comes before each activation, and dropout after it.
     """
     layers: list[nn.Module] = []
     last = len(widths) - 2
@@ -39,7 +42,7 @@ def stack(
 
 
 class FlatGenerator(nn.Module):
-    """A stack of linear layers whose output has the shape of the data: tanh for images, linear for points."""
+    """A generator of linear layers: noise [B, Z] to samples [B, *shape], with a tanh for images only."""
 
     def __init__(self, shape: tuple[int, ...], layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -53,7 +56,7 @@ class FlatGenerator(nn.Module):
 
 
 class FlatDiscriminator(nn.Module):
-    """A stack of linear layers on the flattened data, to one logit."""
+    """A discriminator of linear layers: flattened samples [B, …] to logits [B]."""
 
     def __init__(self, layers: Sequence[nn.Module]) -> None:
         super().__init__()
@@ -65,7 +68,7 @@ class FlatDiscriminator(nn.Module):
 
 
 def init_dcgan(module: nn.Module) -> None:
-    """Initialise weights from N(0, 0.02), biases with 0 and gains of batch norm from N(1, 0.02), layer by layer."""
+    """Initialise as in DCGAN: weights from N(0, 0.02²), gains of batch norm from N(1, 0.02²), and biases with 0."""
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.ConvTranspose2d, nn.Linear)):
             nn.init.normal_(layer.weight, 0.0, 0.02)
@@ -78,7 +81,7 @@ def init_dcgan(module: nn.Module) -> None:
 
 
 def append_label(x: Tensor, y: Tensor, classes: int) -> Tensor:
-    """Return x [B, C, …] with `classes` more channels: 1 in the channel of the label, 0 in the others.
+    """Return x [B, C, …] with a channel more for each class: 1 in the channel of the label y [B], 0 in the others.
 
     >>> append_label(torch.tensor([[5.0], [6.0]]), torch.tensor([0, 2]), 3).tolist()
     [[5.0, 1.0, 0.0, 0.0], [6.0, 0.0, 0.0, 1.0]]
@@ -88,11 +91,11 @@ def append_label(x: Tensor, y: Tensor, classes: int) -> Tensor:
     return torch.cat([x, one_hot], 1)
 
 
-fx.wrap("append_label")  # traced as one operation
+fx.wrap("append_label")  # torch.fx then traces it as one operation
 
 
 class LabelledGenerator(nn.Module):
-    """A generator that gets the noise with the label appended."""
+    """A generator whose net gets the noise with the label appended, as one number per class (one-hot)."""
 
     def __init__(self, make: Make, shape: tuple[int, ...], latent: int, classes: int) -> None:
         super().__init__()
@@ -104,7 +107,7 @@ class LabelledGenerator(nn.Module):
 
 
 class LabelledDiscriminator(nn.Module):
-    """A discriminator that gets the image with the label appended, as one channel per class."""
+    """A discriminator whose net gets the image with the label appended, as one channel per class (one-hot)."""
 
     def __init__(self, make: Make, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
@@ -121,14 +124,18 @@ def logit_of_class(logits: Tensor, y: Tensor) -> Tensor:
     >>> logit_of_class(torch.tensor([[5.0, 6.0], [7.0, 8.0]]), torch.tensor([1, 0]))
     tensor([6., 7.])
     """
-    return (logits * F.one_hot(y, logits.shape[1]).to(logits.dtype)).sum(1)  # indexing is not deterministic on a GPU
+    # Not by indexing, whose gradient is not deterministic on a GPU.
+    return (logits * F.one_hot(y, logits.shape[1]).to(logits.dtype)).sum(1)
 
 
 fx.wrap("logit_of_class")
 
 
 class ClassHeadDiscriminator(nn.Module):
-    """A discriminator with a logit for each class, of which that of the image's class counts: projection by its last layer."""
+    """A discriminator with one output for each class, of which the output of the image's class is its logit.
+
+    The last layer then has a weight vector for each class, like the class vectors of a projection discriminator.
+    """
 
     def __init__(self, make: Make, shape: tuple[int, ...], classes: int) -> None:
         super().__init__()

@@ -1,7 +1,8 @@
-"""Bodies of discriminators: from an image to features [B, `features`].
+"""Bodies of discriminators: the layers from an image to features [B, `features`], before the last layer (head).
 
-Maps shrink from the image's size to about 4 px, and channels double inwards from `width` up to `growth` times that. With eight
-times every size costs about the same; with 1 all maps have the same channels, as in SNGAN and BigGAN at 32 px.
+The maps shrink from the image's size to about 4 px, halved at each stage, while the number of channels doubles from
+`width` up to `growth` times `width`. With `growth: 8` every stage costs about the same; with 1 all maps have the same
+number of channels, as in SNGAN and BigGAN at 32 px.
 """
 
 from __future__ import annotations
@@ -22,7 +23,13 @@ Conv = type[nn.Conv2d]
 
 
 def stages(shape: tuple[int, ...], width: int, growth: int = 8, smallest: int = 4) -> list[int]:
-    """Return the channels of the maps, from the size of the image down to at most `smallest` px.
+    """Return the number of channels at each size of the maps, from that of the image to `smallest` px or less.
+
+    Args:
+        shape: The shape of an image (C, H, W).
+        width: The number of channels at the size of the image.
+        growth: The largest multiple of `width`.
+        smallest: The size at which halving stops; maps are halved at least once.
 
     >>> stages((3, 32, 32), 64), stages((3, 128, 128), 64), stages((3, 32, 32), 128, growth=1, smallest=8)
     ([64, 128, 256, 512], [64, 128, 256, 512, 512, 512], [128, 128, 128])
@@ -34,7 +41,7 @@ def stages(shape: tuple[int, ...], width: int, growth: int = 8, smallest: int = 
 
 
 def attention_at(shape: tuple[int, ...]) -> int:
-    """Return how often the maps are halved before self-attention: to half the size of the image, or to 32 px if larger.
+    """Return how often the maps are halved before self-attention: once, or more until they are at most 32 px.
 
     >>> [attention_at((3, side, side)) for side in (32, 64, 128)]
     [1, 1, 2]
@@ -43,7 +50,7 @@ def attention_at(shape: tuple[int, ...]) -> int:
 
 
 def init_sngan(module: nn.Module) -> None:
-    """Initialise as SNGAN: Glorot, with gain √2 for the 3x3 convolutions inside of blocks; biases 0."""
+    """Initialise as in SNGAN: weights by Glorot, with gain √2 for all convolutions but 1x1, and biases with 0."""
     for layer in module.modules():
         if isinstance(layer, (nn.Conv2d, nn.Linear)):
             inner = isinstance(layer, nn.Conv2d) and layer.kernel_size != (1, 1)
@@ -53,7 +60,10 @@ def init_sngan(module: nn.Module) -> None:
 
 
 class Attention(nn.Module):
-    """Self-attention: x + gamma * attention(x), with keys and values pooled by 2. gamma is learnt and starts at 0."""
+    """Self-attention on maps, as in SAGAN: x + gamma * attention(x), where gamma is learnt and starts at 0.
+
+    Keys and values are max-pooled by 2 in height and width, to save time and memory.
+    """
 
     def __init__(self, channels: int, conv: Conv = nn.Conv2d) -> None:
         super().__init__()
@@ -80,17 +90,21 @@ class Attention(nn.Module):
 class BodySize:
     """The sizes of a discriminator's body."""
 
-    width: int
-    growth: int
-    smallest: int
-    flat_blocks: int
+    width: int  # channels at the size of the image
+    growth: int  # largest multiple of width
+    smallest: int  # maps are halved until no side is longer than this
+    flat_blocks: int  # further blocks that keep the size of the last maps
 
     def channels(self, shape: tuple[int, ...]) -> list[int]:
+        """Return the number of channels of the maps at each size, for images of this shape."""
         return stages(shape, self.width, self.growth, self.smallest)
 
 
 class DownBlock(nn.Module):
-    """A residual block that halves the maps or keeps their size. Without batch norm, a logit does not depend on other images."""
+    """A residual block that halves the maps or keeps their size.
+
+    It has no batch norm, so the logit of an image does not depend on other images of the batch.
+    """
 
     def __init__(self, n_in: int, n_out: int, conv: Conv, halve: bool = True) -> None:
         super().__init__()
@@ -107,7 +121,10 @@ class DownBlock(nn.Module):
 
 
 class ResidualBody(nn.Module):
-    """Residual blocks as in SNGAN that halve the maps, then `flat_blocks`. The features are the sums of the last maps."""
+    """Residual blocks as in SNGAN: those that halve the maps, then `flat_blocks` that do not.
+
+    The features [B, channels] are the sums of the last maps over height and width.
+    """
 
     def __init__(self, shape: tuple[int, ...], size: BodySize, attention: bool, spectral: bool) -> None:
         super().__init__()
@@ -129,9 +146,10 @@ class ResidualBody(nn.Module):
 
 
 class PlainBody(nn.Module):
-    """Convolutions as in SNGAN's net without residual blocks: 3x3 that double the channels, then 4x4 that halve the maps.
+    """Convolutions as in SNGAN's net without residual blocks: at each size a 3x3, then a 4x4 that halves the maps.
 
-    Every number of the last maps is a feature. It costs half as much to compute as `ResidualBody`.
+    The features are all numbers of the last maps [B, channels · height · width]. It costs half as much as
+    `ResidualBody`.
     """
 
     def __init__(self, shape: tuple[int, ...], size: BodySize, attention: bool, spectral: bool) -> None:
@@ -188,5 +206,5 @@ class DiscriminatorWithBody(nn.Module):
         init_sngan(self)
 
     def output_layer(self, numbers: int) -> nn.Linear:
-        """Return a layer from the features to this many numbers."""
+        """Return a new linear layer from the features to this many numbers, with spectral norm if the net uses it."""
         return (SpectralLinear if self.spectral else nn.Linear)(self.body.features, numbers)

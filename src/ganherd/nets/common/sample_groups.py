@@ -9,10 +9,14 @@ from ganherd.nets.common.blocks import Make
 
 
 def append_deviation(x: Tensor, group: int) -> Tensor:
-    """Return x [B, C, …] with one more channel: the mean standard deviation of all features over a group of samples.
+    """Return x [B, C, …] with one more channel: a number for how much the samples of a group differ.
+
+    The number, the same for all samples of a group, is the standard deviation of each feature over the group, averaged
+    over all features. A discriminator can then see that a generator's samples are too similar.
 
     Args:
-        group: Number of samples; the largest divisor of B up to it is used.
+        x: Features of B samples; consecutive ones form a group.
+        group: The number of samples in a group; if it does not divide B, the largest smaller divisor of B is used.
 
     >>> append_deviation(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), 4).round(decimals=3).tolist()
     [[1.0, 2.0, 1.5], [3.0, 6.0, 1.5]]
@@ -28,9 +32,10 @@ def append_deviation(x: Tensor, group: int) -> Tensor:
 
 
 def pack(x: Tensor, samples: int) -> Tensor:
-    """Return packs [B / samples, C * samples, …] of consecutive samples x [B, C, …], joined along channels.
+    """Join consecutive samples x [B, C, …] along channels, and return packs [packs, C * samples, …].
 
-    If they do not fill the last pack, samples from the start fill it.
+    A pack holds `samples` of them. The number of packs is B / samples, rounded up. If the last pack is not full,
+    samples from the start of the batch fill it.
 
     >>> pack(torch.arange(6.0).reshape(3, 2), 2).tolist()
     [[0.0, 1.0, 2.0, 3.0], [4.0, 5.0, 0.0, 1.0]]
@@ -42,12 +47,12 @@ def pack(x: Tensor, samples: int) -> Tensor:
 
 
 def unpack(logits: Tensor, samples: int, batch: int) -> Tensor:
-    """Return the logit of each sample's pack, [batch], from those of packs."""
+    """Return for each of `batch` samples the logit of its pack, [batch], from the logits of the packs [packs]."""
     return logits[:, None].expand(-1, samples).reshape(-1)[:batch]
 
 
 for _function in ("append_deviation", "pack", "unpack"):
-    fx.wrap(_function)  # traced as one operation
+    fx.wrap(_function)  # torch.fx then traces it as one operation
 
 
 class MinibatchDeviation(nn.Module):
@@ -62,9 +67,10 @@ class MinibatchDeviation(nn.Module):
 
 
 def with_deviation(module: nn.Module, group: int) -> nn.Module:
-    """Let a discriminator's last layer also see the deviation over a group of samples, with a weight that starts at 0.
+    """Insert `MinibatchDeviation` before a discriminator's last layer, in place, and return the discriminator.
 
-    A discriminator may name another layer in its attribute `deviation_before`.
+    The weight of the additional input starts at 0. A discriminator may choose another layer than the last by naming it
+    in its attribute `deviation_before`.
     """
     products = [name for name, layer in module.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     name = getattr(module, "deviation_before", "head" if "head" in products else products[-1])
@@ -81,7 +87,7 @@ def with_deviation(module: nn.Module, group: int) -> nn.Module:
 
 
 class PackedDiscriminator(nn.Module):
-    """A discriminator of packs of samples (Lin et al., 2018). Each sample gets the logit of its pack."""
+    """A discriminator of packs of samples (PacGAN, Lin et al., 2018); each sample gets the logit of its pack."""
 
     def __init__(self, make: Make, shape: tuple[int, ...], samples: int) -> None:
         super().__init__()

@@ -13,17 +13,19 @@ from torch.nn import functional as F
 
 
 class Scaled:
-    """What the layers below have in common: `scale` of the weight and `rate` of the bias, which are applied in forward."""
+    """Base class of the layers below: `forward` multiplies the weight by `scale` and the bias by `rate`."""
 
     weight: Any
     bias: Any
 
     def __init__(self, *args: Any, gain: float = math.sqrt(2.0), rate: float = 1.0, **settings: Any) -> None:
-        """Draw the weight.
+        """Create the layer with a weight from N(0, 1/rate²) and a bias of 0.
 
         Args:
-            gain: √2 if a ReLU follows, otherwise 1.
-            rate: Factor of the layer's learning rate.
+            args: Arguments of the layer of PyTorch.
+            gain: The standard deviation of outputs for inputs of variance 1: √2 if a ReLU follows, otherwise 1.
+            rate: Factor by which the layer learns faster or slower than others.
+            settings: Further arguments of the layer of PyTorch.
         """
         super().__init__(*args, **settings)
         self.scale, self.rate = gain * rate / math.sqrt(self.weight[0].numel()), rate
@@ -32,7 +34,7 @@ class Scaled:
             nn.init.zeros_(self.bias)
 
     def scaled_bias(self) -> Tensor | None:
-        """Return the bias that the layer applies."""
+        """Return the bias that the layer applies; None if it has none."""
         return None if self.bias is None else self.bias * self.rate
 
 

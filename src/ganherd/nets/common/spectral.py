@@ -1,6 +1,7 @@
-"""Layers whose weight is divided by its largest singular value (Miyato et al., 2018), for one GAN or stacked members.
+"""Spectral norm: layers whose weight is divided by its largest singular value (Miyato et al., 2018).
 
-The estimate is kept in a buffer `u`, which each forward pass in training mode updates by one power iteration.
+The singular value is estimated with a vector `u`, a buffer of the layer, which each forward pass in training mode
+improves by one power iteration. `divide` works on one weight, or on the stacked weights of several members.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ from torch.nn import functional as F
 
 
 def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
-    """Return weight [..., O, …] divided by its largest singular value, estimated with u [..., O], and the updated u.
+    """Divide a weight by an estimate of its largest singular value, and return it with the new u.
 
-    Gradients flow through the weight only: u and its counterpart v are constants.
+    The weight counts as a matrix W [O, rest]. With v = Wᵀu / |Wᵀu|, the estimate is uᵀWv. Gradients flow through W
+    only; u and v are constants.
 
     Args:
-        move: Update u by one power iteration.
+        weight: [..., O, …], where leading axes number members.
+        u: [..., O], an estimate of the first left singular vector, of length 1.
+        move: Replace u by Wv / |Wv| first, one step of the power iteration.
 
     >>> weight, u = divide(3.0 * torch.eye(2), torch.tensor([0.6, 0.8]), move=True)
     >>> weight
@@ -35,7 +39,7 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
 
 
 class Spectral:
-    """What the layers below have in common: the direction `u`, and the divided weight."""
+    """Base class of the layers below: it holds the vector `u` and computes the divided weight."""
 
     weight: Any
     u: Tensor
@@ -47,7 +51,7 @@ class Spectral:
         self.register_buffer("u", F.normalize(torch.randn(self.weight.shape[0]), dim=0))
 
     def divided(self) -> Tensor:
-        """Return the weight that the layer applies; in training mode `u` is updated in place."""
+        """Return the weight divided by its largest singular value; in training mode, update `u` in place."""
         weight, u = divide(self.weight, self.u, self.training)
         if self.training:
             with torch.no_grad():

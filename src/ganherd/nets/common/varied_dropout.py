@@ -1,4 +1,4 @@
-"""Dropout whose probability is a buffer, so that the members of a herd may differ in it."""
+"""Dropout whose probability is a buffer, not a constant, so that the members of a herd may differ in it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class VariedDropout(nn.Module):
-    """Dropout with the probability `p` of each member. It draws the masks that `nn.Dropout` draws with the same probability."""
+    """Dropout whose probability is the buffer `p`. It draws the same masks as `nn.Dropout` of this probability."""
 
     p: Tensor
 
@@ -42,15 +42,17 @@ def vary_dropout(module: nn.Module) -> nn.Module:
 
 
 def build_with_rates(net: NetConfig, rates: Iterable[float], make: Callable[[NetConfig], nn.Module]) -> nn.Module:
-    """Build a net in which members can have these probabilities of dropout; they all begin with the largest.
+    """Build a net whose dropout layers are `VariedDropout`, so that each member can get its own probability later.
 
     Args:
-        make: Builds a net with one probability.
+        net: The name and the settings of the net.
+        rates: The probability of each member; the layers are built with the largest.
+        make: Function that builds a net with one probability of dropout.
     """
     return vary_dropout(make(net.model_copy(update={"settings": {**net.settings, "dropout": max(rates)}})))
 
 
 def rates_of(module: nn.Module) -> dict[str, float]:
-    """Return the probability of each `VariedDropout` in a module, by the name of its buffer."""
+    """Return the probability of each `VariedDropout` in a module, by the name of its buffer `p` in the module."""
     layers = {f"{name}.p" if name else "p": layer for name, layer in module.named_modules()}
     return {name: float(layer.p) for name, layer in layers.items() if isinstance(layer, VariedDropout)}

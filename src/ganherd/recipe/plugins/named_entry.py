@@ -21,9 +21,9 @@ class NamedEntry(Section):
     """An entry of a registry by name with its settings; `package.module:name` names your own."""
 
     registry: ClassVar[Registry[Any]]
-    key: ClassVar[str]  # the key of the list, for messages
+    key: ClassVar[str]  # the key of the list in a recipe, for messages
     what: ClassVar[str]  # what messages call an entry
-    example: ClassVar[str]
+    example: ClassVar[str]  # a name, as an example in messages
 
     name: str
     settings: Settings = Field({}, validate_default=True)
@@ -31,7 +31,7 @@ class NamedEntry(Section):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """Accept `cutout` for {name: cutout}, and settings next to the name."""
+        """Accept `cutout` as a short form of {name: cutout}, and settings that are written next to the name."""
         return value if isinstance(value, cls) else named_with_settings(value, cls.what, cls.example)
 
     @field_validator("name")
@@ -54,7 +54,7 @@ class MetricEntry(NamedEntry):
 
     @property
     def text(self) -> str:
-        """The name with the settings that are not defaults, such as `contrast(window=3)`: the name of the score."""
+        """The name of the score: the metric's name with settings that are not defaults, e.g. `contrast(window=3)`."""
         defaults: Settings = {}
         if METRICS.may_load(self.name) and (model := METRICS[self.name].settings):
             defaults = {key: field.get_default(call_default_factory=True) for key, field in model.model_fields.items()}
@@ -83,7 +83,7 @@ def parse_metric(text: str) -> Settings | None:
 
 
 def read_metric(value: Any) -> str | MetricEntry:
-    """Return an entry of `run.metrics`: the name of a metric, with its settings if it has any."""
+    """Check an entry of `run.metrics`, and return its name, or a `MetricEntry` if the metric has settings."""
     parsed = parse_metric(value) if isinstance(value, str) else None
     entry = MetricEntry.model_validate(parsed or value)
     return entry if entry.settings else entry.name

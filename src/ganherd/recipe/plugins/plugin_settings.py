@@ -1,4 +1,4 @@
-"""Check the settings of plug-ins by their own models, with the same sentences as other keys of a recipe."""
+"""Check the settings of plug-ins by their own pydantic models, with messages like those for other keys."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ Entry = TypeVar("Entry", bound=WithSettings)
 
 
 def full_settings(registry: Registry[Entry], name: str, given: Mapping[str, Any], key: str) -> Settings:
-    """Return all settings of an entry, defaults included. Those of a plug-in that may not be imported stay as they are.
+    """Check the settings of a registry's entry, and return all of them, defaults included.
+
+    Settings of a plug-in that may not be imported cannot be checked and are returned as they are given.
 
     Args:
+        registry: The registry.
+        name: The name of the entry.
+        given: The settings that the recipe gives.
         key: The key of the settings in the recipe, for messages.
     """
     if not registry.may_load(name):
@@ -40,7 +45,15 @@ def full_settings(registry: Registry[Entry], name: str, given: Mapping[str, Any]
 
 
 def check_model(model: type[BaseModel], given: Mapping[str, Any], key: str) -> Settings:
-    """Return the settings of a model as plain data, defaults included; refuse unknown keys and wrong values in a sentence."""
+    """Check settings by a pydantic model, and return them as plain data, defaults included.
+
+    Unknown keys and wrong values raise an error whose message is a sentence (see `ganherd.recipe.base.refuse`).
+
+    Args:
+        model: The model of the settings.
+        given: The settings that the recipe gives.
+        key: The key of the settings in the recipe, for messages.
+    """
     from ganherd.recipe.messages import field_sentence  # here, because messages need the schema, which needs this
 
     unknown = [name for name in given if name not in model.model_fields]
@@ -52,7 +65,7 @@ def check_model(model: type[BaseModel], given: Mapping[str, Any], key: str) -> S
         values: Settings = plain(model.model_validate(dict(given)).model_dump(mode="json"))
     except ValidationError as error:
         first = error.errors()[0]
-        if not first["loc"]:  # of the whole model
+        if not first["loc"]:  # the error is about the whole model
             raise refuse(key, f"{key}: {first['msg'].removeprefix('Value error, ')}") from None
         name = str(first["loc"][0])
         raise refuse(

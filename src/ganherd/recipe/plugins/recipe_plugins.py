@@ -1,4 +1,7 @@
-"""The plug-ins that a recipe names: entries of registries that are not ganherd's own, and `package.module:name`."""
+"""Find the plug-ins that a recipe names: registered nets, losses, metrics, … that are not ganherd's own.
+
+A name of the form `package.module:name` is always a plug-in, which is imported from there.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +31,13 @@ from ganherd.util.registry import (
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
 
-_MOST_FILES = 1000  # of a package that are read for its fingerprint
+_MOST_FILES = 1000  # most files of a package that are read for its hash
 
 
 def is_named_source(source: str) -> bool:
-    """Return whether `data.source` is a name, not a path. A file whose path looks like `package.module:name` is a path.
+    """Return whether `data.source` is the name of a data source, not a path or an address.
+
+    A text that looks like `package.module:name` is a path if such a file exists.
 
     >>> is_named_source("digits"), is_named_source("hf:mnist")
     (True, False)
@@ -48,7 +53,7 @@ def plugins_of(recipe: Recipe) -> Iterator[tuple[Registry[Any], str]]:
 
 
 def _names(recipe: Recipe) -> Iterator[tuple[Registry[Any], str]]:
-    """Yield all names of entries in a recipe."""
+    """Yield every name of a registered entry that training this recipe uses, with its registry."""
     nets, losses, mutation = recipe.nets, recipe.loss.name, recipe.strategy.settings.mutation_rules
     yield STRATEGIES, recipe.strategy.name
     if is_named_source(recipe.data.source):
@@ -71,7 +76,7 @@ def record_of(recipe: Recipe) -> list[JsonObject]:
     """Return what run.json records about each plug-in: its package and version, its module, and a hash of its code."""
     records = []
     for registry, name in plugins_of(recipe):
-        if is_in_memory(name):  # its fingerprint is part of its name
+        if is_in_memory(name):  # an object given in Python, whose name contains its hash
             continue
         package, version = registry.package_of(name)
         module = registry.module_of(name)
@@ -81,7 +86,10 @@ def record_of(recipe: Recipe) -> list[JsonObject]:
 
 
 def code_digest(module: str) -> str:
-    """Return the SHA-256 of the Python files of the package that a module belongs to, or of its file; "" if it has none."""
+    """Return a SHA-256 digest over the Python files of the imported package that a module belongs to.
+
+    If it belongs to no package, its own file is used. Return "" if there is no file.
+    """
     top = sys.modules.get(module.partition(".")[0])
     path = getattr(top, "__file__", None)
     if not isinstance(path, str) or not Path(path).is_file():

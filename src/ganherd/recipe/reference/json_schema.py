@@ -26,7 +26,7 @@ _TARGET = r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$"
 
 
 def recipe_schema() -> JsonObject:
-    """Return the JSON schema (draft 2020-12). Every key may be null, because null restores a default."""
+    """Return the JSON schema (draft 2020-12) of recipes. Every key may be null, because null restores a default."""
     from ganherd.nets import catalog
 
     del catalog  # it registers the nets
@@ -38,7 +38,7 @@ def recipe_schema() -> JsonObject:
         inner = spec.settings.model_json_schema(ref_template=f"{_REF}{{model}}")
         definitions |= inner.pop("$defs", {})
         own[section_of(name)] = inner
-    for name in STRATEGIES.packages():  # their settings are not known before they are imported
+    for name in STRATEGIES.packages():  # strategies of plug-ins, whose settings are unknown until they are imported
         own[name] = {"type": "object"}
     nets = list(dict.fromkeys([*GENERATORS.names(), *DISCRIMINATORS.names()]))
     named = {"type": "string", "examples": nets}
@@ -65,12 +65,18 @@ def recipe_schema() -> JsonObject:
 
 
 def _one_of(registry: Registry[Any]) -> JsonObject:
-    """Return the schema of a name: one of the known ones, or `package.module:name`."""
+    """Return the schema of a text that is a registered name or has the form `package.module:name`."""
     return {"anyOf": [{"enum": registry.names()}, {"pattern": _TARGET}], "type": "string"}
 
 
 def _all_properties(schema: JsonObject, definitions: JsonObject, prefix: str = "") -> Iterator[tuple[str, JsonObject]]:
-    """Yield the properties of a section and of those within it, each with the keys that lead to it."""
+    """Yield the properties of a schema and of all sections within it, each after its dotted prefix, such as `train.`.
+
+    Args:
+        schema: The schema of a section.
+        definitions: The schemas that it refers to, by name.
+        prefix: The dotted prefix of the section's keys; "" for the whole recipe.
+    """
     for name, value in list(schema.get("properties", {}).items()):
         for branch in (value, value.get("items", {}), *value.get("anyOf", ())):
             target = definitions[branch["$ref"].removeprefix(_REF)] if "$ref" in branch else branch
@@ -80,7 +86,7 @@ def _all_properties(schema: JsonObject, definitions: JsonObject, prefix: str = "
 
 
 def _optional(value: JsonObject, meaning: str | None) -> JsonObject:
-    """Return a property that may also be null, with its meaning as the description."""
+    """Return the schema of a property, extended to allow null, with `meaning` as its description if it is given."""
     about = {"description": meaning} if meaning else {}
     outer: dict[str, Any] = {key: value[key] for key in ("default", "description") if key in value}
     inner = {key: entry for key, entry in value.items() if key not in ("default", "description", "title")}

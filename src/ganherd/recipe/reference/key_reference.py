@@ -1,4 +1,8 @@
-"""Every key of a recipe with its values, its default and its meaning, from the declarations and comments of the schema."""
+"""Describe every key of a recipe: its values, its default and its meaning.
+
+Descriptions come from the source of the schema: a section of a recipe is a pydantic model (`Section`), a key is a field
+of it, and the comment above or next to the field is the key's meaning.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ from ganherd.util.errors import UserError
 from ganherd.util.registry import AUGMENTATIONS, ENGINES, LOSSES, METRICS, STRATEGIES
 from ganherd.util.text import did_you_mean
 
-# What the schema's own types look like in a recipe.
+# How the types of fields are described to users.
 TYPES = {
     "Augmentation": "augmentations",
     "Budget": "steps, epochs or time",
@@ -61,12 +65,17 @@ MEANINGS = {
     "strategy.cellular.mixing.when": "when weights evolve",
     "strategy.cellular.mixing.sigma": "standard deviation of a mutation of weights",
 }
-_NAMED = (NetConfig, AugmentConfig, MetricEntry)  # entries by name, whose settings are not keys of the schema
+# Sections whose own fields are not listed as keys: they hold an entry of a registry by its name, with settings of its
+# own.
+_NAMED = (NetConfig, AugmentConfig, MetricEntry)
 BOUNDS = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
 
 
 def field_comments(section: type) -> dict[str, tuple[ast.AnnAssign, str]]:
-    """Return each field of a section with its declaration and the comment above it or next to it."""
+    """Return the fields of a section by name, each with its declaration and the comment above it or next to it.
+
+    Return an empty mapping if the source of the class is not available.
+    """
     try:
         source = textwrap.dedent(inspect.getsource(section))
     except (OSError, TypeError):  # a plugin without source
@@ -85,7 +94,12 @@ def field_comments(section: type) -> dict[str, tuple[ast.AnnAssign, str]]:
 
 
 def shown_type(node: ast.expr, section: type) -> str:
-    """Return what a recipe may hold there, from the annotation in the source."""
+    """Return a description of the values that a field may have; "" for None.
+
+    Args:
+        node: The annotation of the field, parsed from the source.
+        section: The class that declares the field.
+    """
     if isinstance(node, ast.BinOp):
         kinds = [shown_type(side, section) for side in (node.left, node.right)]
         return " or ".join(kind for kind in kinds if kind)
@@ -112,7 +126,7 @@ def shown_type(node: ast.expr, section: type) -> str:
 
 
 def bounds(value: ast.expr | None) -> str:
-    """Return the limits that a `Field(…)` sets, such as ` ≥ 1`."""
+    """Return the limits that the default `Field(…)` of a declaration sets, such as ` ≥ 1`; "" if it sets none."""
     if not isinstance(value, ast.Call):
         return ""
     limits = [f"{BOUNDS[k.arg]} {ast.unparse(k.value)}" for k in value.keywords if k.arg in BOUNDS]
@@ -120,7 +134,7 @@ def bounds(value: ast.expr | None) -> str:
 
 
 def shown_default(info: Any) -> str:
-    """Return the default of a field as a recipe writes it."""
+    """Return the default of a pydantic field as Markdown; `required` if it has none, and – for an empty one."""
     if info.is_required():
         return "required"
     value = info.get_default(call_default_factory=True)
@@ -133,7 +147,7 @@ def shown_default(info: Any) -> str:
 
 
 def sections_in(annotation: Any) -> Iterator[type]:
-    """Yield the sections that an annotation names, within unions and lists too."""
+    """Yield the section classes that occur in a type annotation, also inside unions and lists."""
     if inspect.isclass(annotation) and issubclass(annotation, Section):
         yield annotation
     for inner in getattr(annotation, "__args__", ()):
@@ -141,7 +155,7 @@ def sections_in(annotation: Any) -> Iterator[type]:
 
 
 def choices(key: str) -> str:
-    """Return the registered names that a key may have, if it names an entry of a registry."""
+    """Return the registered names that a key may hold, as Markdown; "" if the key holds no such name."""
     names = {
         "strategy.name": STRATEGIES.names,
         "engine.name": lambda: ["auto", *ENGINES.names()],
@@ -159,7 +173,7 @@ def choices(key: str) -> str:
 
 @dataclass(frozen=True)
 class RecipeKey:
-    """One key; values and default are Markdown."""
+    """One key of a recipe, described for users; the descriptions are Markdown."""
 
     key: str
     values: str
@@ -177,13 +191,18 @@ class RecipeKey:
 class KeySection:
     """The keys of one section of a recipe."""
 
-    name: str  # "" for the top level
-    about: str
+    name: str  # the dotted key of the section; "" for the top level
+    about: str  # what the section is for
     keys: tuple[RecipeKey, ...]
 
 
 def key_sections(section: type[Section] = Recipe, prefix: str = "") -> Iterator[KeySection]:
-    """Yield a section and all sections within it; sections without keys are left out."""
+    """Yield the keys of a section, then those of all sections within it; sections without keys are left out.
+
+    Args:
+        section: The class of the section.
+        prefix: The dotted key of the section with a dot at its end; "" for the whole recipe.
+    """
     keys, inner = [], []
     comments = field_comments(section)
     for name, info in section.model_fields.items():
@@ -193,7 +212,7 @@ def key_sections(section: type[Section] = Recipe, prefix: str = "") -> Iterator[
         inner += [(f"{key}.", each) for each in below if each not in _NAMED]
         default = None if info.is_required() else info.get_default(call_default_factory=True)
         if below and isinstance(default, below[0]) and below[0] not in _NAMED:
-            continue  # it is a section itself
+            continue  # The key is a section, which `inner` lists, and has no value of its own.
         values = (shown_type(node.annotation, section) + bounds(node.value)) if node else ""
         meaning = info.description or about or MEANINGS.get(key, "")
         keys.append(RecipeKey(key, choices(key) or values, shown_default(info), meaning))
@@ -207,7 +226,12 @@ def key_sections(section: type[Section] = Recipe, prefix: str = "") -> Iterator[
 
 
 def find_keys(word: str = "") -> list[KeySection]:
-    """Return the sections with the keys whose name, values or meaning contain a word; all keys if it is empty.
+    """Return the keys whose name, values or meaning contain a word, by section; all keys if the word is empty.
+
+    A word by which other programs call a key finds this key too.
+
+    Raises:
+        UserError: No key contains the word.
 
     >>> [key.key for section in find_keys("learning_rate") for key in section.keys][:2]
     ['optim.lr_g', 'optim.lr_d']
@@ -230,7 +254,7 @@ def _matches(key: RecipeKey, word: str, also: tuple[str, ...]) -> bool:
 
 
 def keys_text(sections: list[KeySection], width: int) -> str:
-    """Return keys as lines of text that fit a terminal."""
+    """Return the keys of these sections as text for a terminal, in lines of at most `width` characters."""
     lines = []
     for section in sections:
         title = section.name or "at the top"

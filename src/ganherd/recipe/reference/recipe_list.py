@@ -1,4 +1,4 @@
-"""The packaged recipes by task: what each trains, on what data, for how long, and whether it was made for a GPU."""
+"""List the packaged recipes by task: what each trains, on what data, for how long, and on which device."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ _FOLDER = "path/to/"
 
 @dataclass(frozen=True)
 class ListedRecipe:
-    """What the list shows about a recipe."""
+    """One line of the list of recipes."""
 
     name: str
-    about: str
-    task: str
-    device: str  # CPU or GPU: what it was made for
-    length: str  # its budget
-    data: str
+    about: str  # what the recipe trains
+    task: str  # a title of `TASKS`
+    device: str  # the device that the recipe was made for: CPU or GPU
+    length: str  # the budget, such as 20epochs
+    data: str  # the name of the data source, or `a folder`
 
     def as_json(self) -> JsonObject:
         """Return what `ganherd recipes --json` prints about the recipe."""
         return asdict(self)
 
 
-# The first task that fits is that of a recipe.
+# Titles of tasks, each with a test of a recipe and its name. A recipe belongs to the first task whose test it passes.
 TASKS: tuple[tuple[str, Callable[[str, Recipe], bool]], ...] = (
     ("Your own images (`ganherd train FOLDER` chooses one)", lambda name, _: name.startswith("folder-")),
     ("First steps: small digits that come with ganherd", lambda name, _: name.startswith("digits-")),

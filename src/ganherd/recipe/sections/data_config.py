@@ -26,7 +26,7 @@ class DataConfig(Section):
     epoch: Literal["largest", "smallest", "mean"] = "largest"  # member whose data one epoch goes through once
     size: int | None = Field(None, ge=2)  # width and height, in pixels, to which images are cropped and resized
     bad_images: Literal["refuse", "skip"] = "refuse"  # what to do with files that are not images
-    points: int | None = Field(None, ge=1)  # number of training points that are drawn (toys) or kept (r15)
+    points: int | None = Field(None, ge=1)  # number of training points that are drawn (toys) or used (r15)
     label: str | None = None  # column of a table (.csv, .tsv, .txt) with the labels; null: label, class, target or y
     settings: Settings = Field({}, validate_default=True)  # settings of a data source of your own
 

@@ -56,7 +56,7 @@ class HerdConfig(Section):
         return self.seeds * max(1, len(self.trials))
 
     def trial_name(self, number: int) -> str:
-        """Return the settings of a trial in words."""
+        """Return the settings of a trial as text for people, such as `lr_g 0.001, loss hinge`."""
         return name_of_trial(self.trials[number])
 
     @property

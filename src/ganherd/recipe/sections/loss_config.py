@@ -27,11 +27,12 @@ class LossConfig(Section):
     # standard deviation of noise on images by which R1 and R2 are estimated, without second derivatives; 0: exactly, with them
     slope_noise: float = Field(0.0, ge=0)
     lecam_weight: PerMember = 0.0  # weight of the LeCam regulariser, for few images
-    lecam_start: Steps = 1000  # steps after which it counts
+    lecam_start: Steps = 1000  # steps after which the LeCam regulariser takes effect
     # weight of the squared difference between logits of real images and of the same ones augmented (consistency regularisation)
     consistency_weight: PerMember = 0.0
     consistency_weight_fake: PerMember = 0.0  # the same for generated images (balanced consistency)
-    consistency_augment: list[Augmentation] = ["flip", "translation"]  # these augmentations
+    # the augmentations whose effect on the logits consistency regularisation penalises
+    consistency_augment: list[Augmentation] = ["flip", "translation"]
     class_weight: float = Field(1.0, ge=0)  # weight of the class loss, for discriminators that also classify (acgan)
     # weight of the class loss for the generator; default: class_weight
     class_weight_g: float | None = Field(None, ge=0)
@@ -44,7 +45,7 @@ class LossConfig(Section):
 
     @property
     def uses_consistency(self) -> bool:
-        """Whether logits of images are compared with those of augmented ones."""
+        """Whether consistency regularisation is used: logits of images are compared with those of augmented ones."""
         return any(
             any(weight) if isinstance(weight, list) else weight
             for weight in (self.consistency_weight, self.consistency_weight_fake)
@@ -61,13 +62,13 @@ class LossConfig(Section):
 
     @property
     def settings_by_name(self) -> dict[str, Settings]:
-        """The settings of each loss."""
+        """The settings of each loss by its name; empty if there are none."""
         return dict.fromkeys(self.names, self.settings) if self.settings else {}
 
     @field_validator("settings")
     @classmethod
     def _fit_the_loss(cls, settings: Settings, info: ValidationInfo) -> Settings:
-        if "name" not in info.data:  # a mistake, which is reported
+        if "name" not in info.data:  # `name` is wrong, which is reported already.
             return settings
         name = info.data["name"]
         names = sorted(set(name)) if isinstance(name, list) else [name]

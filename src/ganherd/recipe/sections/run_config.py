@@ -26,7 +26,8 @@ class RepairConfig(Section):
 class WatchConfig(Section):
     """Cheap scores of every member during training, and the response to an alarm."""
 
-    # steps between looks; auto: looks take 2 % of the work of training, counted from nets and data; 0: never
+    # steps between computations of the scores; auto: they take 2 % of the work of training, counted from nets and
+    # data; 0: never
     every: Literal["auto"] | Steps = "auto"
     collapse: Policy = "tell"  # the samples of a member hardly vary
     cycling: Policy = "tell"  # its samples for the same noise return to earlier ones
@@ -66,7 +67,7 @@ class RunConfig(Section):
 
     @property
     def policies(self) -> dict[str, str]:
-        """What follows alarms about members, by the key that sets it."""
+        """The response to each alarm about a member, by the key that sets it."""
         watched = {f"run.watch.{name}": policy for name, policy in self.watch if name != "every"}
         return {**watched, "run.repair.policy": self.repair.policy}
 

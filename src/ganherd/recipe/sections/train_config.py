@@ -35,14 +35,14 @@ class OptimConfig(Section):
     # adds this fraction of each weight to its gradient, after clipping, as DCGAN's code does; unlike weight_decay, it passes
     # through Adam's moments
     l2_weight: PerMember = 0.0
-    eps: float = Field(1e-8, gt=0)  # added to the denominator
+    eps: float = Field(1e-8, gt=0)  # added to the denominator of an update, against division by 0
     grad_clip: float | None = Field(None, gt=0)  # largest gradient norm of each member's net; null: no clipping
 
 
 class StopConfig(Section):
     """When members stop. A member has converged if its metric, averaged over a window of steps, hardly improves any more."""
 
-    patience: Steps = 0  # steps of a window (metric differs: at least ten looks); 0: no member stops
+    patience: Steps = 0  # steps of a window (metric differs: at least ten measurements of it); 0: no member stops
     # differs: accuracy with which nearest neighbours separate samples from data (measured by run.watch); gap: difference of the
     # discriminator's outputs on real and generated, which estimates the distance for a Wasserstein loss
     metric: Literal["differs", "gap"] = "differs"
@@ -68,14 +68,15 @@ class TrainConfig(Section):
     # DiffAugment: changes of real and generated images before the discriminator sees them
     augment: list[Augmentation] = []
     augment_probability: ChancePerMember = 1.0  # probability that an image is augmented
-    # adaptive augmentation: steer that probability of each member until its discriminator is this sure of real images (the mean
-    # sign of its logits; ADA has 0.6); null: the probability stays
+    # adaptive augmentation: change each member's augment_probability until its discriminator is this sure of real
+    # images (the mean sign of its logits; ADA has 0.6); null: the probability stays
     augment_target: float | None = Field(None, gt=-1, lt=1)
-    augment_images: int = Field(500_000, ge=1)  # real images in which it moves from 0 to 1 at most
+    # adaptive augmentation: the smallest number of real images over which the probability can move from 0 to 1
+    augment_images: int = Field(500_000, ge=1)
     # decay of the running average of the generator's weights, which the mixture uses; lower in the first steps
     ema: DecayPerMember | None = None
     precision: Literal["float64", "float32", "tf32", "bf16"] = "float32"  # tf32, bf16: products on a GPU only
-    # factors of settings that move while training, such as [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last: 0}]
+    # factors on settings that change during training, e.g. [{keys: [optim.lr_g, optim.lr_d], shape: cosine, last: 0}]
     schedules: list[ScheduleConfig] = []
     stop: StopConfig = StopConfig()  # stop members that have converged, so that the device trains the others
 

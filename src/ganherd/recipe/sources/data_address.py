@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from ganherd.util.errors import UserError
 from ganherd.util.text import did_you_mean
 
-HUB = "hf:"  # how the address of a data set of the Hugging Face Hub begins
+HUB = "hf:"  # prefix of the address of a data set on the Hugging Face Hub
 OPTIONS = ("image", "label", "split", "config")
 MOST_FILES = 100_000  # most files that a pattern may name
 _OPTIONS = re.compile(r"(?P<place>.+?)#(?P<options>\w+=.*)", re.DOTALL)
@@ -20,19 +20,19 @@ _BRACES = re.compile(r"\{(?:(\d+)\.\.(\d+)|([^{},]*(?:,[^{},]*)+))\}")
 
 @dataclass(frozen=True)
 class DataAddress:
-    """A place, and options that choose a part of what is there."""
+    """Where data is, and options that choose a part of it."""
 
     place: str  # a name, a path, or a pattern of paths
     options: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def is_hub(self) -> bool:
-        """Whether it names a data set of the Hugging Face Hub."""
+        """Whether the address names a data set of the Hugging Face Hub."""
         return self.place.startswith(HUB)
 
     @property
     def is_pattern(self) -> bool:
-        """Whether it names several files, such as `images-{000..009}.tar`; a path that exists is no pattern."""
+        """Whether the address names several files, as in `images-{000..009}.tar`; an existing path is no pattern."""
         return not self.is_hub and _BRACES.search(self.place) is not None and not os.path.exists(self.place)
 
 
@@ -61,7 +61,10 @@ def parse_address(text: str) -> DataAddress:
 
 
 def expand_pattern(pattern: str) -> list[str]:
-    """Return the paths that a pattern names: `{000..009}` counts with that many digits, `{a,b}` lists.
+    """Return the paths that a pattern names: `{000..009}` stands for padded numbers, `{a,b}` for a and b.
+
+    Raises:
+        UserError: The pattern names no file, or more than `MOST_FILES`.
 
     >>> expand_pattern("{a,b}-{08..10}.tar")
     ['a-08.tar', 'a-09.tar', 'a-10.tar', 'b-08.tar', 'b-09.tar', 'b-10.tar']
@@ -85,7 +88,7 @@ def expand_pattern(pattern: str) -> list[str]:
 
 
 def short_name(source: str) -> str:
-    """Return a name for files and folders that are made from the data: without folders, options, numbers and extension.
+    """Return a short name for data without folders, options, numbers and extension, to name files made from it.
 
     >>> [short_name(one) for one in ("hf:ylecun/mnist#split=test", "tars/birds-{000..009}.tar", "faces.parquet", "hf:a/b-v1.5")]
     ['mnist', 'birds', 'faces', 'b-v1.5']
@@ -99,7 +102,10 @@ def short_name(source: str) -> str:
 
 
 def absolute_address(text: str) -> str:
-    """Return an address with options, or a pattern, with an absolute path if its files exist; any other text as it is."""
+    """Make the path in an address with options, or in a pattern, absolute if its files exist.
+
+    Any other text is returned unchanged.
+    """
     try:
         address = parse_address(text)
         files = expand_pattern(address.place) if address.is_pattern else [address.place]

@@ -1,4 +1,4 @@
-"""Settings of `cellular`: cells on a graph coevolve with their neighbours, as in Lipizzaner and Mustangs."""
+"""Settings of `cellular`, a strategy in which cells coevolve with their neighbours (Lipizzaner, Mustangs)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class FitnessConfig(Section):
     """How the individuals of a neighbourhood are compared: every generator against every discriminator."""
 
     samples: int = Field(1000, ge=2)
-    over: Literal["average", "worst", "best"] = "average"  # opponents
-    loss: LossName = "non-saturating"  # the same for all, whichever loss each is trained with
+    over: Literal["average", "worst", "best"] = "average"  # how losses against several opponents become one number
+    loss: LossName = "non-saturating"  # loss that is compared, the same for all, whichever loss each is trained with
 
 
 def _score(value: str) -> str:
@@ -35,7 +35,7 @@ def _score(value: str) -> str:
 
 
 class MixingConfig(Section):
-    """(1+1)-ES on the weights of each neighbourhood's generators."""
+    """The search for the weights of each neighbourhood's generators: a (1+1)-ES (evolution strategy)."""
 
     when: Literal["iteration", "end", "off"] = "iteration"
     generations: int = Field(1, ge=1)  # steps of the ES in each iteration
@@ -45,7 +45,7 @@ class MixingConfig(Section):
     # (lower is better)
     score: Annotated[str, AfterValidator(_score)] = "fid"
     network: str = "auto"  # network of the features; auto: a classifier of the data, or coordinates for points
-    samples: int = Field(1000, ge=2)  # samples of each generator
+    samples: int = Field(1000, ge=2)  # samples of each generator that a mixture is scored on
     # the result of the run: the generators of its last iteration, or of the iteration whose mixture scored best
     keep: Literal["last", "best"] = "last"
 
@@ -96,7 +96,14 @@ class RewireConfig(Section):
 
 
 def refuse_topology(key: str, topology: str, neighbours: int, graph: list[list[int]]) -> None:
-    """Refuse settings of a topology that do not fit together."""
+    """Raise an error if the settings of a topology do not fit together.
+
+    Args:
+        key: The section that holds them, for messages.
+        topology: The name of the topology.
+        neighbours: The number of neighbours on each side (ring only).
+        graph: The neighbours of each cell (graph only).
+    """
 
     def keys(*names: str) -> str:
         return key if key.endswith("rewire") else " ".join(f"{key}.{name}" for name in names)
@@ -121,7 +128,13 @@ def refuse_topology(key: str, topology: str, neighbours: int, graph: list[list[i
 
 
 def refuse_schedule(key: str, changes: list[RewireConfig], cells: int) -> None:
-    """Refuse a schedule with two changes at one iteration, or with a graph of another number of cells."""
+    """Raise an error if a schedule has two changes at one iteration, or a graph of another number of cells.
+
+    Args:
+        key: The section that holds the schedule, for messages.
+        changes: The changes of the topology.
+        cells: The number of cells of the grid.
+    """
     seen: set[int] = set()
     for change in changes:
         if change.at in seen:
@@ -151,7 +164,7 @@ class CellularConfig(StrategySettings):
     population: int = Field(1, ge=1)  # individuals per cell
     # nets of each kind that a cell trains in an iteration, all fused; default: as many as it has individuals
     offspring: int | None = Field(None, ge=1, le=64)
-    iteration: Span = "1epochs"  # from one gathering to the next
+    iteration: Span = "1epochs"  # length of an iteration: from one exchange of nets with the neighbours to the next
     # true: tournaments, and trained nets stay only if they are better; false: a random neighbour as opponent at each batch
     selection: bool = True
     tournament: int = Field(2, ge=1)
@@ -218,7 +231,10 @@ class CellularConfig(StrategySettings):
         return self
 
     def _refuse_without_effect(self, names: tuple[str, ...], switch: str, off: object, on: object) -> None:
-        """Refuse these settings, if the switch that they need is off."""
+        """Raise an error if the setting `switch` is `off` and one of these settings, which need it, is not its default.
+
+        `on` is the value of the switch with which the settings have an effect, for the message.
+        """
         for name in names:
             if getattr(self, switch) == off and getattr(self, name) != type(self).model_fields[name].default:
                 was, wanted = str(off).lower(), str(on).lower()

@@ -1,4 +1,4 @@
-"""Settings of `data-parallel`: members are copies of one GAN that average their gradients. There is nothing to set."""
+"""Settings of `data-parallel`, a strategy that averages gradients over copies of one GAN. It has no keys."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class DataParallelConfig(StrategySettings):
 
 
 def _value(recipe: Recipe, key: str) -> Any:
-    """Return a setting, such as optim.lr_g, or one of a net, such as nets.discriminator.dropout."""
+    """Return the value of a setting, such as optim.lr_g, or of a net's setting, such as nets.discriminator.dropout."""
     section, name, *inner = key.split(".")
     value = getattr(getattr(recipe, section), name)
     return value.settings.get(inner[0]) if inner else value

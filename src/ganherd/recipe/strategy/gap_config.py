@@ -1,4 +1,4 @@
-"""Settings of `gap`: members swap discriminators in random pairs."""
+"""Settings of the strategy `gap`: members swap discriminators in random pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _KEY = "strategy.gap"
 class GapConfig(StrategySettings):
     """Members swap discriminators in random pairs."""
 
-    every: Span = "0.5epochs"  # from one swap to the next; 0.5epochs: twice an epoch, as in the paper
+    every: Span = "0.5epochs"  # time from one swap to the next; 0.5epochs: twice an epoch, as in the paper
     warmup: Span = "0"  # no swap before this
     swap: Literal["discriminators", "generators"] = "discriminators"
     # what is swapped: weights only, as in the authors' code, so that Adam's moments stay with the slot; or everything
@@ -128,7 +128,9 @@ class GapConfig(StrategySettings):
         ]
 
     def first_swap(self, spans: Mapping[str, int]) -> int:
-        """Return the first step of the run at which two members are ready, each by its own steps.
+        """Return the step of the run at which the first swap is due.
+
+        Two members have then made enough steps of their own. `spans` holds `every` and `warmup` in steps.
 
         >>> [GapConfig(pace=pace).first_swap({"every": 30, "warmup": 0}) for pace in ([], [1.0, 0.5, 0.25])]
         [30, 60]

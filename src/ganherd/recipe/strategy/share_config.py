@@ -1,4 +1,4 @@
-"""Settings of layers that members share, with any strategy: they are averaged over all members from time to time."""
+"""Settings of layers that members share: they are averaged over all members from time to time, with any strategy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ShareConfig(StrategySettings):
 
     generator: Layers = []  # names of parameters, or their beginning: `blocks.0` is all of the first block
     discriminator: Layers = []
-    every: Span = "1epochs"  # from one averaging to the next
+    every: Span = "1epochs"  # time from one averaging to the next
 
     @model_validator(mode="after")
     def _says_what_and_when(self) -> ShareConfig:

@@ -1,4 +1,8 @@
-"""The base class of the settings of a strategy, and the entry of a strategy in its registry."""
+"""The base class of the settings of a strategy, and the entry of a strategy in the registry of strategies.
+
+A strategy decides what happens between the members of a herd, such as exchanges of nets. Members meet if it lets one
+depend on another.
+"""
 
 from __future__ import annotations
 
@@ -54,17 +58,17 @@ class StrategySettings(Section):
 
     @property
     def exchanges_nets(self) -> bool:
-        """Whether members take over, or train against, nets of other members. Such members must see data of one kind."""
+        """Whether members take over, or train against, nets of others; then all must see the same kind of data."""
         return True
 
     @property
     def meets(self) -> bool:
-        """Whether a member's numbers ever depend on another member."""
+        """Whether the training of a member ever depends on another member."""
         return self.exchanges_nets
 
     @property
     def meets_key(self) -> str:
-        """The key that lets members meet, for messages."""
+        """The key of the recipe that lets members meet, for messages."""
         return "strategy.name"
 
     @property
@@ -79,12 +83,12 @@ class StrategySettings(Section):
 
     @property
     def replaces_generators(self) -> str:
-        """The key and value that put a generator in another's place, for messages; empty: generators stay."""
+        """The key and value by which a generator may replace another member's, for messages; empty: none does."""
         return ""
 
     @property
     def num_members(self) -> int | None:
-        """The number of members that the settings require; None: any number."""
+        """The number of members that the settings require; None: any number is possible."""
         return None
 
     @property
@@ -109,7 +113,7 @@ class StrategySettings(Section):
 
     @property
     def rate_smoothing(self) -> str:
-        """The span after a meeting in which learning rates are smoothed; "0": none."""
+        """The length of time after an exchange during which learning rates are smoothed, e.g. 0.05epochs; "0": none."""
         return "0"
 
     @property
@@ -119,17 +123,17 @@ class StrategySettings(Section):
 
     @property
     def spans(self) -> Mapping[str, str]:
-        """The spans that are turned into steps when a run starts, by name."""
+        """The settings that are lengths of time, such as 0.5epochs, by name; they become steps when a run starts."""
         return {}
 
     @property
     def networks(self) -> Mapping[str, str]:
-        """The networks of features that the strategy uses, by their key."""
+        """The networks with which the strategy extracts features of samples, by the key that names each."""
         return {}
 
     @property
     def own_code(self) -> list[str]:
-        """Names of the form `package.module:name` that the strategy imports."""
+        """Names of the form `package.module:name`, in these settings, of the user's code that the strategy imports."""
         return [name for name in self.networks.values() if ":" in name]
 
     def with_absolute_paths(self, absolute: Callable[[str], str]) -> Self:
@@ -140,7 +144,10 @@ class StrategySettings(Section):
         """Raise `refuse(keys, sentence)` if the settings do not fit the rest of the recipe."""
 
     def never_due(self, spans: Mapping[str, int], steps: int) -> list[str]:
-        """Return a sentence for each planned event that a run of `steps` steps does not reach."""
+        """Return a warning for each planned event that a run of `steps` steps does not reach.
+
+        `spans` holds the settings of `self.spans` in steps.
+        """
         return []
 
 

@@ -1,4 +1,8 @@
-"""Store the generators of the iteration with the best mixture, for recipes with `mixing.keep: best`."""
+"""Store the generators of the iteration with the best mixture, for recipes with `mixing.keep: best`.
+
+A replica is one of several independent copies of the herd, trained with different seeds; each has its own best
+iteration.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +18,18 @@ _BUFFERS = "g.buffers."
 
 
 class BestGenerators:
-    """Copies of the best generators so far. State: one row for each member, saved, resumed and distributed with the herd."""
+    """Copies of the generators from the iteration whose mixture scored best so far, for each replica of the herd.
+
+    `state` has one row for each member of this rank. It is saved in checkpoints and distributed over ranks with the
+    herd.
+    """
 
     def __init__(self, herd: StackedHerd, replica: np.ndarray, widest: int) -> None:
         """Allocate the state.
 
         Args:
             herd: The herd of this rank.
-            replica: The replica of each of this rank's members [n].
+            replica: int64 [n], the number of the replica that each of this rank's members belongs to.
             widest: The number of cells in the largest neighbourhood.
         """
         self._herd, self._replica, n = herd, torch.from_numpy(replica), len(replica)
@@ -33,13 +41,14 @@ class BestGenerators:
         }
 
     def offer(self, scores: Tensor, weights: Tensor, iteration: int) -> None:
-        """Store the generators of replicas whose score is the best so far.
+        """Store the current generators of each replica whose score is better (lower) than its best stored one.
 
-        While no iteration has a finite score, the newest generators are stored.
+        While a replica has had no finite score, its current generators are always stored.
 
         Args:
-            scores: The best score of each replica after the iteration [R].
-            weights: The mixture weights of this rank's members [n, s].
+            scores: float64 [R], the score of each replica's best neighbourhood after the iteration; less is better.
+            weights: float64 [n, s], for each of this rank's members the mixture weights of its neighbourhood of s
+                cells.
             iteration: The number of the iteration.
         """
         score, best = scores[self._replica], self.state[_BEST + "score"]
@@ -58,11 +67,11 @@ class BestGenerators:
 
     @property
     def weights(self) -> Tensor:
-        """Return the mixture weights of the stored generators [n, s]."""
+        """Return the mixture weights that were stored with the generators, float64 [n, s]."""
         return self.state[_BEST + "weights"]
 
     def generators(self) -> State:
-        """Return parameters and buffers under the names of the herd's state."""
+        """Return the stored generators' parameters and buffers, under the names that the herd's state uses."""
         return {name: self.state[_BEST + name] for name in self._current()}
 
     def _current(self) -> State:

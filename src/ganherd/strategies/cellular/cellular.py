@@ -1,21 +1,26 @@
 """Cellular coevolution as in Lipizzaner and Mustangs: cells on a graph compete with their neighbours.
 
-One iteration, all cells at once, as index operations on the stacked state:
+A cell is a group of members; a member is a generator, a discriminator and their optimisers. The individuals of a cell
+are the members that it keeps from one iteration to the next. All cells make an iteration at once, as index operations
+on tensors that hold one row for each member:
 
 1. Gather a frozen snapshot of each neighbourhood.
-2. Evaluate the fitness of all its generators against all its discriminators, and hold tournaments: a cell continues with
-   copies of the winners, including optimiser state and learning rates. Without selection it continues with its own nets.
+2. Evaluate the fitness of all generators in a neighbourhood against all its discriminators, and hold tournaments: a
+   cell continues with copies of the winners, including optimiser state and learning rates (`Cellular._select`). Without
+   selection it continues with its own nets.
 3. Mutate the settings that mutate once an iteration, then train up to the next meeting.
-4. Evaluate the trained nets against the old neighbourhood. A trained net stays only if it is better than the worst of the
-   cell's old ones, or if that one has expired. Generators and discriminators are replaced separately.
-5. Make a step of the (1+1)-ES on the weights of each neighbourhood's mixture.
+4. Evaluate the trained nets against the old neighbourhood. A trained net stays only if it is better than the worst of
+   the cell's old ones, or if that one has expired (`Cellular._replace`). Generators and discriminators are replaced
+   separately.
+5. Change the weights of each neighbourhood's mixture of generators by a step of a (1+1)-ES, an evolution strategy with
+   one parent and one child.
 
 Over several ranks the snapshot of the next iteration is sent ahead: generators as soon as they are selected, while the
 discriminators are evaluated; then discriminators, while mixtures evolve, pictures are drawn and checkpoints written. With
 `exchange: async`, ranks run some iterations without synchronising: a snapshot then holds the newest nets that have arrived
 (see `latest_neighbours`), events are buffered, and mixtures evolve when the ranks synchronise.
 
-A member that is not finite wins no tournament, is no opponent, and has no weight in a mixture. Lipizzaner evaluates each
+A net with NaN or infinity wins no tournament, is no opponent, and has no weight in a mixture. Lipizzaner evaluates each
 pair with fresh noise; here all discriminators of a neighbourhood see the same samples of a generator (see `fitness`).
 """
 
@@ -55,10 +60,12 @@ if TYPE_CHECKING:
 
 
 class Cellular(Strategy):
-    """Coevolve cells. Member cell · rows + j is the j-th individual of a cell; iterations sort them, the best first.
+    """Train a grid of cells that compete with their neighbours (cellular coevolution).
 
-    If a cell trains more nets than it has individuals, its last members are these further offspring. They enter no tournament,
-    and each iteration overwrites them by copies of winners.
+    With `rows` members in each cell, member cell · rows + j is the j-th individual of the cell. Every iteration ends by
+    sorting the individuals of a cell by fitness, the best first. If a cell trains more nets than it has individuals,
+    its last members are these further offspring: they enter no tournament, and each iteration overwrites them by copies
+    of winners.
     """
 
     @classmethod
@@ -72,7 +79,7 @@ class Cellular(Strategy):
         settings, ranks = prepared.recipe.strategy.settings, prepared.ranks
         assert isinstance(settings, Settings)
         strategy = cls(prepared, settings, spans, MemberRanks.of(prepared))
-        # The first rank trains the network of the mixtures; the others find it in the cache.
+        # The first rank trains the network that mixtures are scored with, and the other ranks read it from the cache.
         if not ranks.is_single_process:
             look = strategy.mixtures.scorer.look_at_data
             run_on_all_ranks(ranks.member_comm, lambda: look() if ranks.is_first else None)
@@ -97,7 +104,7 @@ class Cellular(Strategy):
         self.gathered = kind(self.herd, settings, ranks, self.traffic)
         self.events = EventBuffer(ranks)
         self._evolved_iterations = 0  # the number of iterations for which mixtures have evolved
-        self._cached_sample: tuple[int, Sample] | None = None  # an iteration and its sample
+        self._cached_sample: tuple[int, Sample] | None = None  # the number of an iteration, and its data for fitness
         opponents = settings.opponents if settings.selection else "neighbourhood"
         self.opponents = Matchups(self.herd, self.gathered, self.cells, ranks, opponents=opponents, widest=widest)
         self.herd.opponents = self.opponents.rivals
@@ -108,10 +115,11 @@ class Cellular(Strategy):
             else None
         )
         self.mixtures = NeighbourhoodMixtures(scorer, self.cells, self.wiring, widest, best)
-        # For the generator and the discriminator of each member [n, 2]: fitness, and the member that it is a copy of.
+        # Each [n, 2], for the generator and the discriminator of each member: its fitness, and the member it was copied
+        # from.
         self.fitness = torch.full((len(self.cells.own), 2), torch.inf, dtype=torch.float64)
         self.won = torch.from_numpy(self.cells.own)[:, None].repeat(1, 2)
-        self.age = torch.zeros(len(self.cells.own), 2, dtype=torch.int64)  # iterations since it was trained
+        self.age = torch.zeros(len(self.cells.own), 2, dtype=torch.int64)  # likewise, iterations since it was trained
         self.state: State = {
             "meet.fitness": self.fitness,
             "meet.won": self.won,
@@ -162,7 +170,7 @@ class Cellular(Strategy):
         self.profile.leave()
 
     def _hold_tournaments(self, step: int, iteration: int) -> None:
-        """Evaluate all neighbourhoods, replace each cell's nets by the winners, and add the event."""
+        """Evaluate all neighbourhoods, overwrite each cell's nets by winners of tournaments, and buffer an event."""
         with self.profile.of("evaluate"):
             sides = {kind: self._snapshot_side(kind) for kind in KINDS}
             g, d = self.evaluator.losses(sides["g"], sides["d"], self._sample(iteration))
@@ -175,7 +183,7 @@ class Cellular(Strategy):
         self.events.add(step, "tournament", {"iteration": iteration}, _copy_columns({**won, **fitness_columns}))
 
     def _rewire(self, iteration: int) -> Iterator[Event]:
-        """Switch to new neighbourhoods if the topology changes with this iteration."""
+        """Switch to new neighbourhoods and yield an event, if the topology changes with this iteration."""
         before, self.wiring = self.wiring, self._wiring_at(iteration)
         if before is self.wiring:
             return
@@ -185,7 +193,7 @@ class Cellular(Strategy):
         yield "rewire", {"iteration": iteration, "topology": topology.name, "neighbours": neighbours}
 
     def _wiring_at(self, iteration: int) -> Wiring:
-        """Return the wiring of an iteration: the current object if the topology has not changed."""
+        """Return the index tables of an iteration's neighbourhoods: the current ones if the topology is the same."""
         topology = self.rewiring.at(iteration)
         now: Wiring | None = getattr(self, "wiring", None)
         if now is not None and now.topology == topology:
@@ -194,7 +202,16 @@ class Cellular(Strategy):
         return wire(topology, *rows, self.replicas, self.ranks.placement, self.ranks.comm.rank)
 
     def _select(self, iteration: int, kind: str, side: Side, fitness: np.ndarray) -> None:
-        """Hold tournaments in each neighbourhood by fitness [C, S], and overwrite the cells' nets of a kind by the winners."""
+        """Hold tournaments in each neighbourhood, and overwrite the nets of each cell by copies of the winners.
+
+        A cell holds one tournament for each of its members. If no net may enter, the member keeps its own net.
+
+        Args:
+            iteration: The number of the iteration.
+            kind: g or d, the nets that compete.
+            side: The nets of that kind in each neighbourhood.
+            fitness: float64 [C, S], their fitness; less is better.
+        """
         cells, p, number = self.cells, self.cells.rows, KINDS.index(kind)
         keys = rng.keys(np.zeros(len(cells), np.int64), cells.seed, -rng.TOURNAMENT, cells.cell, iteration, number)
         u = rng.draw(keys, (p, side.rows.shape[1]), "uniform", torch.float64).numpy()
@@ -232,7 +249,7 @@ class Cellular(Strategy):
             yield from self._flush_and_evolve(step)
 
     def _flush_and_evolve(self, step: int) -> Iterator[Event]:
-        """Yield buffered events, and evolve mixtures for the iterations that passed since they last did."""
+        """Yield buffered events, and evolve mixture weights for all iterations since they were last evolved."""
         yield from self.events.flush(step)
         mixing, iteration = self.settings.mixing, step // self.span
         iterations, self._evolved_iterations = iteration - self._evolved_iterations, iteration
@@ -262,7 +279,7 @@ class Cellular(Strategy):
         self.gathered.discard_pending()
 
     def _evaluate_trained(self, kind: str, sample: Sample) -> np.ndarray:
-        """Return the fitness of the cells' trained nets against the snapshot of the neighbourhood [C, rows]."""
+        """Return the fitness of each cell's trained nets against the old neighbourhood, float64 [C, rows]."""
         rows = np.arange(len(self.cells.own)).reshape(len(self.cells), -1)
         trained = Side(self.herd.state, rows, finite_nets(self.herd, self.herd.state, kind)[rows])
         if kind == "g":
@@ -274,10 +291,17 @@ class Cellular(Strategy):
         return self._overall(losses, trained, old)
 
     def _replace(self, kind: str, trained: np.ndarray) -> dict[str, np.ndarray]:
-        """Replace nets of a kind by the survivors, the best first, and return the columns of the event.
+        """Replace each cell's nets of one kind by the survivors, the best first, and return columns for the event.
 
-        Columns for each member: `before`, the fitness at the beginning of the iteration; `trained`, that of the net trained
-        in its place; `after`, that of the net there now; `new`, whether that net was trained; `from`, in whose place.
+        Args:
+            kind: g or d.
+            trained: float64 [C, rows], the fitness of the trained nets; less is better.
+
+        Returns:
+            Arrays [n] with a value for each member: `before`, the fitness of its net when the iteration began;
+            `trained`, of the net that it trained; `after`, of the net that it has now; `new`, whether the net that it
+            has now was trained in this iteration; `from`, the member that this net comes from. Names have the prefix
+            `g_` or `d_`.
         """
         number, p = KINDS.index(kind), self.cells.rows
         old = self.fitness[:, number].numpy().reshape(-1, p).copy()
@@ -293,7 +317,15 @@ class Cellular(Strategy):
         return _copy_columns({f"{kind}_{name}": column for name, column in columns.items()})
 
     def _survivors(self, number: int, old: np.ndarray, trained: np.ndarray) -> SelectedIndividuals:
-        """Return what each cell continues with: the survivors among its individuals, then its further offspring [C, rows]."""
+        """Return the nets [C, rows] that each cell continues with: the survivors, then its further offspring.
+
+        The ages of the nets are updated.
+
+        Args:
+            number: 0 for generators, 1 for discriminators.
+            old: float64 [C, rows], the fitness of the nets when the iteration began.
+            trained: float64 [C, rows], the fitness of the trained nets.
+        """
         settings, p, ages = self.settings, self.cells.population, self.age[:, number].view(old.shape)
         ages += 1
         if settings.survival == "comma":
@@ -316,19 +348,22 @@ class Cellular(Strategy):
     # -- helpers ------------------------------------------------------------------------------------------------------
 
     def _sample(self, iteration: int) -> Sample:
-        """Return the sample of an iteration; its beginning and its end use the same one."""
+        """Return the data and random keys for fitness, the same at the beginning and the end of an iteration."""
         cells, n = self.cells, self.settings.fitness.samples
         if self._cached_sample is None or self._cached_sample[0] != iteration:
             self._cached_sample = iteration, sample(self.herd.feed, cells.first, cells.seed, cells.cell, iteration, n)
         return self._cached_sample[1]
 
     def _snapshot_side(self, kind: str) -> Side:
-        """Return the nets of a kind in all neighbourhoods, as they were gathered."""
+        """Return the nets of one kind (g or d) in all neighbourhoods, as they were when the iteration began."""
         table, snapshot = self.wiring.table, self.gathered.all
         return Side(snapshot, table, self.wiring.real & finite_nets(self.herd, snapshot, kind)[table])
 
     def _overall(self, losses: np.ndarray, side: Side, opponents: Side) -> np.ndarray:
-        """Return the fitness [C, A] from losses [C, A, B]; infinite for nets that are not finite."""
+        """Return the fitness [C, A] of A nets in each cell from their losses [C, A, B] against B opponents.
+
+        Less is better. Fitness is infinite for padding and for nets with a number that is not finite.
+        """
         return np.where(side.real, overall(losses, opponents.real, self.settings.fitness.over), np.inf)
 
     def _drop_snapshot(self) -> None:
@@ -341,10 +376,10 @@ class Cellular(Strategy):
         self.mutations.count(step)
 
     def metrics(self) -> Facts:
-        """Return the seconds of each routine, and the settings that mutate, for each member."""
+        """Return the seconds that each routine took (`profile`), and for each member the settings that mutate."""
         return {"profile": self.profile.take(), **self.mutations.metrics()}
 
 
 def _copy_columns(columns: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return copies of the columns, each [n]."""
+    """Return copies of the columns of an event, each flattened to [n]."""
     return {name: np.array(column).reshape(-1) for name, column in columns.items()}

@@ -1,4 +1,9 @@
-"""Snapshots of individuals, and copies between them and the herd; generators and discriminators are copied separately."""
+"""Take snapshots of individuals, and copy nets from a snapshot into the herd, generators and discriminators separately.
+
+An individual is a member that its cell keeps from one iteration to the next; a cell is a group of members on one rank.
+The snapshot of a rank holds its members and all individuals that its cells meet, as they were when the iteration began.
+Nets of one kind are all generators (`g`) or all discriminators (`d`).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +23,10 @@ _SNAPSHOT = "meet.kept."  # prefix of names in checkpoints
 
 
 def individuals(state: State, settings: Settings) -> State:
-    """Return the tensors of individuals: nets with all their state, learning rates, and a loss drawn at creation.
+    """Return those tensors of a herd's state that are copied with an individual; storage is shared with `state`.
 
-    The tensors share storage with `state`.
+    They are its nets with all their state (buffers, optimiser), its learning rates, and its loss if it was drawn at
+    creation.
     """
     names = ["set.lr_g", "set.lr_d"]
     if settings.mutation.losses and settings.mutation.loss_each == "creation":
@@ -29,18 +35,24 @@ def individuals(state: State, settings: Settings) -> State:
 
 
 def belongs(name: str, kind: str) -> bool:
-    """Return whether a tensor of the state belongs to generators (g) or discriminators (d); drawn losses belong to g."""
+    """Return whether the tensor of this name is copied with nets of a kind, g or d; drawn losses go with generators."""
     return name.startswith(f"{kind}.") or name == f"set.lr_{kind}" or (name == "set.loss" and kind == "g")
 
 
 def finite_nets(herd: StackedHerd, state: State, kind: str) -> np.ndarray:
-    """Return bool [rows], True if all numbers of the net of that kind are finite, in a state with rows of this herd."""
+    """Return bool [n], True for rows of a state whose net of that kind (g or d) has only finite numbers.
+
+    Args:
+        herd: The herd, which knows the buffers that may be infinite.
+        state: Tensors with one row for each of n members, under the names of the herd's state.
+        kind: g or d.
+    """
     nets = {name: value for name, value in state.items() if name.startswith(f"{kind}.")}
     return finite_members(nets, herd.infinite_buffers).cpu().numpy()
 
 
 class GatheredIndividuals:
-    """Individuals as they were when an iteration began: those of this rank, and all that its cells meet."""
+    """A snapshot of this rank's members and of all individuals that its cells meet, as an iteration began."""
 
     def __init__(self, herd: StackedHerd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
         """Allocate the snapshot.
@@ -52,20 +64,24 @@ class GatheredIndividuals:
             traffic: Counts received bytes.
         """
         self._herd, self._settings, self._ranks, self._traffic = herd, settings, ranks, traffic
-        self._pending: list[Fetch] = []  # sent ahead in `close` for `open`
-        # With selection, individuals may be restored or copied, so all their tensors are stored. Without it they are only
-        # met, and the tensors of an opponent are enough.
+        self._pending: list[Fetch] = []  # transfers that `begin` started for the next `take`
+        # With selection, individuals may be restored or copied, so all their tensors are stored. Without selection they
+        # only serve as opponents, which need fewer tensors.
         tensors = individuals(herd.state, settings) if settings.selection else opponent_tensors(herd.state)
         self.local: State = {name: value.clone() for name, value in tensors.items()}  # [n, …] of this rank's members
-        self.all: State = self.local  # rows in the order of `Wiring.wanted`; in one process the same tensors
+        # Tensors with the rows that `Wiring.wanted` lists for this rank; in a run on one process the same as `local`.
+        self.all: State = self.local
 
     @property
     def checkpoint_state(self) -> State:
-        """Return the tensors that a checkpoint within an iteration has to hold."""
+        """Return the part of the snapshot that a checkpoint within an iteration has to hold: the rows of this rank."""
         return {_SNAPSHOT + name: value for name, value in self.local.items()}
 
     def take(self, wiring: Wiring, iteration: int) -> None:
-        """Take a snapshot at the beginning of an iteration. Individuals of other ranks may have been sent ahead."""
+        """Take the snapshot at the beginning of an iteration.
+
+        If `begin` has started to send nets for it, wait for them; otherwise fetch the individuals of other ranks now.
+        """
         self._copy_local()
         if not self._pending:
             self.fetch(wiring)
@@ -79,13 +95,16 @@ class GatheredIndividuals:
             value.copy_(self._herd.state[name])
 
     def fetch(self, wiring: Wiring) -> None:
-        """Fetch the individuals of other ranks from the snapshots of these."""
+        """Complete the snapshot: fetch the individuals of other ranks from the snapshots that those ranks took."""
         if self._ranks.comm.world_size > 1:
             self._traffic.exchanges += 1
             self.all = self._begin_fetch(self.local, wiring).wait()
 
     def begin(self, kind: str, wiring: Wiring, iteration: int) -> None:
-        """Send nets ahead of the next `take`, first `g`, then `d`. They must not change until then."""
+        """Start to send this rank's nets of a kind for the next `take`; call it for `g`, then for `d`.
+
+        The nets must not change before `take`.
+        """
         if self._ranks.comm.world_size > 1:
             self._traffic.exchanges += kind == KINDS[0]
             tensors = {name: self._herd.state[name] for name in self.local if belongs(name, kind)}
@@ -94,7 +113,7 @@ class GatheredIndividuals:
                 self.all = self.local  # The old neighbours are no longer needed, and the next ones need their memory.
 
     def poll(self) -> None:
-        """Advance pending transfers."""
+        """Let pending transfers make progress, without waiting for them."""
         for fetch in self._pending:
             fetch.poll()
 
@@ -105,19 +124,24 @@ class GatheredIndividuals:
         self._pending = []
 
     def _begin_fetch(self, tensors: State, wiring: Wiring) -> Fetch:
-        """Start to fetch these tensors of all members that the cells of each rank meet."""
+        """Start to fetch the rows of these tensors that `Wiring.wanted` lists for each rank."""
         return self._traffic.begin_fetch(self._ranks, tensors, wiring.wanted)
 
     # -- into the herd ------------------------------------------------------------------------------------------------
 
     def clone(self, kind: str, rows: np.ndarray) -> None:
-        """Overwrite the nets of this rank's members by these rows [n] of the snapshot."""
+        """Overwrite the nets of one kind (g or d) of this rank's n members by copies from the snapshot.
+
+        Args:
+            kind: g or d.
+            rows: int64 [n], the row of the snapshot (`all`) that each member takes its net from.
+        """
         for name, value in self._tensors(kind).items():
             source = self.all[name]
             value.copy_(source[torch.from_numpy(rows).to(source.device)])
 
     def replace(self, kind: str, rows: np.ndarray, trained: np.ndarray) -> None:
-        """Replace the nets of this rank's members.
+        """Set the net of each of this rank's n members to a trained net of the herd, or to an old one of the snapshot.
 
         Args:
             kind: g or d.

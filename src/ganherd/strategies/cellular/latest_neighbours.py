@@ -1,4 +1,8 @@
-"""Snapshots of neighbours for `exchange: async`: the newest individuals that have arrived from other ranks."""
+"""Take snapshots for `exchange: async`: they hold the newest individuals that have arrived from other ranks.
+
+Each rank publishes copies of its individuals after every iteration. Their version is the number of iterations that they
+have completed.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,15 @@ from ganherd.strategies.member_ranks import MemberRanks, Traffic
 
 
 class LatestNeighbours(GatheredIndividuals):
-    """Exchange individuals by versions; a version is the number of iterations that an individual has completed."""
+    """A snapshot in an asynchronous run: individuals of other ranks may be older or newer than this rank's."""
 
     def __init__(self, herd: StackedHerd, settings: Settings, ranks: MemberRanks, traffic: Traffic) -> None:
         super().__init__(herd, settings, ranks, traffic)
         self._board: VersionBoard | None = None
-        self._counted = 0  # bytes of the board that `Traffic` has counted
+        self._counted = 0  # received bytes that `_count` has already added to the traffic
 
     def begin_unsynced(self, wiring: Wiring, first: int, last: int) -> None:
-        """Start a phase without synchronisation, which ends when each rank has published version `last`.
+        """Start a phase in which ranks do not synchronise; it ends when each rank has published version `last`.
 
         Args:
             wiring: The neighbourhoods.
@@ -45,7 +49,10 @@ class LatestNeighbours(GatheredIndividuals):
                 self._publish(iteration)
 
     def behind(self, iteration: int) -> dict[str, float]:
-        """Return the most and the mean iterations that received individuals are behind; negative if they are ahead."""
+        """Return by how many iterations received individuals are behind this rank, `most` and on average (`mean`).
+
+        A negative number means that they are ahead.
+        """
         behind = [iteration - version for version in self._active_board.versions.values()] or [0]
         return {"most": max(behind), "mean": round(sum(behind) / len(behind), 3)}
 
@@ -65,12 +72,12 @@ class LatestNeighbours(GatheredIndividuals):
 
     @property
     def _active_board(self) -> VersionBoard:
-        """Return the board, which `begin_unsynced` creates."""
+        """Return the board that ranks exchange versions with; `begin_unsynced` must have created it."""
         assert self._board is not None, "no phase without synchronisation has begun"
         return self._board
 
     def _publish(self, version: int) -> None:
-        """Publish this rank's individuals under a version."""
+        """Send copies of this rank's individuals to the ranks that meet them, marked with this version number."""
         state = self._herd.state
         self._traffic.exchanges += 1
         self._traffic.count_all_gather(self._ranks, self.local)

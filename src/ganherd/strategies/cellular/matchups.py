@@ -1,9 +1,14 @@
-"""Choose the opponents that members meet at each batch of an iteration, in storage that the training step reads.
+"""Choose the opponents that members may train against in an iteration, and store them for the training step.
 
-With selection, a member meets its own partner, or, if a cell trains several nets, a random winner of its cell
-(`opponents: winners`); always its own partner (`partner`); or a random individual of the whole neighbourhood
-(`neighbourhood`), as without selection. Its own partner is the net in training; all others are frozen as they were when the
-iteration began.
+The opponents of a generator are discriminators, and vice versa. The partner of a net is the other net of the same
+member. The key `opponents` of the recipe chooses:
+
+- `winners`: the partner if a cell trains one net of each kind; otherwise, at each batch, the net of a random member of
+  the cell, all of which began the iteration as copies of tournament winners.
+- `partner`: always the partner.
+- `neighbourhood`, and every run without selection: at each batch a random individual of the whole neighbourhood.
+
+The partner keeps training; all other opponents are frozen as they were when the iteration began.
 """
 
 from __future__ import annotations
@@ -19,7 +24,11 @@ from ganherd.strategies.member_ranks import MemberRanks
 
 
 class Matchups:
-    """Fill the table of opponents for each iteration. Its storage never moves, so that a captured step can read it."""
+    """Fill the table of possible opponents for each iteration.
+
+    `rivals` holds the table and the frozen nets; it is None if all members train against their partners. Its tensors
+    are allocated once and only written in place, so that a step captured as a CUDA graph can read them.
+    """
 
     def __init__(
         self,
@@ -38,7 +47,8 @@ class Matchups:
             gathered: The snapshot of the neighbourhoods.
             cells: The cells of this rank.
             ranks: The ranks with members.
-            opponents: winners, partner or neighbourhood, as in the recipe; without selection, neighbourhood.
+            opponents: `winners`, `partner` or `neighbourhood`, as in the recipe; `neighbourhood` in runs without
+                selection.
             widest: The number of cells in the largest neighbourhood of all iterations.
         """
         self._herd, self._gathered, self._cells, self._rank = herd, gathered, cells, ranks.comm.rank
@@ -58,11 +68,12 @@ class Matchups:
         self.rivals = FrozenOpponents(frozen, table, torch.ones(n, dtype=torch.int64, device=device))
 
     def set(self, wiring: Wiring, won: np.ndarray) -> None:
-        """Set the opponents of the iteration that begins or is resumed.
+        """Set the opponents for an iteration that begins or is resumed.
 
         Args:
             wiring: The neighbourhoods of the iteration.
-            won: int64 [n, 2], the members that the rank's generators and discriminators are copies of.
+            won: int64 [n, 2], for this rank's n members the member that the generator was copied from, and the member
+                that the discriminator was copied from.
         """
         if self.rivals is None:
             return
@@ -85,7 +96,7 @@ class Matchups:
         self.rivals.count.copy_(torch.from_numpy(count))
 
     def _freeze(self, kind: str, rows: np.ndarray) -> None:
-        """Copy these rows of the snapshot into the storage of opponents."""
+        """Copy nets of one kind (g or d) from these rows of the snapshot to the first rows of the opponents."""
         assert self.rivals is not None
         for name, value in self.rivals.frozen.items():
             source = self._gathered.all[name]

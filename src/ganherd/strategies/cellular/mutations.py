@@ -16,28 +16,36 @@ from ganherd.strategies.cellular.history.lineage import DRAWN
 from ganherd.strategies.cellular.individuals import KINDS
 from ganherd.strategies.member_ranks import MemberRanks
 
-_AT_ONCE = 1 << 18  # draws that are recomputed at a time
+_AT_ONCE = 1 << 18  # random draws of losses that `Mutations.count` recomputes at a time
 
 
 class Mutations:
-    """Change the settings of this rank's members. Mutations before every batch are part of the training step instead."""
+    """Mutate learning rates and losses of this rank's members, at creation or at each iteration.
+
+    Their values are recorded in events. If the recipe mutates them before every batch, the training step does that;
+    this class then only counts the drawn losses.
+    """
 
     def __init__(self, herd: StackedHerd, settings: MutationConfig, ranks: MemberRanks) -> None:
         self._herd, self._settings, self._ranks = herd, settings, ranks
         by_batch = len(settings.losses) if settings.loss_each == "batch" else 0
-        # How often each loss was drawn since the last event [n, losses], and the step up to which draws are counted.
+        # Empty, or int64 [n, losses]: how often each member drew each loss since the last event.
         self.state: State = (
             {"meet.losses": torch.zeros(herd.num_members, by_batch, dtype=torch.int64)} if by_batch else {}
         )
-        self._counted = 0
+        self._counted = 0  # the step up to which draws are counted
 
     def at_creation(self) -> None:
-        """Draw the losses of new members, if the recipe draws them once."""
+        """Draw a loss for each new member, if the recipe draws losses once, at creation."""
         if self._settings.loss_each == "creation":
             self._draw_losses(0)
 
     def at_iteration(self, step: int) -> None:
-        """Mutate members after the tournaments. Mutations affect the copies, so they are selected with them."""
+        """Mutate learning rates and losses when an iteration begins, if the recipe mutates them once an iteration.
+
+        It runs after the tournaments, so it changes the copies of the winners, and the next selection judges its
+        effect.
+        """
         settings, state = self._settings, self._herd.state
         if settings.learning_rate != "off" and settings.each == "iteration":
             draws = self._draws(step)
@@ -52,7 +60,11 @@ class Mutations:
         self._counted = step
 
     def count(self, step: int) -> None:
-        """Count the losses drawn up to this step. Must run before a member is repaired, because a repair changes its draws."""
+        """Count how often each member drew each loss in the steps up to this one.
+
+        The draws are recomputed from the members' random keys. This must run before a repair of a member changes its
+        key.
+        """
         counts, first, self._counted = self.state.get("meet.losses"), self._counted, step
         if counts is None or not len(counts):
             return
@@ -63,9 +75,10 @@ class Mutations:
             counts += torch.stack([(drawn == number).sum(0) for number in range(losses)], 1).cpu()
 
     def take_columns(self, step: int) -> dict[str, np.ndarray]:
-        """Return columns of an event for this rank's members, and reset the counts.
+        """Return columns [n] for an event, with a value for each of this rank's members, and reset the counts.
 
-        Columns are learning rates, and losses by number or how often each loss was drawn.
+        Columns are the learning rates `lr_g` and `lr_d`; and `loss`, the number of the member's loss, or for losses
+        drawn at each batch `drawn_NAME`, how often each was drawn.
         """
         self.count(step)
         state, out = self._herd.state, dict[str, np.ndarray]()
@@ -82,11 +95,11 @@ class Mutations:
 
     @property
     def names(self) -> dict[str, tuple[str, ...]]:
-        """Return the names behind numbers in events."""
+        """Return the names of the numbers in the column `loss` of events, by position."""
         return {"loss": self._herd.rules.game.names}
 
     def metrics(self) -> dict[str, list[float] | list[str]]:
-        """Return the settings that mutate, for all members. All ranks call this together."""
+        """Return the settings that mutate, with a value for each member of the herd. All ranks call this together."""
         out: dict[str, list[float] | list[str]] = {}
         state = self._herd.state
         if self._settings.learning_rate != "off":
@@ -107,5 +120,5 @@ class Mutations:
         return Streams(keys_on_device(base_keys(self._herd.state), self._herd.device), step)
 
     def _all_gather(self, *columns: torch.Tensor) -> list[list[Any]]:
-        """Return columns of all members from columns [n] of this rank's members."""
+        """Return lists of the values of all members of the herd, from columns [n] of this rank's members."""
         return list(self._ranks.all_gather(torch.stack(columns, 1).cpu().numpy()).T.tolist())

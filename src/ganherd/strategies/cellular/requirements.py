@@ -1,4 +1,4 @@
-"""Check the requirements of a cellular run before it begins, instead of failing after its first iteration."""
+"""Check before a cellular run begins whether its topology, network and score fit the data, instead of failing later."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEY = "strategy.cellular.mixing"
 def refuse_impossible(
     settings: CellularConfig, dataset: Dataset, trust_code: bool = False, takes_label: bool = False
 ) -> None:
-    """Check the neighbourhoods of the first iteration, the mixtures' network on two samples, and the mixtures' score.
+    """Check the neighbourhoods of the first iteration, and the network and the score by which mixtures are weighed.
 
     Args:
         settings: The recipe's settings.
@@ -42,7 +42,13 @@ def refuse_impossible(
 
 
 def _refuse_network(settings: MixingConfig, dataset: Dataset, trust_code: bool) -> tuple[int, str]:
-    """Check the network, and return the number of classes that it predicts, 0 if it is no classifier, and its name."""
+    """Check the network that extracts features for mixtures, and return the number of its classes and its name.
+
+    The number is 0 if the network predicts no classes.
+
+    Raises:
+        UserError: The network cannot be loaded, or cannot process the data.
+    """
     wanted = networks.cheap(dataset) if settings.network == "auto" else settings.network
     if wanted == "classifier" and len(dataset.labels) >= 2:  # It is trained on this data when it is first needed.
         return len(dataset.labels), wanted
@@ -54,7 +60,7 @@ def _refuse_network(settings: MixingConfig, dataset: Dataset, trust_code: bool) 
 
 
 def _num_classes(network: Network, dataset: Dataset) -> int:
-    """Return the number of classes that a network predicts, after checking its output on two samples."""
+    """Check a network's output on two samples, and return the number of classes that it predicts (0 for none)."""
     x = torch.from_numpy(np.array(dataset.x[:2]))
     try:
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""Topologies that change during training, by a schedule or by a function of the user."""
+"""Change the topology (which cells are neighbours) during training, by a schedule or by a function of the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Rule = Callable[[int, int], Sequence[Sequence[int]]]  # (iteration, cells) -> th
 
 
 class Rewiring:
-    """Return the topology of every iteration; the same iteration always has the same one.
+    """The topology of every iteration: that of the recipe, and those of its schedule or of the user's function.
 
     >>> plan = Rewiring(CellularConfig(grid=[2, 3], rewire=[{"at": 5, "topology": "ring"}]))
     >>> plan.at(4).name, plan.at(5).name, plan.widest
@@ -40,7 +40,7 @@ class Rewiring:
         """Return the topology of an iteration.
 
         Raises:
-            UserError: The user's function fails, or its answer is not a graph of all cells.
+            UserError: The user's function fails, or does not return the neighbours of each cell.
         """
         if self._rule is None:
             return [planned for start, planned in self._planned if start <= iteration][-1]

@@ -1,4 +1,8 @@
-"""Topologies: the neighbourhood of every cell as one table of indices."""
+"""Topologies: the neighbourhood of every cell as a row of one table of cell numbers.
+
+In shapes, N is the number of cells and s the number of cells in the largest neighbourhood. A neighbourhood includes the
+cell itself.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +31,8 @@ class Topology:
     name: str
     table: np.ndarray  # int64 [N, s]
     count: np.ndarray  # int64 [N], the number of entries of each row that are not padding
-    rows: int = 0  # of the grid of cells, numbered row by row; 0 without a grid
-    columns: int = 0
+    rows: int = 0  # rows of the grid, on which cells are numbered row by row; 0 if cells are not on a grid
+    columns: int = 0  # columns of the grid
 
     def __post_init__(self) -> None:
         self.table.setflags(write=False)
@@ -53,15 +57,15 @@ class Topology:
 
     @property
     def mask(self) -> np.ndarray:
-        """Return bool [N, s], False for entries of the table that are padding."""
+        """Return bool [N, s], False for entries of `table` that are padding."""
         return np.asarray(np.arange(self.widest) < self.count[:, None])
 
     def members(self, cell: int) -> list[int]:
-        """Return the neighbourhood of a cell, itself first."""
+        """Return the numbers of the cells in a cell's neighbourhood, itself first."""
         return [int(member) for member in self.table[cell, : self.count[cell]]]
 
     def neighbours(self, cell: int) -> list[int]:
-        """Return the neighbourhood of a cell without itself."""
+        """Return the numbers of a cell's neighbours, without the cell itself."""
         return self.members(cell)[1:]
 
 
@@ -84,7 +88,7 @@ def moore(rows: int, columns: int) -> Topology:
 
 
 def ring(n: int, k: int = 1) -> Topology:
-    """Return cells in a circle, each with k neighbours on either side, the nearest first.
+    """Return the topology of n cells in a circle, each with k neighbours on either side, the nearest first.
 
     >>> ring(6, 2).members(0)
     [0, 5, 1, 4, 2]
@@ -97,7 +101,7 @@ def ring(n: int, k: int = 1) -> Topology:
 
 
 def isolated(n: int) -> Topology:
-    """Return cells without neighbours.
+    """Return the topology of n cells without neighbours.
 
     >>> isolated(2).table.tolist()
     [[0], [1]]
@@ -107,7 +111,7 @@ def isolated(n: int) -> Topology:
 
 
 def full(n: int) -> Topology:
-    """Return cells that all meet each other.
+    """Return the topology of n cells that are all neighbours of each other.
 
     >>> full(3).table.tolist()
     [[0, 1, 2], [1, 0, 2], [2, 0, 1]]
@@ -117,9 +121,12 @@ def full(n: int) -> Topology:
 
 
 def graph(neighbours: Sequence[Sequence[int]]) -> Topology:
-    """Return any graph, from the neighbours of each cell.
+    """Return the topology in which cell i has the neighbours that entry i of `neighbours` lists.
 
-    The cell itself need not be listed. The graph may be directed: cell 0 may meet cell 1, but not the other way round.
+    The cell itself need not be listed. The graph may be directed: cell 0 may list cell 1 without being listed by it.
+
+    Raises:
+        UserError: The lists are not lists of cell numbers, or there are none.
 
     >>> graph([[1, 2], [0], [0]]).table.tolist()
     [[0, 1, 2], [1, 0, 1], [2, 0, 2]]
@@ -139,7 +146,17 @@ _from_graph = graph  # `build` has an argument of the same name.
 
 
 def build(name: str, rows: int = 1, columns: int = 1, k: int = 1, graph: Sequence[Sequence[int]] = ()) -> Topology:
-    """Return the topology of that name with rows × columns cells; a graph has as many cells as it lists.
+    """Return the topology of that name.
+
+    Args:
+        name: One of `NAMES`.
+        rows: With `columns`, the size of the grid. A topology has rows · columns cells, also if it is no grid.
+        columns: The number of columns.
+        k: The number of neighbours on each side (ring only).
+        graph: The neighbours of each cell (graph only); their number is the number of cells.
+
+    Raises:
+        UserError: The name is unknown, or the other arguments do not fit it.
 
     >>> build("ring", 2, 4, k=1) == ring(8, 1), build("graph", graph=[[1], [0]]).widest
     (True, 2)
@@ -163,7 +180,14 @@ def build(name: str, rows: int = 1, columns: int = 1, k: int = 1, graph: Sequenc
 
 
 def from_lists(name: str, neighbours: Sequence[Iterable[int]], rows: int = 0, columns: int = 0) -> Topology:
-    """Return the topology of these lists of neighbours. Repeated neighbours are dropped, and short rows are padded."""
+    """Return the topology in which cell i has the i-th list of neighbours; repeated neighbours are dropped.
+
+    Args:
+        name: The name of the topology.
+        neighbours: The neighbours of each cell; the cell itself need not be listed.
+        rows: The rows of the grid on which cells lie; 0: they lie on no grid.
+        columns: The columns of this grid.
+    """
     lists = [list(dict.fromkeys((cell, *map(int, others)))) for cell, others in enumerate(neighbours)]
     count = np.array([len(members) for members in lists], np.int64)
     table = np.repeat(np.arange(len(lists), dtype=np.int64)[:, None], count.max(), 1)  # [N, s]
@@ -173,7 +197,7 @@ def from_lists(name: str, neighbours: Sequence[Iterable[int]], rows: int = 0, co
 
 
 def replicated(topology: Topology, seeds: int) -> Topology:
-    """Return independent copies of the cells, one after another: those of replica r are offset by r·N.
+    """Return a topology of `seeds` independent copies (replicas) of N cells; cell c of copy r has the number r·N + c.
 
     >>> replicated(ring(3), 2).table[4]
     array([4, 3, 5])
@@ -186,9 +210,10 @@ def replicated(topology: Topology, seeds: int) -> Topology:
 
 
 def with_population(topology: Topology, p: int) -> Topology:
-    """Return the topology of members if each cell has p of them: member cell·p + j meets all members of its neighbourhood.
+    """Return a topology of members in place of cells, for cells of p members each, numbered cell·p + j.
 
-    The member itself comes first, then the others of its cell, then those of the neighbours, cell by cell.
+    The neighbourhood of a member is all members of the cells in its cell's neighbourhood: itself first, then the other
+    members of its cell, then those of the neighbouring cells, cell by cell.
 
     >>> with_population(ring(3), 2).table[1]
     array([1, 0, 4, 5, 2, 3])
@@ -206,7 +231,14 @@ def with_population(topology: Topology, p: int) -> Topology:
 
 
 def _on_grid(name: str, rows: int, columns: int, steps: Sequence[tuple[int, int]]) -> Topology:
-    """Return a torus whose cells have neighbours at these steps."""
+    """Return the topology of a grid with wrap-around borders, in which the neighbours of a cell are these steps away.
+
+    Args:
+        name: The name of the topology, e.g. torus.
+        rows: The rows of the grid.
+        columns: The columns of the grid.
+        steps: Steps (down, right) from a cell to its neighbours.
+    """
     _refuse_no_grid(name, rows, columns)
     lists = [
         [(row + down) % rows * columns + (column + right) % columns for down, right in steps]
@@ -217,12 +249,12 @@ def _on_grid(name: str, rows: int, columns: int, steps: Sequence[tuple[int, int]
 
 
 def _refuse_no_grid(name: str, rows: int, columns: int) -> None:
-    """Raise a UserError for a grid without cells."""
+    """Raise a UserError if a grid of this size has no cells."""
     if rows < 1 or columns < 1:
         raise UserError(f"the topology {name} needs at least 1 row and 1 column, not {rows} × {columns}.")
 
 
 def _refuse_empty(name: str, n: int) -> None:
-    """Raise a UserError for a topology without cells."""
+    """Raise a UserError if n, the number of cells, is less than 1."""
     if n < 1:
         raise UserError(f"the topology {name} needs at least 1 cell, not {n}.")

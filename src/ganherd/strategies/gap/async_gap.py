@@ -1,11 +1,13 @@
 """Asynchronous GAP over ranks, and its replay: members take the newest nets that have arrived from other ranks.
 
-Each rank counts its swaps. At swap k it publishes its members' nets as version k, and each member takes a copy of its partner's:
-version k if that has arrived, otherwise an older one, at most `staleness` swaps behind. So a rank waits only for one that is too
-far behind. If two ranks are in step this is a swap; if not, the faster one gets an older net, of which the slower one trained
-the newer versions further, so a net may exist twice, or disappear.
+Each rank counts its swaps. At swap k it publishes its members' nets as version k, and each member takes a copy of its
+partner's net: version k if that has arrived, otherwise an older one, at most `staleness` swaps behind. A rank waits
+only if its partner's rank is further behind than that. If both ranks are at the same swap, the result is a real swap.
+Otherwise the faster rank copies an older version of a net that the slower rank trains on, so a net may exist twice, or
+disappear.
 
-Which version has arrived depends on time. The events record it (`versions`), and `strategy.gap.replay` repeats a run from them.
+Which version has arrived depends on the speed of the ranks. Events record it (`versions`), and `strategy.gap.replay`
+repeats a run from these events.
 """
 
 from __future__ import annotations
@@ -30,14 +32,17 @@ NOT_TAKEN = -1  # the version of a member that keeps its own net
 
 
 class AsyncGap(Gap):
-    """Exchange nets by versions; a version is the number of a swap."""
+    """GAP without synchronisation: publish nets at each swap and take the newest version of the partner's net.
+
+    A version is the number of the swap at which a net was published.
+    """
 
     def __init__(self, herd: StackedHerd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__(herd, settings, spans, ranks)
         self.max_unsynced_steps = self.every * settings.rejoin
         self._board: VersionBoard | None = None
         self._events = EventBuffer(ranks)
-        self._counted = 0  # bytes of the board that `traffic` has counted
+        self._counted = 0  # received bytes that `_count` has already added to `traffic`
         replicas = [sorted({member // self.members for member in own}) for own in self.placement.ranks]
         # Any two members of a replica may become partners.
         self._wanted = tuple(
@@ -50,11 +55,11 @@ class AsyncGap(Gap):
             bound = self.settings.staleness
             self._board = VersionBoard(self.ranks.comm, self.placement, self._wanted, self.swapped(), bound, ahead=0)
         first = max(1, -(-(step - self.warmup) // self.every))
-        # `until` is opened in the next phase.
+        # A swap at the step `until` itself belongs to the next phase.
         self._board.begin_unsynced(first, (until - 1 - self.warmup) // self.every)
 
     def close(self, step: int, continues: bool = False) -> Iterator[Event]:
-        """Send nothing ahead."""
+        """Do nothing: nets are exchanged in `open`."""
         return iter(())
 
     def open(self, step: int) -> Iterator[Event]:
@@ -98,7 +103,7 @@ class AsyncGap(Gap):
             self._board.poll()
 
     def on_interrupt(self) -> None:
-        """Do nothing: ranks stop when they are synchronised, and nothing is in transit then."""
+        """Do nothing: a run is interrupted only while ranks are synchronised, and nothing is in transit then."""
 
     def _count(self) -> None:
         """Add the bytes received since the last call to the traffic."""
@@ -108,7 +113,10 @@ class AsyncGap(Gap):
 
 
 class ReplayedGap(Gap):
-    """Repeat the swaps of a recorded run. State: the nets of the last `staleness` swaps, before these were made."""
+    """Repeat the swaps of a recorded run.
+
+    For each of the last `staleness` swaps, `state` holds the nets of this rank as they were before that swap.
+    """
 
     def __init__(self, herd: StackedHerd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__(herd, settings, spans, ranks)
@@ -117,7 +125,7 @@ class ReplayedGap(Gap):
             self.state |= {f"meet.past{lag}.{name}": value.clone() for name, value in self.swapped().items()}
 
     def close(self, step: int, continues: bool = False) -> Iterator[Event]:
-        """Send nothing ahead."""
+        """Do nothing: nets are exchanged in `open`."""
         return iter(())
 
     def open(self, step: int) -> Iterator[Event]:
@@ -159,13 +167,22 @@ class ReplayedGap(Gap):
         yield event, {**facts, "versions": [versions[m] if m in partner else NOT_TAKEN for m in range(members)]}
 
     def _past(self, lag: int) -> State:
-        """Return the nets as they were published this many swaps ago."""
+        """Return this rank's nets as they were before the swap `lag` swaps ago, by the names of the herd's state."""
         mark = f"meet.past{lag}."
         return {name.removeprefix(mark): value for name, value in self.state.items() if name.startswith(mark)}
 
 
 def read_log(run: str) -> dict[int, tuple[list[Pair], list[int]]]:
-    """Return the pairs of each swap that a run recorded, and the versions that members took; none if all were in step."""
+    """Return by its number each swap that a run recorded: the pairs of members, and the version that each member took.
+
+    The list of versions is empty for a synchronous swap, in which all members take the current nets.
+
+    Args:
+        run: The run folder.
+
+    Raises:
+        UserError: The folder has no events.jsonl.
+    """
     if not (Path(run) / "events.jsonl").is_file():
         raise UserError(f"strategy.gap.replay: {run} is not the folder of a run; it has no events.jsonl.")
     swaps = [event for event in RunFolder(Path(run)).events() if event["event"] == "swap"]

@@ -1,4 +1,8 @@
-"""GAP: every K steps the members swap discriminators (or generators) in random pairs."""
+"""GAP: every K steps the members swap discriminators (or generators) in random pairs.
+
+A slot is the position of a member within its replica (one of several independent copies of the herd). A swap moves nets
+between slots.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +31,16 @@ Pair = tuple[int, int]
 def pairs(seed: int, number: int, members: int, stay: Collection[int] = (), first: int = 0) -> list[Pair]:
     """Return random disjoint pairs of the slots 0 … members - 1 for one swap.
 
-    If the number of slots that can swap is odd, one sits out: of n slots, in ascending order, the (number mod n)-th. So in n
-    consecutive swaps each slot sits out once.
+    If the number n of slots that can swap is odd, one sits out: the (number mod n)-th of them, in ascending order. So
+    each slot sits out once in n consecutive swaps.
 
     Args:
         seed: The seed of the replica.
         number: The number of the swap.
         members: The number of members that can meet.
         stay: Slots that do not swap.
-        first: The first of these members in its replica, so that each class of a replica draws its own pairs.
+        first: The position of slot 0 in the replica. It enters the random keys, so that each class of a replica, whose
+            slots are counted from 0, draws its own pairs.
 
     >>> pairs(seed=0, number=1, members=4), pairs(seed=0, number=2, members=3)
     ([(0, 2), (1, 3)], [(0, 1)])
@@ -49,19 +54,19 @@ def pairs(seed: int, number: int, members: int, stay: Collection[int] = (), firs
 
 
 def partners(drawn: Sequence[Pair]) -> dict[int, int]:
-    """Return the partner of each member of these pairs."""
+    """Return a mapping from each member of these pairs to its partner."""
     return dict(drawn) | {b: a for a, b in drawn}
 
 
 def swapped_tensors(names: Iterable[str], kind: str, travels: str) -> list[str]:
-    """Return the names of the tensors that are swapped with a net.
+    """Return the names of the tensors that move with a net when it is swapped.
 
     Args:
-        names: The names of all tensors of the state.
+        names: The names of all tensors of the herd's state.
         kind: g or d.
-        travels: `weights`: the parameters, and the running average of a generator, which would otherwise mix two different
-            nets. `all`: also buffers, Adam's moments and step count, and the learning rate. Adam's betas and the loss stay
-            with the slot.
+        travels: What moves. `weights`: the parameters, and for a generator their running average, because a running
+            average over two different nets would be meaningless. `all`: also buffers, Adam's moments and step count,
+            and the learning rate. Adam's betas and the loss always stay with the slot.
     """
     if travels == "weights":
         return [name for name in names if name in (f"{kind}.params", f"{kind}.ema", f"{kind}.ema.t")]
@@ -73,12 +78,15 @@ class Swap:
     """A swap whose nets are in transit."""
 
     pairs: Sequence[Pair]
-    finite: np.ndarray  # bool [N]: members whose state is finite
-    nets: Fetch  # of the partners of this rank's members
+    finite: np.ndarray  # bool [N], True for members whose state is finite
+    nets: Fetch  # the transfer of the nets that this rank's members get from their partners
 
 
 class Gap(Strategy):
-    """Swap nets at warmup + every, warmup + 2 · every, … steps: within each replica, or within each class if it has several."""
+    """Swap nets between random pairs of members at warmup + every, warmup + 2 · every, … steps.
+
+    Pairs are drawn within each replica, or within each class of a replica if members see only one class.
+    """
 
     @classmethod
     def build(cls, prepared: PreparedHerd, spans: Mapping[str, int]) -> Strategy:
@@ -100,8 +108,8 @@ class Gap(Strategy):
         self.herd, self.settings, self.ranks = herd, settings, ranks
         self.placement, self.members = ranks.placement, ranks.members
         self.every, self.warmup = spans["every"], spans["warmup"]
-        self._pending: Swap | None = None  # sent ahead of `open`
-        self._seeds: np.ndarray | None = None  # [N]; they never change
+        self._pending: Swap | None = None  # a swap that `close` has started for the next `open`
+        self._seeds: np.ndarray | None = None  # int64 [N], the seeds of all members, which never change
         self._health: tuple[int, np.ndarray] | None = None  # the step of the last health check, and its result [N]
 
     def next_after(self, step: int) -> int | None:
@@ -136,17 +144,23 @@ class Gap(Strategy):
     # -- the steps of a swap ----------------------------------------------------------------------------------------
 
     def _begin_swap(self, step: int) -> Swap:
-        """Draw pairs among the finite members that can meet, and start to send their nets."""
+        """Draw pairs among the members whose state is finite, and start to send their nets."""
         number = (step - self.warmup) // self.every
         seeds, well = self.seeds_and_health(step)
         return self.begin(self.draw_pairs(number, seeds, well), well)
 
     def able(self) -> list[int]:
-        """Return the members that may swap."""
+        """Return the members, of all replicas, that the recipe allows to swap."""
         return [m for m in range(self.placement.num_members) if m % self.members not in self.settings.stay]
 
     def draw_pairs(self, number: int, seeds: np.ndarray, well: np.ndarray | None = None) -> list[Pair]:
-        """Return the pairs of a swap, of each replica its own; members that are not `well` [N] sit out."""
+        """Return the pairs of swap `number` over the whole herd, drawn for each group of members that meet.
+
+        Args:
+            number: The number of the swap.
+            seeds: int64 [N], the seed of each member's replica.
+            well: bool [N], False for members that must sit out because their state is not finite; None: all are finite.
+        """
         drawn: list[Pair] = []
         for first in range(0, self.placement.num_members, self.members):
             unwell = [slot for slot in range(self.members) if well is not None and not well[first + slot]]
@@ -154,20 +168,28 @@ class Gap(Strategy):
         return drawn
 
     def swapped(self) -> State:
-        """Return the tensors of this rank's members that are swapped; storage is shared."""
+        """Return the tensors [n, …] of this rank's members that a swap moves; they share storage with the state."""
         state, kind = self.herd.state, "d" if self.settings.swap == "discriminators" else "g"
         return {name: state[name] for name in swapped_tensors(state, kind, self.settings.travels)}
 
     def pairs_from(self, first: int, seed: int, number: int, stay: Collection[int]) -> list[Pair]:
-        """Return the pairs of one swap among the members that meet, of which `first` is the first; `stay`: slots of these."""
+        """Return the pairs of one swap within one group of members that meet, as numbers over the whole herd.
+
+        Args:
+            first: The first member of the group.
+            seed: The seed of the group's replica.
+            number: The number of the swap.
+            stay: Slots of the group, counted from 0, that do not swap.
+        """
         drawn = pairs(seed, number, self.members, stay, first % (self.members * self.ranks.classes))
         return [(first + a, first + b) for a, b in drawn]
 
     def seeds_and_health(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the seed [N] and whether the state is finite [N] of every member; a non-finite net would spoil its partner.
+        """Return for each of the N members of the herd its seed, int64 [N], and whether its state is finite, bool [N].
 
-        Nothing is read from the device if the loop has checked the members at this step. A run that is resumed here has to
-        check them itself.
+        Members with NaN or infinite state must not swap, because their nets would spoil their partners. If the training
+        loop has checked the members at this step, its result is used. A run that is resumed at this step checks them
+        here.
         """
         state = self.herd.state
         if self._seeds is None:
@@ -178,27 +200,43 @@ class Gap(Strategy):
         return self._seeds, well
 
     def begin(self, drawn: Sequence[Pair], well: np.ndarray) -> Swap:
-        """Start to send each net of a pair, as it is now, to the rank of the other one."""
+        """Start to send the net of each member in these pairs, as it is now, to the rank of its partner.
+
+        Args:
+            drawn: The pairs of members.
+            well: bool [N], True for members whose state is finite.
+        """
         partner = partners(drawn)
         wanted = [[partner[m] for m in members if m in partner] for members in self.placement.ranks]
         self.traffic.exchanges += 1
         return Swap(drawn, well, self.traffic.begin_fetch(self.ranks, self.swapped(), wanted))
 
     def write(self, swap: Swap, member_steps: np.ndarray) -> None:
-        """Write the received nets into the state of this rank; `member_steps` [N] are the steps that each member has made."""
+        """Wait for the nets of a swap, and write them into the state of this rank.
+
+        Args:
+            swap: The swap that `begin` started.
+            member_steps: int64 [N], the steps that each member has made.
+        """
         swapped = {m for pair in swap.pairs for m in pair}
         rows = [row for row, m in enumerate(self.ranks.own) if m in swapped]
         self.write_rows(swap.nets.wait(), rows, member_steps)
 
     def write_rows(self, nets: State, rows: Sequence[int], member_steps: np.ndarray) -> None:
-        """Write received nets into these rows of this rank's state."""
+        """Write received nets into this rank's state, and record the steps of their members for the smoothing of rates.
+
+        Args:
+            nets: Tensors with one row for each entry of `rows`.
+            rows: The rows of this rank's state that are overwritten.
+            member_steps: int64 [N], the steps that each member of the herd has made.
+        """
         state = self.herd.state
         device = state["set.seed"].device
         places = index(rows, device)
         with torch.no_grad():
             for name, value in nets.items():
                 state[name].index_copy_(0, places, value.to(device))
-            if "set.met" in state:  # The learning rates of swapped members are smoothed from here on.
+            if "set.met" in state:  # The learning rates of swapped members are smoothed from this step on.
                 now = index([int(member_steps[self.ranks.own[row]]) for row in rows], device)
                 state["set.met"].index_copy_(0, places, now)
 
@@ -207,8 +245,8 @@ class Gap(Strategy):
 
         Args:
             number: The number of the swap.
-            drawn: The pairs.
-            able: The members that could have swapped.
+            drawn: The pairs that swapped.
+            able: The members that were allowed to swap.
             well: bool [N], True for members whose state is finite.
         """
         busy = {m for pair in drawn for m in pair}
@@ -224,10 +262,10 @@ class Gap(Strategy):
 
 
 def count_meetings(events: Iterable[Mapping[str, Any]], members: int, steps: int | None = None) -> np.ndarray:
-    """Return int64 [generators, discriminators]: the number of steps that each pair trained together.
+    """Return how many steps each generator trained with each discriminator, int64 [generators, discriminators].
 
-    Nets are numbered by the slot in which they began. Repairs, which put an older net, a copy or a new one into a slot, are
-    followed.
+    Nets are numbered by the slot in which they began. If a repair puts an older net, a copy or a new one into a slot,
+    the following steps count for that net.
 
     Args:
         events: The lines of events.jsonl.
@@ -240,8 +278,8 @@ def count_meetings(events: Iterable[Mapping[str, Any]], members: int, steps: int
     """
     counts = np.zeros((members, members), np.int64)
     nets = np.tile(np.arange(members), (2, 1))  # [2, slots]: the generator and the discriminator in each slot
-    saved = {0: nets.copy()}  # the same in the checkpoint of a step
-    published: dict[int, np.ndarray] = {}  # the same before each asynchronous swap, by its number
+    saved = {0: nets.copy()}  # `nets` as it was at each checkpoint, by its step
+    published: dict[int, np.ndarray] = {}  # `nets` as it was before each asynchronous swap, by its number
     at = 0
 
     def train_until(step: int) -> None:

@@ -1,8 +1,8 @@
 """GAP with paces: members train at different simulated speeds, and swap as soon as two of them are ready.
 
-The clock is simulated: at step t of the run a member of pace p has made floor(t · p) steps. Batches, noise and schedules of
-a member follow its own steps, so between two swaps it trains as if it were alone. It is ready when it has made `every` steps
-since its last swap, or since the warm-up.
+Speeds are simulated: at step t of the run, a member of pace p (at most 1) has made floor(t · p) steps of its own.
+Batches, noise and schedules of a member follow its own steps, so between two swaps it trains as if it were alone. A
+member is ready when it has made `every` steps since its last swap, or since the warm-up.
 """
 
 from __future__ import annotations
@@ -21,13 +21,17 @@ from ganherd.strategies.strategy import Event
 
 
 class PacedGap(Gap):
-    """Swap nets of members that are ready. State: each member's steps at its last swap, and the swaps of its replica."""
+    """Swap nets of members that are ready.
+
+    `state` holds for each member of this rank the number of its own steps at its last swap (`meet.made`), and the
+    number of swaps so far of the members that it meets (`meet.number`).
+    """
 
     def __init__(self, herd: StackedHerd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__(herd, settings, spans, ranks)
         self.pace = paces(settings.pace) * (self.placement.num_members // self.members)  # [N]
         self._last = np.full(self.placement.num_members, self.warmup)
-        self._number = np.zeros(self.placement.num_members, np.int64)  # swaps so far; the same within a replica
+        self._number = np.zeros(self.placement.num_members, np.int64)  # swaps so far, equal for all members that meet
         n = len(ranks.own)
         self.state = {name: torch.zeros(n, dtype=torch.int64) for name in ("meet.made", "meet.number")}
         self._remember()
@@ -38,7 +42,7 @@ class PacedGap(Gap):
         return max(min(meetings), step + 1) if meetings else None
 
     def close(self, step: int, continues: bool = False) -> Iterator[Event]:
-        """Send nothing ahead: replicas swap one after another in `open`."""
+        """Start no transfer: in `open`, one replica after another sends and writes its nets."""
         return iter(())
 
     def open(self, step: int) -> Iterator[Event]:
@@ -69,7 +73,10 @@ class PacedGap(Gap):
         )
 
     def _pair_ready(self, first: int) -> int | None:
-        """Return the step of the run at which two members of a replica are ready; None: never."""
+        """Return the step of the run at which two members of a group are ready; None if they never swap.
+
+        `first` is the first member of the group, which is all members that meet each other.
+        """
         slots = [m for m in range(first, first + self.members) if m - first not in self.settings.stay]
         if not self.every or len(slots) < 2:
             return None

@@ -1,4 +1,8 @@
-"""The mixture of every neighbourhood: evolve its weights over the iterations, and evaluate it at the end of a run."""
+"""The mixture of every neighbourhood: evolve its weights over the iterations, and evaluate it at the end of a run.
+
+The mixture of a neighbourhood contains the best generator of each of its cells, each with a weight. In shapes, C is the
+number of this rank's cells, n of its members, and s of cells in the largest neighbourhood.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,10 @@ from ganherd.strategies.mixing.weight_evolution import uniform
 
 
 class NeighbourhoodMixtures:
-    """Weights for the best generator of each cell in a neighbourhood. State: a row for each member, equal within a cell."""
+    """The mixture weights of this rank's neighbourhoods, with a weight for the best generator of each cell.
+
+    `state` has one row for each member; the rows of a cell's members are equal.
+    """
 
     def __init__(
         self, scorer: GridScorer, cells: Cells, wiring: Wiring, widest: int, best_generators: BestGenerators | None
@@ -31,7 +38,8 @@ class NeighbourhoodMixtures:
             cells: The cells of this rank.
             wiring: The neighbourhoods.
             widest: The number of cells in the largest neighbourhood of all iterations.
-            best_generators: Stores the generators of the best iteration, if the recipe wants these.
+            best_generators: Stores the generators of the best iteration; None if the recipe keeps those of the last
+                one.
         """
         self.scorer, self._cells, self.best_generators, n = scorer, cells, best_generators, len(cells.own)
         self.state: State = {
@@ -42,17 +50,22 @@ class NeighbourhoodMixtures:
         self.wire(wiring)
 
     def wire(self, wiring: Wiring) -> None:
-        """Reset to equal weights for new neighbourhoods."""
+        """Reset all weights to equal ones, for new neighbourhoods."""
         self._store(uniform(torch.from_numpy(wiring.near)))
 
     def evolve(self, wiring: Wiring, iteration: int, generations: int, summary: Summary | None = None) -> np.ndarray:
-        """Evolve the weights with the current generators, and return the scores of all cells before and after [C, 2].
+        """Evolve the weights of all neighbourhoods for the current generators by a (1+1)-ES, an evolution strategy.
+
+        If the recipe keeps the best iteration, offer it the current generators.
 
         Args:
             wiring: The neighbourhoods.
             iteration: The number of the iteration.
             generations: The number of steps of the ES.
             summary: Statistics of the generators; None computes them.
+
+        Returns:
+            The scores of the mixtures of all cells of the herd before and after, float64 [cells, 2].
         """
         summary = summary or self.scorer.summary(wiring, iteration)
         near = torch.from_numpy(wiring.near)
@@ -64,14 +77,15 @@ class NeighbourhoodMixtures:
         scores = self.scorer.all_cells(evolved.history[[0, -1]].T)
         if self.best_generators:
             after = cost(scores[:, 1]).masked_fill(scores[:, 1].isnan(), torch.inf)
-            best = after.unflatten(0, (-1, len(wiring.topology))).min(1).values  # [R] of each grid
+            best = after.unflatten(0, (-1, len(wiring.topology))).min(1).values  # the best of each grid
             self.best_generators.offer(best, self.state["meet.weights"], iteration)
         return scores.numpy()
 
     def neighbourhoods(self, wiring: Wiring, iteration: int) -> Neighbourhoods:
-        """Return the mixtures of all cells of all replicas at the end of a run.
+        """Return the mixtures of all cells of all replicas with their scores at the end of a run, and which are best.
 
-        The best is chosen by the recipe's score; ties are broken by FID, TVD and KID.
+        The best mixture of a grid is that with the best score of the recipe; ties are broken by FID, TVD and KID. If
+        the recipe evolves weights only at the end, this does so first.
         """
         settings, near = self.scorer.settings, torch.from_numpy(wiring.near)
         # None before the first iteration.
@@ -108,7 +122,13 @@ class NeighbourhoodMixtures:
         return grid.model_copy(update={"best": best})
 
     def _neighbourhood(self, wiring: Wiring, number: int, row: list[float]) -> Neighbourhood:
-        """Return the mixture of one cell, from a row that holds its weights, then its scores."""
+        """Return the mixture of one cell.
+
+        Args:
+            wiring: The neighbourhoods.
+            number: The number of the cell over all replicas.
+            row: The weights of the mixture (padded), its scores in the order of `FIELDS`, and the recipe's score.
+        """
         cells = len(wiring.topology)
         replica, cell = divmod(number, cells * self.scorer.classes)
         first = cell - cell % cells  # of its class
@@ -119,7 +139,16 @@ class NeighbourhoodMixtures:
         return Neighbourhood(replica=replica, cell=cell, members=members, weights=row[: len(members)], **scores)
 
     def _finite_weights(self, near: Tensor, summary: Summary, stored: Tensor | None = None) -> Tensor:
-        """Return the current weights, or the stored ones [n, s], as [C, s], with 0 for generators that are not finite."""
+        """Return the weights of each cell's mixture [C, s], with 0 for generators whose features are not finite.
+
+        The other weights of a mixture are scaled so that their sum is 1. If no generator is left, weights do not
+        change.
+
+        Args:
+            near: int64 [C, s], the generators of each mixture, as rows of the summary.
+            summary: Statistics of the generators.
+            stored: Weights [n, s] to use, one row for each member; None: the current ones.
+        """
         by_member = self.state["meet.weights"] if stored is None else stored
         weights = by_member[:: self._cells.rows, : near.shape[1]]
         left = weights * torch.isfinite(summary.mean).all(1).cpu()[near]

@@ -1,4 +1,9 @@
-"""Objectives for mixture weights: what each needs of a generator's samples, computed once, and the score from that."""
+"""Objectives: the scores by which mixture weights can be chosen.
+
+Weights change often, samples do not. So an objective works in two parts: it measures the samples of each generator
+once, and then scores mixtures of any weights from these measurements. In shapes, G is the number of generators, n of
+samples of each, F of features, K of classes, M of mixtures.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +42,10 @@ if TYPE_CHECKING:
     from ganherd.features.extract import ExtractedFeatures
     from ganherd.features.real_features import RealFeatures
 
-CLASSES = ("tvd", "classifier_score", "label_accuracy")  # need a network that predicts classes
-CONDITIONAL = ("ifid", "label_accuracy")  # need generators that take a label
-BALLS = ("precision", "density", "coverage")
-_REAL = 5000  # rows of the data's features that samples are compared with one by one
+CLASSES = ("tvd", "classifier_score", "label_accuracy")  # scores that need a network that predicts classes
+CONDITIONAL = ("ifid", "label_accuracy")  # scores that need generators that take a label
+BALLS = ("precision", "density", "coverage")  # scores that test whether samples lie in balls around real samples
+_REAL = 5000  # most real samples in scores that compare samples one by one: KID and functions of the user
 
 
 @dataclass(frozen=True)
@@ -49,11 +54,11 @@ class SampledGenerator:
 
     x: Tensor  # [n, …] in the units of the data
     features: Tensor  # float32 [n, F]
-    logits: Tensor | None  # float32 [n, K]
-    y: Tensor | None  # int64 [n], the label that each sample was generated for
+    logits: Tensor | None  # float32 [n, K]; None: the network predicts no classes
+    y: Tensor | None  # int64 [n], the label that each sample was generated for; None: generators take no labels
 
     def rows(self, index: Tensor) -> SampledGenerator:
-        """Return some of the samples."""
+        """Return the samples with these indices."""
         parts = (self.x, self.features, self.logits, self.y)
         return SampledGenerator(*(None if part is None else part[index.to(part.device)] for part in parts))  # type: ignore[arg-type]
 
@@ -62,12 +67,13 @@ class SampledGenerator:
 class Objective:
     """A score of mixtures other than FID and TVD, which are always computed."""
 
-    # What the score needs of one generator; sent between ranks
+    # Returns the measurements that the score needs of one generator, by name; they are sent between ranks.
     measure: Callable[[SampledGenerator], dict[str, Tensor]]
-    score: Callable[[Mapping[str, Tensor]], MixtureScorer]  # from the measurements of G generators, stacked [G, …]
+    # Returns the function that scores mixtures, from the measurements of G generators, stacked [G, …].
+    score: Callable[[Mapping[str, Tensor]], MixtureScorer]
 
     def measure_all(self, each: Iterable[SampledGenerator]) -> dict[str, Tensor]:
-        """Return the measurements of G generators, stacked [G, …]."""
+        """Measure G generators, and return the measurements by name, stacked [G, …]."""
         measured = [self.measure(one) for one in each]
         return {name: torch.stack([one[name] for one in measured]) for name in measured[0]}
 
@@ -75,13 +81,15 @@ class Objective:
 def find(
     name: str, reference: RealFeatures, samples: int, where: Callable[[int], torch.device], trust_code: bool = False
 ) -> Objective | None:
-    """Return the objective of that name; None for FID and TVD. `refuse` must have accepted the name.
+    """Return the objective of that name; None for FID and TVD, which need none.
+
+    The caller must have checked the name with `refuse`.
 
     Args:
         name: A score, or a user's function as `package.module:name`.
         reference: Features of the data.
         samples: The number of samples of each generator.
-        where: Returns the device on which this many features are compared.
+        where: Function that takes a number of features and returns the device on which they are compared.
         trust_code: Whether a user's function may be loaded.
     """
     if is_own(name) or name == "kid":
@@ -102,14 +110,16 @@ def find(
 def scorers(
     summary: Summary, real: Moments, shares: Tensor | None, by: str, objective: Objective | None
 ) -> dict[str, MixtureScorer]:
-    """Return the scores of mixtures of some generators: `fid`, `tvd` if classes are known, and the one that is searched by.
+    """Return functions that score mixtures of some generators, by name.
+
+    They are `fid`, `tvd` if the network predicts classes, and the score `by`.
 
     Args:
         summary: Statistics of the generators.
         real: The moments of the data's features.
         shares: The shares of the classes that the network predicts for the data [K]; None: it predicts none.
-        by: The score of the search.
-        objective: Its objective; None for FID and TVD.
+        by: The score by which weights are chosen.
+        objective: The objective of the score `by`; None for FID and TVD.
     """
     fid = FrechetScore(summary, real)
     scores: dict[str, MixtureScorer] = {"fid": fid}
@@ -130,10 +140,10 @@ def refuse(
     classes: int | None = None,
     network: str = "",
 ) -> None:
-    """Refuse a score that cannot be computed for this data and these generators.
+    """Raise an error if a score cannot be computed for this data and these generators.
 
     Args:
-        what: The beginning of the message.
+        what: The beginning of the message, such as the key of the recipe with its value.
         name: The score.
         dataset: The data.
         samples: The number of samples of each generator.
@@ -173,7 +183,11 @@ def refuse(
 
 
 def load(name: str, trust_code: bool) -> Callable[..., Any]:
-    """Return a user's function of (features, weights, real).
+    """Import a user's score, a function of (features, weights, real), and return it.
+
+    Args:
+        name: The function as `package.module:name`.
+        trust_code: Whether it may be imported.
 
     Raises:
         UserError: It is not trusted, not a function, or takes other arguments.
@@ -194,13 +208,20 @@ def load(name: str, trust_code: bool) -> Callable[..., Any]:
 
 
 def _rarest(dataset: Dataset) -> float:
-    """Return the share of the rarest class in the data."""
+    """Return the share of the rarest class among the labelled rows of the data; 0 if there are none."""
     counts = np.bincount(dataset.y[dataset.y >= 0])
     return float(counts[counts > 0].min() / counts.sum()) if counts.sum() else 0.0
 
 
 def _of_features(name: str, real: Tensor, where: Callable[[int], torch.device], trust_code: bool) -> Objective:
-    """Return KID, or the score by a user's function, from the features themselves."""
+    """Return the objective for KID or for a user's function, which both need all features of the samples.
+
+    Args:
+        name: `kid`, or a function as `package.module:name`.
+        real: Features of the data [m, F].
+        where: Function that takes a number of features and returns the device on which they are compared.
+        trust_code: Whether a user's function may be loaded.
+    """
     if name == "kid":
         side = RealSide(real, where(real.shape[1]))
         return Objective(_features, lambda inputs: KernelScore(inputs["features"], side))
@@ -209,14 +230,22 @@ def _of_features(name: str, real: Tensor, where: Callable[[int], torch.device], 
 
 
 def _features(samples: SampledGenerator) -> dict[str, Tensor]:
-    """Return the features themselves, for scores that compare samples one by one."""
+    """Return the features of all samples as the measurement, for scores that compare samples one by one."""
     return {"features": samples.features}
 
 
 def _of_balls(name: str, real: ExtractedFeatures, samples: int, where: Callable[[int], torch.device]) -> Objective:
-    """Return precision, density or coverage, by balls around real samples, which do not change with the weights.
+    """Return the objective for precision, density or coverage.
 
-    There are as many real samples as generated ones, as in `metrics.prdc`.
+    These scores draw a ball around each real sample, through its k-th nearest real neighbour, and test which samples
+    lie in which balls. Balls depend on the data only, so one test serves all weights. There are as many real samples as
+    generated ones, as in `metrics.prdc`.
+
+    Args:
+        name: `precision`, `density` or `coverage`.
+        real: Features of the data.
+        samples: The number of samples of each generator.
+        where: Function that takes a number of features and returns the device on which they are compared.
     """
     n = min(samples, len(real), prdc.MOST)
     centres = prdc.some(real, n, "prdc real").x.double().to(where(real.dimension))
@@ -237,14 +266,14 @@ def _of_balls(name: str, real: ExtractedFeatures, samples: int, where: Callable[
 
 
 def _probabilities(samples: SampledGenerator) -> dict[str, Tensor]:
-    """Return the mean class probabilities, and the mean of their entropy, for the classifier score."""
+    """Return a generator's mean class probabilities [K] and their mean entropy, for the classifier score."""
     assert samples.logits is not None
     logs = samples.logits.double().log_softmax(1)
     return {"share": logs.exp().mean(0), "entropy": -(logs.exp() * logs).nan_to_num(0.0).sum(1).mean()}
 
 
 def _accuracy(classes: int) -> Objective:
-    """Return label accuracy, averaged over classes."""
+    """Return the objective for label accuracy: the mean over classes of the share that is classified right."""
 
     def measure(samples: SampledGenerator) -> dict[str, Tensor]:
         assert samples.logits is not None and samples.y is not None
@@ -256,7 +285,12 @@ def _accuracy(classes: int) -> Objective:
 
 
 def _within_classes(reference: RealFeatures, where: Callable[[int], torch.device]) -> Objective:
-    """Return IFID: the Fréchet distance within each class, averaged over classes."""
+    """Return the objective for IFID (intra-class FID): the Fréchet distance within each class, averaged over classes.
+
+    Args:
+        reference: Features of the data, with labels.
+        where: Function that takes a number of features and returns the device on which they are compared.
+    """
     y, device = reference.real.y, where(reference.real.dimension)
     classes = np.unique(y[y >= 0]).tolist()
     by_class = [reference.real_of((k,)).moments for k in classes]
@@ -279,10 +313,10 @@ def _within_classes(reference: RealFeatures, where: Callable[[int], torch.device
 
 
 def _captured(place: Callable[[np.ndarray], np.ndarray], places: int, samples: int) -> Objective:
-    """Return the number of known modes that a mixture captures.
+    """Return the objective that counts the modes of the data that a mixture captures.
 
     Args:
-        place: Returns the mode of each sample, or -1 for none.
+        place: Function that returns for samples [n, …] the number of each one's mode, int64 [n]; -1: it lies in none.
         places: The number of modes.
         samples: The number of samples of each generator.
     """
@@ -295,7 +329,7 @@ def _captured(place: Callable[[np.ndarray], np.ndarray], places: int, samples: i
 
 
 def _nearest_mode(dataset: Dataset) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
-    """Return a function that assigns points to the modes of a toy, and the number of modes."""
+    """Return a function that assigns points to the modes of a toy (-1: to none), and the number of modes."""
     known = modes.modes_of(dataset)
 
     def place(x: np.ndarray) -> np.ndarray:
@@ -306,7 +340,7 @@ def _nearest_mode(dataset: Dataset) -> tuple[Callable[[np.ndarray], np.ndarray],
 
 
 def _stack(dataset: Dataset) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that reads the three digits of stacked MNIST images as one mode."""
+    """Return a function that reads the three digits of stacked MNIST images as one mode from 0 to 999."""
     try:
         reader = stacked_modes.reader(dataset.shape)
     except MetricSkipped as why:

@@ -1,4 +1,9 @@
-"""Scores of mixtures as functions of the weights, computed from statistics of each generator that do not change with them."""
+"""Score mixtures of generators quickly for many different weights.
+
+Statistics of each generator's samples are computed once. A scorer then computes the score of a mixture from its weights
+and these statistics, without new samples. In shapes, G is the number of generators, M of mixtures, s of entries
+(generators) in a mixture, F of features, K of classes.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +19,15 @@ from ganherd.features.extract import Moments, moments
 from ganherd.metrics import frechet
 from ganherd.util.errors import UserError
 
-_FEW = 256  # features
-_MOMENTS_AT_ONCE = 1 << 24  # numbers that one evaluation may gather; with 2048 features, one mixture at a time
-_HITS_AT_ONCE = 1 << 23
+_FEW = 256  # with at most this many features, mixtures are scored on the CPU
+# Most numbers that `FrechetScore` gathers at once; with 2048 features, this is one mixture at a time.
+_MOMENTS_AT_ONCE = 1 << 24
+_HITS_AT_ONCE = 1 << 23  # most numbers that `CapturedScore` gathers at once
 Function = Callable[[np.ndarray, np.ndarray, np.ndarray], float]  # (features [s, n, F], weights [s], real [m, F])
 
 
 def scored_on(features: int, fast: torch.device) -> torch.device:
-    """Return the device to score mixtures on: with few features the CPU is fastest."""
+    """Return the device to score mixtures on: the CPU with few features, for which it is faster, otherwise `fast`."""
     return torch.device("cpu") if features <= _FEW else fast
 
 
@@ -29,23 +35,32 @@ class MixtureScorer(Protocol):
     """A function that scores M mixtures."""
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Return the scores, float64 [M], on the device of the weights.
+        """Return the scores of M mixtures, float64 [M], on the device of the weights.
 
         Args:
-            weights: float64 [M, s], of the generators in `table`.
-            table: int64 [M, s], the generators of each mixture.
+            weights: float64 [M, s], the weight of each generator in `table`; each row sums to 1.
+            table: int64 [M, s], the numbers of the generators of each mixture.
         """
         ...
 
 
 def fill_broken(scores: Tensor, weights: Tensor, broken: Tensor, worst: float) -> Tensor:
-    """Return scores [M] with the worst value for mixtures that give weight to a broken generator, bool [M, s]."""
+    """Return the scores with the worst value in place of those of mixtures that contain a broken generator.
+
+    Args:
+        scores: The scores of M mixtures [M].
+        weights: The weights of their generators [M, s]; a generator of weight 0 does not matter.
+        broken: bool [M, s], True for generators whose samples contain NaN or infinity.
+        worst: The worst value.
+    """
     result: Tensor = scores.masked_fill(((weights > 0) & broken).any(1), worst)
     return result
 
 
 def worst_if_broken(score: MixtureScorer, broken: Tensor, worst: float) -> MixtureScorer:
-    """Return a score that is `worst` for mixtures that give weight to a generator with NaN, marked in `broken` bool [G].
+    """Return a scorer like `score`, which returns `worst` for mixtures that contain a broken generator.
+
+    `broken` is bool [G], True for generators whose samples contain NaN or infinity. Those of weight 0 do not matter.
 
     >>> score = worst_if_broken(linear(torch.tensor([0.5, 0.75, 1.0])), torch.tensor([False, False, True]), -torch.inf)
     >>> score(torch.tensor([[0.5, 0.5], [1.0, 0.0], [0.5, 0.5]]).double(), torch.tensor([[0, 1], [0, 2], [0, 2]])).tolist()
@@ -56,15 +71,15 @@ def worst_if_broken(score: MixtureScorer, broken: Tensor, worst: float) -> Mixtu
 
 @dataclass(frozen=True)
 class MixtureGroup:
-    """Mixtures that are scored alike, such as those of one class."""
+    """Some of the mixtures in a table, which share a scorer, e.g. those of one class."""
 
-    mixtures: Tensor  # int64, their rows
-    generators: Tensor  # int64, ascending: the generators that they mix
-    score: MixtureScorer  # of mixtures of these generators, numbered from 0
+    mixtures: Tensor  # int64, the rows of these mixtures in the table
+    generators: Tensor  # int64, ascending: the numbers of all generators that occur in these mixtures
+    score: MixtureScorer  # scores these mixtures; it numbers `generators` from 0
 
 
 def grouped(groups: Sequence[MixtureGroup]) -> MixtureScorer:
-    """Return a score of all mixtures by the score of the group that each belongs to.
+    """Return a scorer of all mixtures in a table that scores each with the scorer of its group.
 
     >>> first = MixtureGroup(torch.tensor([1]), torch.tensor([4, 6]), linear(torch.tensor([0.0, 1.0])))
     >>> other = MixtureGroup(torch.tensor([0]), torch.tensor([2, 3]), linear(torch.tensor([8.0, 0.0])))
@@ -88,16 +103,17 @@ def grouped(groups: Sequence[MixtureGroup]) -> MixtureScorer:
 
 @dataclass(frozen=True)
 class Summary:
-    """Statistics of G generators for scores: moments of their features, and shares of the classes of their samples."""
+    """Statistics of the samples of G generators, from which mixtures are scored."""
 
-    mean: Tensor  # float64 [G, F]
-    cov: Tensor  # float64 [G, F, F], divided by n, not by n - 1
-    samples: Tensor  # float64 [G], the number of samples of each
-    classes: Tensor | None = None  # float64 [G, K], sums to 1
-    objective: Mapping[str, Tensor] = field(default_factory=dict)  # [G, …] as `Objective.measure` returns them
+    mean: Tensor  # float64 [G, F], the mean of the features
+    cov: Tensor  # float64 [G, F, F], their covariance, divided by the number n of samples, not by n - 1
+    samples: Tensor  # float64 [G], the number of samples of each generator
+    classes: Tensor | None = None  # float64 [G, K], the share of each predicted class; None: no classes are predicted
+    # The measurements that the recipe's objective needs, by name, each [G, …]; see `Objective.measure`
+    objective: Mapping[str, Tensor] = field(default_factory=dict)
 
     def of(self, generators: Tensor) -> Summary:
-        """Return the statistics of some generators."""
+        """Return the statistics of the generators with these numbers."""
         mean, cov, samples = (value[generators.to(value.device)] for value in (self.mean, self.cov, self.samples))
         classes = None if self.classes is None else self.classes[generators.to(self.classes.device)]
         objective = {name: value[generators.to(value.device)] for name, value in self.objective.items()}
@@ -107,7 +123,13 @@ class Summary:
 def summarise(
     features: Iterable[Tensor], classes: Tensor | None = None, objective: Mapping[str, Tensor] | None = None
 ) -> Summary:
-    """Return the statistics of generators from the features of each one's samples [n, F]; the others are passed on."""
+    """Compute the moments of each generator's features, and return them as a `Summary`.
+
+    Args:
+        features: For each generator the features of its samples [n, F], with n of at least 2.
+        classes: Passed on to the summary.
+        objective: Passed on to the summary.
+    """
     each, counts = [], []
     for x in features:
         if len(x) < 2:
@@ -120,7 +142,11 @@ def summarise(
 
 
 def class_shares(predicted: Iterable[Tensor], classes: int) -> Tensor:
-    """Return the share of each class among the classes that are predicted for each generator's samples, float64 [G, K].
+    """Return the share of each of K classes among the samples of each generator, float64 [G, K].
+
+    Args:
+        predicted: For each generator the predicted class of each sample, int64 [n].
+        classes: The number K of classes.
 
     >>> class_shares(torch.tensor([[0, 2, 2, 2], [1, 1, 0, 0]]), 3).tolist()
     [[0.25, 0.0, 0.75], [0.5, 0.5, 0.0]]
@@ -129,12 +155,14 @@ def class_shares(predicted: Iterable[Tensor], classes: int) -> Tensor:
 
 
 class FrechetScore:
-    """The Fréchet distance between mixtures and data, in closed form.
+    """A scorer by the Fréchet distance (FID) between mixtures and data, computed from moments; less is better.
 
-    A mixture's covariance is the weighted, unbiased one (numpy's `cov(aweights=…)`), so that a single generator, and
-    generators of equal weight, have exactly the distance of their pooled features. Moments are multiplied by the root of the
-    data's covariance in advance. One evaluation is then a weighted sum and the eigenvalues of an F × F matrix: microseconds
-    for the 10 features of the small MNIST classifier, but a second or more on one core for Inception's 2048.
+    The covariance of a mixture is the weighted, unbiased one (numpy's `cov(aweights=…)`). So a single generator, and
+    generators of equal weight, have exactly the distance of their pooled features. The distance needs the trace of the
+    root of R C R, for the root R of the data's covariance and the covariance C of the mixture. All moments are
+    multiplied by R in advance, because R is the same for all weights. One evaluation is then a weighted sum and the
+    eigenvalues of an F × F matrix: microseconds for the 10 features of the small MNIST classifier, but a second or more
+    on one core for Inception's 2048.
 
     >>> x = torch.tensor([[[0.0], [2.0]], [[4.0], [6.0]]])
     >>> score = FrechetScore(summarise(x), Moments(torch.tensor([3.0]).double(), torch.tensor([[4.0]]).double()))
@@ -144,22 +172,29 @@ class FrechetScore:
     """
 
     def __init__(self, summary: Summary, real: Moments) -> None:
-        """Prepare the moments of G generators for the data's moments `real`."""
+        """Precompute what does not depend on the weights.
+
+        Args:
+            summary: The moments of the features of G generators.
+            real: The moments of the features of the data.
+        """
         self.real, self.samples = real, summary.samples
         root = frechet._root(real.cov)
         mean = summary.mean - real.mean  # centred on the data, to lose little precision
-        # A generator with NaN must not spoil the eigenvalues of others; its distance is infinite.
+        # Zeros replace the moments of a generator with NaN, which would spoil the eigenvalues of all; its distance is
+        # infinite.
         self.broken = ~(mean.isfinite().all(1) & summary.cov.isfinite().flatten(1).all(1))  # [G]
         self.mean = mean.masked_fill(self.broken[:, None], 0)  # [G, F]
-        # Computed row by row, and below without products over all mixtures: their rounding would depend on the number of
-        # generators and cells of a rank, and roots of eigenvalues near zero amplify it to 1e-8.
-        self.turned = torch.stack([row @ root for row in self.mean])  # [G, F]
-        second = torch.empty_like(summary.cov)  # [G, F, F] E[x xᵀ], turned
+        # One product for each generator, and below no product over all mixtures: the rounding of a larger product would
+        # depend on the number of generators and cells of a rank, and roots of eigenvalues near zero amplify the
+        # difference to 1e-8.
+        self.turned = torch.stack([row @ root for row in self.mean])  # [G, F], the means times the root R
+        second = torch.empty_like(summary.cov)  # [G, F, F], second moments E[x xᵀ] with R on both sides
         for cov, turned, out in zip(summary.cov, self.turned, second, strict=True):
             out.copy_(root @ cov @ root + torch.outer(turned, turned))
         self.second = second.masked_fill_(self.broken[:, None, None], 0)
         trace = summary.cov.diagonal(dim1=1, dim2=2).sum(1).masked_fill(self.broken, 0)
-        self.square = trace + self.mean.square().sum(1)  # [G] E|x|²
+        self.square = trace + self.mean.square().sum(1)  # [G], E|x|² without R
         self.real_trace = real.cov.trace()
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
@@ -168,11 +203,12 @@ class FrechetScore:
         return torch.cat([self._distance(chunk, rows) for chunk, rows in chunks]).to(weights)
 
     def _distance(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Return the distances of some mixtures [M]."""
+        """Return the distances of M mixtures [M], few enough to fit into memory, from weights and table [M, s]."""
         row = weights.unsqueeze(2)  # [M, s, 1]
         mean, turned = ((row * moment[table]).sum(1) for moment in (self.mean, self.turned))  # [M, F]
         second = self.second[table].mul_(row.unsqueeze(3)).sum(1)  # [M, F, F]; in place, to need memory for one copy
-        # Corrects the bias of a covariance that is estimated from weighted samples.
+        # The factor corrects the bias of a covariance that is estimated from weighted samples (by N / (N - 1)
+        # for N samples of equal weight).
         unbiased = 1 / (1 - (weights.square() / self.samples[table]).sum(1))  # [M]
         cov = (second - turned.unsqueeze(2) * turned.unsqueeze(1)) * unbiased[:, None, None]
         shift = mean.square().sum(1)
@@ -183,7 +219,7 @@ class FrechetScore:
 
 
 class VariationScore:
-    """The total variation distance (TVD) between the class shares of mixtures and those of the data.
+    """A scorer by the total variation distance (TVD) between class shares of mixtures and data; less is better.
 
     >>> score = VariationScore(torch.eye(2).double(), torch.tensor([0.5, 0.5]))
     >>> score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double(), torch.tensor([[0, 1], [0, 1]])).tolist()
@@ -191,7 +227,7 @@ class VariationScore:
     """
 
     def __init__(self, classes: Tensor, real: Tensor) -> None:
-        """Compare class shares of G generators, float64 [G, K], with those of the data [K]."""
+        """Store the class shares of G generators, float64 [G, K], and of the data, [K]."""
         self.classes, self.real = classes, real.to(classes)
 
     def __call__(self, weights: Tensor, table: Tensor) -> Tensor:
@@ -204,7 +240,9 @@ class VariationScore:
 
 
 def linear(values: Tensor) -> MixtureScorer:
-    """Return the score of a mean over samples, such as precision or density, from its value for each generator [G].
+    """Return a scorer for a score that is a mean over samples, such as precision.
+
+    The score of a mixture is the weighted mean of its generators' scores, which `values` [G] holds.
 
     >>> linear(torch.tensor([0.0, 1.0]))(torch.tensor([[0.25, 0.75]]).double(), torch.tensor([[0, 1]])).item()
     0.75
@@ -214,7 +252,14 @@ def linear(values: Tensor) -> MixtureScorer:
 
 
 def information(share: Tensor, entropy: Tensor) -> MixtureScorer:
-    """Return exp of the information between sample and class, from the mean of p(y | x) [G, K] and of its entropy [G].
+    """Return a scorer for the classifier score, exp(I) with the mutual information I between sample x and class y.
+
+    I is the entropy of the mixture's mean class probabilities minus the mean entropy of single samples. (The inception
+    score is this score with the Inception network.) More is better.
+
+    Args:
+        share: [G, K], the mean of the class probabilities p(y | x) over each generator's samples.
+        entropy: [G], the mean entropy of p(y | x) over each generator's samples, in nats.
 
     >>> score = information(torch.eye(2), torch.zeros(2))  # each generator makes one class
     >>> score(torch.tensor([[1.0, 0.0], [0.5, 0.5]]).double(), torch.tensor([[0, 1], [0, 1]])).tolist()
@@ -232,10 +277,12 @@ def information(share: Tensor, entropy: Tensor) -> MixtureScorer:
 
 
 class CapturedScore:
-    """The expected number of R places that are hit by n samples: w·n of each generator's n, drawn without replacement.
+    """A scorer by the expected number of places, of R, that n samples of the mixture hit; more is better.
 
-    The expectation is smooth in the weights. For a single generator it is exactly what its samples hit. Places are modes, or,
-    for coverage, balls around real samples.
+    A place is hit if it contains at least one sample. Places are modes of the data or, for coverage, balls around real
+    samples. A mixture's n samples consist of w · n samples of each generator of weight w, drawn without replacement
+    from the n samples that the generator has. This expectation is smooth in the weights, and for a single generator it
+    is exactly the number of places that its samples hit.
 
     >>> score = CapturedScore(torch.tensor([[2, 0], [0, 1]]), samples=2)  # two hit the first place, one of two the second
     >>> score(torch.tensor([[1.0, 0.0], [0.0, 1.0], [0.5, 0.5]]).double(), torch.tensor([[0, 1]] * 3)).tolist()
@@ -243,12 +290,12 @@ class CapturedScore:
     """
 
     def __init__(self, hits: Tensor, samples: int, share: bool = False) -> None:
-        """Prepare the counts.
+        """Store how many samples of each generator lie in each place.
 
         Args:
             hits: int64 [G, R], the number of each generator's samples in each place.
             samples: The number n of samples of each generator.
-            share: Return the share of all places instead of their number.
+            share: Score by the share of places that are hit, instead of their number.
         """
         self.hits, self.samples = hits.long().cpu(), samples
         self.scale = 1.0 / hits.shape[1] if share else 1.0
@@ -261,9 +308,9 @@ class CapturedScore:
         return torch.cat([self._expected_hits(chunk, rows) for chunk, rows in chunks]).to(weights)
 
     def _expected_hits(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Return the scores of some mixtures [M]."""
+        """Return the scores of M mixtures [M], few enough to fit into memory, from weights and table [M, s]."""
         left = (1 - weights).unsqueeze(2) * self.samples  # [M, s, 1] samples of a generator that are not drawn
-        # The probability that none of 0, 1, 2, … specific samples is drawn.
+        # Entry h of `missed` is the probability that none of a generator's h samples in a place is drawn.
         each = ((left - self._i) / (self.samples - self._i)).clamp(min=0)
         missed = torch.cat([torch.ones_like(left), each.cumprod(2)], 2)  # [M, s, most + 1]
         missed_by_all = missed.gather(2, self.hits[table]).prod(1)  # [M, R]
@@ -271,7 +318,9 @@ class CapturedScore:
 
 
 class OwnScore:
-    """A user's function of the features of a mixture's generators, their weights, and the data's features; less is better.
+    """A scorer by a user's function; less is better.
+
+    The function takes the features of a mixture's generators, their weights, and the features of the data.
 
     >>> far = lambda features, weights, real: abs(weights @ features.mean((1, 2)) - real.mean())
     >>> score = OwnScore("mine:far", far, torch.tensor([[[0.0], [2.0]], [[4.0], [6.0]]]), torch.tensor([[3.0]]))
@@ -280,7 +329,14 @@ class OwnScore:
     """
 
     def __init__(self, name: str, function: Function, features: Tensor, real: Tensor) -> None:
-        """Wrap a function; `features` float32 [G, n, F] of all generators, `real` float32 [m, F] of the data."""
+        """Store the function and its inputs.
+
+        Args:
+            name: The name of the function, for messages.
+            function: Takes (features [s, n, F], weights [s], real [m, F]) and returns a number.
+            features: float32 [G, n, F], of n samples of each generator.
+            real: float32 [m, F], features of the data.
+        """
         self.name, self.function = name, function
         self.features, self.real = features.nan_to_num(0.0).cpu().numpy(), real.cpu().numpy()
         self.real.setflags(write=False)  # A function must not change the input of later calls.
@@ -293,7 +349,7 @@ class OwnScore:
         return torch.tensor(scores, dtype=torch.float64).to(weights)
 
     def _score(self, weights: np.ndarray, generators: tuple[int, ...]) -> float:
-        """Return the function's value for one mixture; infinite for NaN."""
+        """Return the function's value for one mixture, of generators with weights [s]; infinity instead of NaN."""
         if generators not in self._cache:
             if len(self._cache) > 64:
                 self._cache.clear()

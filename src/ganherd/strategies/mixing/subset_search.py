@@ -1,8 +1,9 @@
-"""Search for the few generators of a herd that are best as one mixture.
+"""Search for a few generators of a herd, and their weights, that are best as one mixture (an ensemble).
 
 Two methods are those of Toutouh, Hemberg and O'Reilly (GECCO 2020): greedy, and a genetic algorithm over ensembles of a
-fixed size (REO-GEN) or of any size between two bounds (NREO-GEN). The third is that of the cellular papers: evolve the
-weights of every neighbourhood, and take the best neighbourhood.
+fixed size (REO-GEN) or of any size between two bounds (NREO-GEN). The third is that of the papers on cellular
+coevolution: evolve the weights of every neighbourhood of a grid, and take the best neighbourhood. All of them minimise
+a score.
 """
 
 from __future__ import annotations
@@ -25,11 +26,11 @@ _SHARES = 10  # steps between weight 0 and weight 1 of a generator that `greedy`
 class GeneratorSubset:
     """The best mixture that a search found, and the course of the search."""
 
-    weights: Tensor  # float64 [G], sums to 1
+    weights: Tensor  # float64 [G], the weight of each of the herd's G generators, 0 for most; they sum to 1
     score: float
-    picked: tuple[int, ...]  # its generators, in the order in which they were added, or by descending weight
-    history: tuple[float, ...]  # the best score after each step
-    evaluations: int
+    picked: tuple[int, ...]  # numbers of the generators in the mixture; each search states their order
+    history: tuple[float, ...]  # the best score at the start and after each step
+    evaluations: int  # the number of mixtures that were scored
 
 
 @dataclass(frozen=True)
@@ -44,15 +45,23 @@ def _measure(score: MixtureScorer, weights: np.ndarray, table: np.ndarray) -> np
     """Return the scores of M mixtures, float64 [M]; a score that is NaN becomes infinite.
 
     Args:
-        weights: The weights of each mixture's generators, float64 [M, s].
-        table: The numbers of these generators, int64 [M, s].
+        score: The scorer.
+        weights: float64 [M, s], the weight of each generator in `table`.
+        table: int64 [M, s], the numbers of the generators in each mixture.
     """
     scores = score(torch.from_numpy(weights), torch.from_numpy(table)).numpy()
     return np.where(np.isnan(scores), np.inf, scores)
 
 
 def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations: int) -> GeneratorSubset:
-    """Return an ensemble as the result of a search, with a weight for each of all generators."""
+    """Return the result of a search that ended with this ensemble.
+
+    Args:
+        genes: The ensemble.
+        generators: The number of generators in the herd; those outside the ensemble get weight 0.
+        history: The best score at the start and after each step; the last one is the ensemble's.
+        evaluations: The number of mixtures that were scored.
+    """
     weights = torch.zeros(generators, dtype=torch.float64)
     weights[torch.from_numpy(genes.ids)] = torch.from_numpy(genes.weights)
     return GeneratorSubset(weights, history[-1], tuple(genes.ids.tolist()), tuple(history), evaluations)
@@ -64,7 +73,10 @@ def _ensemble(genes: _Genes, generators: int, history: list[float], evaluations:
 def neighbourhoods(
     score: MixtureScorer, generators: int, each: Sequence[Sequence[int]], generations: int, sigma: float, seed: int = 0
 ) -> GeneratorSubset:
-    """Evolve the weights of every neighbourhood by a (1+1)-ES, starting with equal weights, and return the best neighbourhood.
+    """Evolve the mixture weights of every neighbourhood, and return the mixture of the best neighbourhood.
+
+    Weights start equal and evolve by a (1+1)-ES: a random change is accepted if it improves the score. `picked` lists
+    the neighbourhood in the order of `each`.
 
     Args:
         score: The score to minimise.
@@ -93,8 +105,9 @@ def neighbourhoods(
 def greedy(score: MixtureScorer, generators: int, size: int) -> GeneratorSubset:
     """Search greedily: begin with the best single generator, and add one generator at a time while the score improves.
 
-    Every other generator is tried with 1/10, 2/10, … of the mixture, while the weights of the present ones shrink in
-    proportion. The generator and share with the lowest score are added.
+    At each step, every generator that is not in the mixture is tried with 1/10, 2/10, … 9/10 of the total weight, and
+    the weights of those in the mixture are scaled down to the rest. The generator and the share with the lowest score
+    are added. `picked` lists generators in the order in which they were added.
 
     Args:
         score: The score to minimise.
@@ -109,7 +122,7 @@ def greedy(score: MixtureScorer, generators: int, size: int) -> GeneratorSubset:
     while len(genes.ids) < min(size, generators):
         others = np.setdiff1d(np.arange(generators), genes.ids).repeat(len(share))
         table = np.concatenate([np.tile(genes.ids, (len(others), 1)), others[:, None]], 1)
-        grown = np.concatenate([genes.weights * (1 - share), share], 1)  # [9, size + 1]
+        grown = np.concatenate([genes.weights * (1 - share), share], 1)  # [9, len(genes.ids) + 1]
         weights = np.tile(grown, (len(others) // len(share), 1))
         scores = _measure(score, weights, table)
         evaluations += len(scores)
@@ -137,18 +150,18 @@ def evolutionary(
     tournament: int = 3,
     seed: int = 0,
 ) -> GeneratorSubset:
-    """Run a genetic algorithm over ensembles of `size` generators, or, with `smallest`, of any size from that to `size`.
+    """Search with a genetic algorithm over ensembles of `smallest` to `size` generators.
 
-    Each generation selects parents by tournament, crosses pairs and mutates some; the best ensemble so far replaces the worst
-    child.
+    Each generation selects ensembles by tournaments, crosses some pairs of them and mutates some; the best ensemble so
+    far replaces the worst one. `picked` lists generators by descending weight.
 
     Args:
         score: The score to minimise.
         generators: The number of generators.
         size: The largest number of generators in an ensemble.
         smallest: The smallest number; None: all ensembles have `size` generators.
-        population: The number of ensembles.
-        generations: The number of generations.
+        population: The number of ensembles in a generation.
+        generations: The number of generations after the first, random one.
         crossover: The probability that a pair is crossed.
         mutation: The probability that an ensemble is mutated.
         tournament: The number of ensembles in a tournament.
@@ -189,7 +202,15 @@ def evolutionary(
 def _select_and_cross(
     rng: np.random.Generator, herd: list[_Genes], scores: np.ndarray, tournament: int, crossover: float
 ) -> list[_Genes]:
-    """Hold one tournament for each ensemble, and return the winners, with some consecutive pairs crossed."""
+    """Return the next generation: the winners of as many tournaments, with some consecutive pairs crossed.
+
+    Args:
+        rng: The source of random numbers.
+        herd: The ensembles of the current generation.
+        scores: Their scores [population]; less is better.
+        tournament: The number of ensembles in a tournament, drawn with replacement.
+        crossover: The probability that a pair is crossed.
+    """
     population = len(herd)
     entrants = rng.integers(0, population, (population, tournament))
     winners = entrants[np.arange(population), scores[entrants].argmin(1)]
@@ -201,7 +222,7 @@ def _select_and_cross(
 
 
 def _measure_all(score: MixtureScorer, herd: list[_Genes], size: int) -> np.ndarray:
-    """Return the scores of all ensembles [population]; small ensembles are padded with weight 0."""
+    """Return the scores [population] of ensembles of at most `size` generators."""
     table, weights = np.zeros((len(herd), size), np.int64), np.zeros((len(herd), size))
     for row, genes in enumerate(herd):
         table[row, : len(genes.ids)], weights[row, : len(genes.ids)] = genes.ids, genes.weights
@@ -209,12 +230,16 @@ def _measure_all(score: MixtureScorer, herd: list[_Genes], size: int) -> np.ndar
 
 
 def _random(rng: np.random.Generator, generators: int, k: int) -> _Genes:
-    """Return a random ensemble of k generators."""
+    """Return an ensemble of k random generators with random weights."""
     return _Genes(rng.choice(generators, k, replace=False), rng.dirichlet(np.ones(k)))
 
 
 def _cross(rng: np.random.Generator, one: _Genes, two: _Genes) -> _Genes:
-    """Return an ensemble as large as the first, of generators drawn from both, each with the mean of its weights in both."""
+    """Return a random child of two ensembles, which has as many generators as the first.
+
+    Its generators are drawn from those of both parents. The weight of each is the mean of its weights in the two
+    parents (0 if a parent does not have it), scaled so that all sum to 1.
+    """
     both = np.union1d(one.ids, two.ids)
     weights = np.array([(one.weights[one.ids == g].sum() + two.weights[two.ids == g].sum()) / 2 for g in both])
     chosen = np.sort(rng.choice(len(both), len(one.ids), replace=False))
@@ -222,7 +247,11 @@ def _cross(rng: np.random.Generator, one: _Genes, two: _Genes) -> _Genes:
 
 
 def _mutate(rng: np.random.Generator, genes: _Genes, generators: int, smallest: int, largest: int) -> _Genes:
-    """Return an ensemble with another generator, other weights, both, or, if sizes may vary, another size."""
+    """Return a random variant of an ensemble of at least `smallest` and at most `largest` generators.
+
+    At random, one generator is exchanged, two weights are redistributed, or both; or, if sizes may vary, a generator is
+    added or dropped. `generators` is the number of generators to choose from.
+    """
     ids, weights = genes.ids.copy(), genes.weights.copy()
     kind = int(rng.integers(4 if smallest < largest else 3))
     outside = np.setdiff1d(np.arange(generators), ids)
@@ -242,12 +271,12 @@ def _mutate(rng: np.random.Generator, genes: _Genes, generators: int, smallest: 
 
 
 def _normalised(ids: np.ndarray, weights: np.ndarray) -> _Genes:
-    """Return an ensemble whose weights sum to 1; equal weights if all are 0."""
+    """Return an ensemble with the weights scaled to sum to 1, or equal weights if all are 0."""
     total = weights.sum()
     return _Genes(ids, weights / total if total > 0 else np.full(len(ids), 1 / len(ids)))
 
 
 def _refuse(generators: int, size: int) -> None:
-    """Raise a UserError for an ensemble without generators."""
+    """Raise a UserError if an ensemble of `size` generators, out of `generators`, would be empty."""
     if generators < 1 or size < 1:
         raise UserError(f"an ensemble needs at least 1 generator, not {min(generators, size)}.")

@@ -1,4 +1,9 @@
-"""Evolve mixture weights by a (1+1)-ES: many mixtures at once, each by its own score."""
+"""Evolve mixture weights by a (1+1)-ES, for many mixtures at once.
+
+A (1+1)-ES is an evolution strategy with one parent and one child: a random change of the weights is accepted if it
+improves the score. In shapes, M is the number of mixtures and s the number of entries (generators) of the largest one.
+A smaller mixture is padded: its row of the table repeats the first entry, with weight 0.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +20,8 @@ from ganherd.strategies.mixing.scorers import MixtureScorer
 class Evolved:
     """The weights of M mixtures after an evolution, and their scores."""
 
-    weights: Tensor  # float64 [M, s], sums to 1
-    history: Tensor  # float64 [generations + 1, M], the scores before the first and after every generation
+    weights: Tensor  # float64 [M, s], each row sums to 1
+    history: Tensor  # float64 [generations + 1, M], the scores before the first step and after every step
 
     @property
     def scores(self) -> Tensor:
@@ -33,16 +38,19 @@ def evolve(
     draws: Callable[[int], Tensor],
     cost: Callable[[Tensor], Tensor] = torch.clone,
 ) -> Evolved:
-    """Run a (1+1)-ES on all M mixtures at once: w' = clip(w + N(0, σ²), 0, ∞) / sum replaces w if it costs strictly less.
+    """Run a (1+1)-ES on M mixtures at once, and return the weights that it ends with and the course of the scores.
+
+    A step adds Gaussian noise to the weights of each mixture, sets negative ones to 0 and divides by their sum. The new
+    weights of a mixture are accepted if they cost strictly less.
 
     Args:
-        weights: The first weights [M, s].
-        table: The generators of each mixture [M, s]; padding keeps weight 0.
-        score: The score of mixtures.
-        sigma: The standard deviation σ of a step.
+        weights: float64 [M, s], the weights to begin with.
+        table: int64 [M, s], the generators of each mixture; padding keeps weight 0.
+        score: The scorer of mixtures.
+        sigma: The standard deviation of the noise.
         generations: The number of steps.
-        draws: Returns standard normal numbers, float64 [M, s], for a generation.
-        cost: Returns a number to minimise for each score; by default, the score itself.
+        draws: Function that takes the number of a step and returns standard normal numbers, float64 [M, s].
+        cost: Function that turns scores into numbers to minimise; by default, these are the scores.
     """
     real = entries(table)
     history = [score(weights, table)]
@@ -58,7 +66,7 @@ def evolve(
 
 
 def entries(table: Tensor) -> Tensor:
-    """Return bool [M, s], False for entries of a table that are padding, which repeats the first entry.
+    """Return bool [M, s], False for entries of a table [M, s] that are padding: they repeat the first of their row.
 
     >>> entries(torch.tensor([[0, 1, 2], [1, 0, 1]])).tolist()
     [[True, True, True], [True, True, False]]

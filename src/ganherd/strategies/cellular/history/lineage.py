@@ -14,18 +14,27 @@ DRAWN = "drawn_"  # prefix of a loss's name in events: how often it was drawn in
 
 @dataclass(frozen=True)
 class Lineage:
-    """The ancestry of the best individual of each of C cells over T iterations, for one kind of net in one replica."""
+    """The ancestry of the best net of each of C cells over T iterations, for one kind of net in one replica."""
 
-    iterations: np.ndarray  # int64 [T], their numbers
-    founder: np.ndarray  # int64 [T, C]: the cell that it descends from
-    # int64 [T, C]: the cell that it was copied from at the beginning of the iteration, or the cell itself
+    iterations: np.ndarray  # int64 [T], the numbers of the iterations
+    founder: np.ndarray  # int64 [T, C]: the cell in which the net's ancestor began the run
+    # int64 [T, C]: the cell that the net was copied from at the beginning of the iteration, or its own cell
     source: np.ndarray
-    fitness: np.ndarray  # float64 [T, C], after the iteration; NaN: not a number
-    replaced: np.ndarray  # bool [T, C]: a trained individual replaced the old one
+    fitness: np.ndarray  # float64 [T, C], after the iteration; NaN if the recorded value is not finite
+    replaced: np.ndarray  # bool [T, C]: the net was trained in this iteration and replaced an old one
 
 
 def lineage(events: Events, kind: str, cells: int, population: int = 1, replica: int = 0) -> Lineage:
-    """Return the lineage of generators (kind g) or discriminators (d). Without selection nothing ever moves.
+    """Return which cell the best net of each cell descends from, after every iteration of a run.
+
+    Without selection nets never move between cells, so each cell descends from itself.
+
+    Args:
+        events: The lines of the run's events.jsonl.
+        kind: g for generators, d for discriminators.
+        cells: The number of cells.
+        population: The number of members in a cell.
+        replica: The number of the replica (independent copy of the grid).
 
     >>> events = [{"event": "tournament", "iteration": 0, "g": [1, 1]},
     ...           {"event": "replacement", "iteration": 0, "g_new": [True, False], "g_after": [0.5, 0.7]}]
@@ -60,13 +69,27 @@ def lineage(events: Events, kind: str, cells: int, population: int = 1, replica:
 
 
 def of_records(lines: Events, name: str, cells: int, population: int = 1, replica: int = 0) -> list[list[Any]]:
-    """Return [records][C] the values of a column for the first individual of every cell; lines without it are left out."""
+    """Return the values of a column for the first (best) individual of every cell.
+
+    Args:
+        lines: The lines of a file of records, such as metrics.jsonl.
+        name: The name of the column, which holds a value for each member.
+        cells: The number of cells.
+        population: The number of members in a cell.
+        replica: The number of the replica (independent copy of the grid).
+
+    Returns:
+        A list with an entry for each line that has the column: the values of the C cells.
+    """
     first = replica * cells * population
     return [line[name][first : first + cells * population : population] for line in lines if line.get(name)]
 
 
 def drawn_losses(events: Events, cells: int, population: int = 1, replica: int = 0) -> dict[str, np.ndarray]:
-    """Return for each loss how often every cell's generators drew it, int64 [T, C]; for runs that draw it every batch.
+    """Return how often the generators of every cell drew each loss in each iteration.
+
+    This is for runs that draw a loss at every batch. The result maps the name of a loss to counts, int64 [T, C], for T
+    iterations and C cells of one replica.
 
     >>> drawn_losses([{"event": "evaluation", "iteration": 0, "drawn_hinge": [3, 1], "drawn_minimax": [7, 9]}], 2)
     {'hinge': array([[3, 1]]), 'minimax': array([[7, 9]])}
@@ -81,6 +104,6 @@ def drawn_losses(events: Events, cells: int, population: int = 1, replica: int =
 
 
 def _number(value: Any) -> float:
-    """Return a number of a record, where `nan` and `inf` are words; NaN if it is not finite."""
+    """Return a recorded number as a float; NaN if it is null or not finite. Records write nan and inf as text."""
     number = float(value) if value is not None else np.nan
     return number if np.isfinite(number) else np.nan

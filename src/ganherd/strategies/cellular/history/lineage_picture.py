@@ -1,4 +1,7 @@
-"""Draw a grid over time: the founder that each cell descends from, and values of every cell over the iterations."""
+"""Draw a grid over time: the founder of each cell, and values of every cell over the iterations.
+
+The founder of a cell is the cell in which the ancestor of its best net began the run.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from matplotlib.image import AxesImage
 
-SHOWN = 6  # iterations side by side
-MOST = 400  # columns in a map
+SHOWN = 6  # pictures of the grid side by side
+MOST = 400  # most columns (iterations) in a map
 _RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def colours(cells: int) -> np.ndarray:
-    """Return a colour for each founder [C, 3]; consecutive numbers differ much in hue."""
+    """Return an RGB colour for each of C cells or names, float [C, 3]; consecutive ones differ much in hue."""
     from matplotlib.colors import hsv_to_rgb
 
     number = np.arange(cells)
@@ -35,7 +38,8 @@ def colours(cells: int) -> np.ndarray:
 def draw_grids(lineage: Lineage, topology: Topology) -> Figure:
     """Draw the grid at the start and at some iterations, each cell with the number and the colour of its founder.
 
-    An arrow shows a net that was just copied from a neighbour.
+    The founder is the cell from which the net there descends. An arrow shows a net that was just copied from a
+    neighbour.
     """
     from matplotlib.patches import Circle, FancyArrowPatch
 
@@ -68,7 +72,7 @@ def draw_grids(lineage: Lineage, topology: Topology) -> Figure:
 
 
 def draw_founders(lineage: Lineage) -> Figure:
-    """Draw cells × iterations in the colours of the founders; it shows lines that die out and lines that take over."""
+    """Draw a map of cells × iterations in the colours of the founders, to show which of them take over."""
     columns = _thin(len(lineage.iterations))
     figure, axes = _map_figure(lineage.founder.shape[1])
     image = colours(lineage.founder.shape[1])[lineage.founder[columns].T]  # [C, T, 3]
@@ -77,7 +81,14 @@ def draw_founders(lineage: Lineage) -> Figure:
 
 
 def draw_map(values: np.ndarray, at: np.ndarray, label: str, *, log: bool = False) -> Figure:
-    """Draw a value of every cell over the iterations [T, C], from pale to blue; NaN is left blank."""
+    """Draw a value of every cell over the iterations as a map, from pale to blue; NaN is left blank.
+
+    Args:
+        values: [T, C], for T iterations and C cells.
+        at: int64 [T], the numbers of the iterations.
+        label: The label of the colour bar.
+        log: Use a logarithmic scale, if the values are positive and span more than a factor of 3.
+    """
     from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
     from matplotlib.ticker import MaxNLocator, ScalarFormatter
 
@@ -106,7 +117,12 @@ def draw_map(values: np.ndarray, at: np.ndarray, label: str, *, log: bool = Fals
 
 
 def draw_choices(chosen: Sequence[Sequence[str]], at: np.ndarray) -> Figure:
-    """Draw which of several names every cell had over the iterations, with a legend."""
+    """Draw which name, such as that of a loss, every cell had over the iterations, as a map with a legend.
+
+    Args:
+        chosen: The names of the C cells for each of T iterations.
+        at: int64 [T], the numbers of the iterations.
+    """
     from matplotlib.patches import Patch
 
     names = sorted({name for row in chosen for name in row})
@@ -123,7 +139,12 @@ def draw_choices(chosen: Sequence[Sequence[str]], at: np.ndarray) -> Figure:
 
 
 def draw_shares(drawn: Mapping[str, np.ndarray], at: np.ndarray) -> Figure:
-    """Draw the share of each name over the iterations, from counts [T, C]: a line for all cells, a dot for each."""
+    """Draw the share of each name over the iterations: a line for all cells together, and a dot for each cell.
+
+    Args:
+        drawn: For each name, how often each of C cells drew it in each of T iterations, int64 [T, C].
+        at: int64 [T], the numbers of the iterations.
+    """
     figure, (axes,) = new_figure(9.2, 2.4)
     columns = _thin(len(at))
     every = np.sum(list(drawn.values()), 0)[columns]  # [T, C]
@@ -146,7 +167,7 @@ def draw_shares(drawn: Mapping[str, np.ndarray], at: np.ndarray) -> Figure:
 
 
 def _map_figure(cells: int) -> tuple[Figure, Axes]:
-    """Return an empty figure for a map of cells × iterations."""
+    """Return an empty figure for a map of this many cells × iterations, and its axes."""
     figure, (axes,) = new_figure(9.2, float(np.clip(0.11 * cells, 1.1, 3.6)) + 0.55)
     axes.grid(visible=False)
     axes.spines[:].set_visible(False)
@@ -156,7 +177,7 @@ def _map_figure(cells: int) -> tuple[Figure, Axes]:
 
 
 def _map(axes: Axes, image: np.ndarray, at: np.ndarray, **options: Any) -> AxesImage:
-    """Draw an image [C, T, …] whose columns are iterations, counted from 1."""
+    """Draw an image [C, T, …] whose columns are the iterations `at` [T], labelled from 1 on; return the drawn image."""
     cells, first, last = len(image), int(at[0]) + 1, int(at[-1]) + 1
     extent = (first - 0.5, last + 0.5, cells - 0.5, -0.5)
     drawn = axes.imshow(image, aspect="auto", interpolation="nearest", extent=extent, **options)
@@ -166,5 +187,5 @@ def _map(axes: Axes, image: np.ndarray, at: np.ndarray, **options: Any) -> AxesI
 
 
 def _thin(length: int) -> np.ndarray:
-    """Return the columns to show: at most 400, evenly spaced, including the first and the last."""
+    """Return the indices of at most 400 of `length` columns, evenly spaced, including the first and the last."""
     return np.unique(np.linspace(0, length - 1, min(length, MOST)).round().astype(int))

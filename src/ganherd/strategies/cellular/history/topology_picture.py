@@ -66,7 +66,7 @@ def draw_topology(topology: Topology, centre: int | None = None, title: str = ""
 
 
 def show_cells(axes: Axes, low: np.ndarray, high: np.ndarray) -> None:
-    """Let axes without ticks show positions from `low` to `high` (right, down), with row 0 at the top."""
+    """Show positions from `low` to `high`, each (right, down), on axes without ticks, with row 0 at the top."""
     axes.axis("off")
     axes.set_aspect("equal")
     axes.set_xlim(low[0], high[0])
@@ -95,7 +95,7 @@ def _meets(topology: Topology, cell: int) -> str:
 
 
 def positions(topology: Topology) -> np.ndarray:
-    """Return the positions of cells, float64 [N, 2] as (right, down): on their grid, or clockwise on a circle from the top."""
+    """Return the position (right, down) of each cell, float64 [N, 2]: on the grid, or clockwise on a circle."""
     n = len(topology)
     if topology.rows:
         row, column = np.divmod(np.arange(n), topology.columns)
@@ -107,12 +107,17 @@ def positions(topology: Topology) -> np.ndarray:
 
 
 def _middle(topology: Topology) -> int:
-    """Return the cell in the middle of a grid, or the first one of a circle."""
+    """Return the number of the cell in the middle of a grid, or 0 if cells lie on a circle."""
     return topology.rows // 2 * topology.columns + topology.columns // 2 if topology.rows else 0
 
 
 def _edges(topology: Topology, at: np.ndarray) -> Iterator[Edge]:
-    """Yield every line once, and those across the border once from each side."""
+    """Yield a line from every cell to each of its neighbours; a line across the border of a torus is a short stub.
+
+    Args:
+        topology: The cells and their neighbours.
+        at: The positions of the cells [N, 2].
+    """
     seen = [set(topology.neighbours(cell)) for cell in range(len(topology))]
     size = np.array([topology.columns, topology.rows])
     for cell, others in enumerate(seen):
@@ -129,13 +134,18 @@ def _edges(topology: Topology, at: np.ndarray) -> Iterator[Edge]:
 
 
 def _beyond(place: np.ndarray, size: np.ndarray) -> Point:
-    """Return a position outside of the grid, moved to the end of a stub."""
+    """Return the end of a stub: a position outside of the grid, moved to at most `STUB` beyond the grid's border.
+
+    Args:
+        place: The position (right, down).
+        size: The numbers of columns and rows of the grid.
+    """
     right, down = np.clip(place, -STUB, size - 1 + STUB)
     return float(right), float(down)
 
 
 def _draw_edge(axes: Axes, edge: Edge, start: np.ndarray, coloured: bool, inch: float) -> None:
-    """Draw a line, with an arrow if only one of the two cells meets the other."""
+    """Draw a line from `start` to the end of the edge, with an arrow if only one of the two cells meets the other."""
     from matplotlib.patches import FancyArrowPatch
 
     style = "->,head_length=4,head_width=2.5" if edge.one_sided else "-"
@@ -150,7 +160,7 @@ def _draw_edge(axes: Axes, edge: Edge, start: np.ndarray, coloured: bool, inch: 
 
 
 def _draw_hints(axes: Axes, edges: list[Edge], centre: int, inch: float) -> None:
-    """Draw the number of the cell on the other side, small, at the end of each stub."""
+    """Draw at the end of each stub the number of the cell that it leads to, in small print."""
     for edge in {edge.end: edge for edge in sorted(edges, key=lambda e: e.cell == centre) if edge.wraps}.values():
         axes.text(
             *edge.end, str(edge.other), ha="center", va="center", fontsize=max(4.5, 8.5 * _scale(inch)), zorder=3,
@@ -174,6 +184,6 @@ def _draw_cell(axes: Axes, cell: int, place: np.ndarray, is_centre: bool, is_nea
 
 
 def _scale(inch: float) -> float:
-    """Return the scale of lines and letters, which shrink less than the cells."""
+    """Return the factor for line widths and font sizes at this many inches per cell; cells shrink more."""
     scale: float = min(1.0, (inch / 0.8) ** 0.8)
     return scale
