@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from matplotlib.patches import FancyArrowPatch
 from PIL import Image
 
 from ganherd.strategies.cellular import topology as t
@@ -191,6 +192,24 @@ def test_every_topology_has_a_picture(made: t.Topology, tmp_path: Path) -> None:
     at = positions(made)
     apart = np.linalg.norm(at[:, None] - at[None], axis=2) + 9 * np.eye(len(made))
     assert apart.min() > 0.99  # no cell covers another
+
+
+@pytest.mark.parametrize(
+    ("made", "lines"),
+    [
+        (t.ring(6), 6),  # each pair of neighbours once
+        (t.torus(3, 3), 12 + 12),  # lines, and a stub at both ends of each line across the border
+        (t.graph([[1], [0, 2], []]), 2),  # a mutual and a one-sided line
+    ],
+    ids=["ring", "torus", "graph"],
+)
+def test_a_picture_has_one_line_for_two_neighbours(made: t.Topology, lines: int) -> None:
+    for centre in range(len(made)):
+        drawn = [patch for patch in draw_topology(made, centre).axes[0].patches if isinstance(patch, FancyArrowPatch)]
+        assert len(drawn) == lines
+        near = made.neighbours(centre)
+        coloured = [patch for patch in drawn if patch.get_linewidth() == max(p.get_linewidth() for p in drawn)]
+        assert len(coloured) == (len(near) or lines)
 
 
 def test_a_picture_names_the_cells_and_the_far_side_of_a_torus() -> None:

@@ -38,6 +38,12 @@ class Edge:
     one_sided: bool = False
     bend: float = 0.0
 
+    def is_drawn(self, centre: int) -> bool:
+        """Return whether to draw this line: of the two lines between two cells one is drawn, that from `centre` if any."""
+        if self.wraps or self.one_sided or centre in (self.cell, self.other):
+            return self.wraps or self.one_sided or self.cell == centre
+        return self.cell < self.other
+
 
 def draw_topology(topology: Topology, centre: int | None = None, title: str = "") -> Figure:
     """Draw cells with their numbers, lines to their neighbours, and the neighbourhood of `centre` in colour.
@@ -46,7 +52,7 @@ def draw_topology(topology: Topology, centre: int | None = None, title: str = ""
     """
     at = positions(topology)
     centre = _middle(topology) if centre is None else centre
-    edges = list(_edges(topology, at))
+    edges = [edge for edge in _edges(topology, at) if edge.is_drawn(centre)]
     ends = np.array([edge.end for edge in edges if edge.wraps] or [at[0]])
     low = np.minimum(at.min(0) - RADIUS - 0.1, ends.min(0) - 0.2)
     high = np.maximum(at.max(0) + RADIUS + 0.1, ends.max(0) + 0.2)
