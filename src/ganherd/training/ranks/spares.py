@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ganherd.comm.ranks import Ranks
-from ganherd.training.stop_request import StopRequest
+from ganherd.training.stop_request import STOP_SIGNALS, StopRequest
 
 _LOOK = 0.25  # seconds between two times that the first rank tries to read the file
 
@@ -34,7 +34,7 @@ def forget(run: Path) -> None:
 
 @contextmanager
 def passing_on(run: Path) -> Iterator[None]:
-    """On a spare, write the name of each signal that it receives into a file that the first rank reads.
+    """On a spare, write the name of each signal to stop that it receives into a file that the first rank reads.
 
     Args:
         run: The run's folder.
@@ -57,8 +57,10 @@ def passing_on(run: Path) -> Iterator[None]:
 
 
 def _pass_on(run: Path, end: int) -> None:
-    """Write the names of signals whose numbers are read from the pipe `end`, until the pipe is closed."""
+    """Write the names of signals to stop whose numbers are read from the pipe `end`, until the pipe is closed."""
     while number := os.read(end, 1):
+        if number[0] not in STOP_SIGNALS:  # such as that of a user's timer
+            continue
         with suppress(OSError, ValueError):
             path = _file(run)
             path.parent.mkdir(parents=True, exist_ok=True)
