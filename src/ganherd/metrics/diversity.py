@@ -12,6 +12,7 @@ from ganherd.features.material import SPACES, DrawnSamples, ScoringContext
 from ganherd.metrics.groups import SampleGroup, of_members, of_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import counted
 
 FEW = 50  # with fewer samples than this there is a warning
 ENOUGH = 10  # with fewer samples than this there is no interval
@@ -95,7 +96,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
         out["warning"] = "no class has two samples and data that vary: ask for more samples"
     elif fewest < FEW:
         whose = "there are" if (samples.y < 0).all() else "a class has"
-        out["warning"] = f"{whose} only {fewest} samples: ask for more"
+        out["warning"] = f"{whose} only {counted(fewest, 'samples')}: ask for more"
     if known and fewest >= ENOUGH:
         rows = {name: own for name, own, _ in _classes(samples.y, dataset.y, dataset.labels)}
         errors = [relative_error(x[rows[name]]) for name in known]

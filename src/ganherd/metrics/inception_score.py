@@ -13,6 +13,7 @@ from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import entries, of_rows, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import counted
 from ganherd.util.files import sha256_of
 
 if TYPE_CHECKING:
@@ -98,7 +99,9 @@ def _measure(
     if material.per:
         out |= _judged_groups(material, judge) if judge else _groups(material)
     if n // splits < FEW:
-        out["warning"] = f"a split has only {n // splits} samples for {logits.shape[1]} classes: ask for more"
+        out["warning"] = (
+            f"a split has only {counted(n // splits, 'samples')} for {counted(logits.shape[1], 'classes')}: ask for more"
+        )
     return out
 
 

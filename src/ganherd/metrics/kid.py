@@ -13,6 +13,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import few_of
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 SUBSETS = 100
@@ -114,5 +115,5 @@ def measure(material: ScoringContext) -> ScoreEntry:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, within(groups, material.seed, material.progress))
     if fewest < 100:
-        out["warning"] = f"{fewest} samples are few: the interval is wide"
+        out["warning"] = f"{few_of(fewest, 'samples')}: the interval is wide"
     return out

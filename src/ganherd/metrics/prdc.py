@@ -18,6 +18,7 @@ from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals, redraws
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
+from ganherd.util.errors import few_of
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 NEIGHBOURS = 5
@@ -146,7 +147,7 @@ def _measure(name: str) -> Callable[[ScoringContext], ScoreEntry]:
         if material.per:
             out |= _in_groups(material)[name]
         if len(fake) < FEW:
-            out["warning"] = f"{len(fake):,} points are few for neighbourhoods: compare it only at the same number"
+            out["warning"] = f"{few_of(len(fake), 'points')} for neighbourhoods: compare it only at the same number"
         return out
 
     return measure
