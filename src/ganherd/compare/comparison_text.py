@@ -142,7 +142,7 @@ def notes(facts: Comparison, basis: str) -> list[str]:
     ]:
         out.append(f"for {listed(nearest)}, better means nearer to the best value, and p is about the distance to it")
     if cut := cut_intervals(facts, basis):
-        out.append(f"an interval over few seeds can exceed the possible values; it is cut there: {', '.join(cut)}")
+        out.append(f"an interval can exceed the possible values; it is cut there: {', '.join(cut)}")
     seconds = [row["device_seconds"] for row in entries.values()]
     timed = basis == "budget" and parse_budget(facts["training"]["budget"])[0] == "seconds"
     if timed and max(seconds) > (1 + UNEQUAL) * min(seconds):

@@ -16,7 +16,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
-from ganherd.util.errors import few
+from ganherd.util.errors import counted, few
 from ganherd.util.meter import Progress, timed
 
 SURE = 10_000  # FID of fewer samples than this is clearly too high
@@ -37,9 +37,10 @@ def distance(a: Moments, b: Moments) -> Tensor:
 
 
 def _distance(a: Moments, b: Moments, values: Tensor) -> Tensor:
-    """Return the distance, given the eigenvalues of the product of the two covariances [..., d]."""
+    """Return the distance [...], given the eigenvalues of the product of the two covariances [..., d]; at least 0."""
     traces = (m.cov.diagonal(dim1=-2, dim2=-1).sum(-1) for m in (a, b))
-    return (a.mean - b.mean).square().sum(-1) + sum(traces) - 2 * values.sqrt().sum(-1)
+    distances = (a.mean - b.mean).square().sum(-1) + sum(traces) - 2 * values.sqrt().sum(-1)
+    return distances.clamp(min=0)  # rounding can make the distance of equal distributions negative
 
 
 def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
@@ -50,7 +51,8 @@ def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
     own = moments(x)
     root = _root(real.cov)
     values, vectors = torch.linalg.eigh(root @ own.cov @ root)
-    inverse = values.clamp(min=values.max() * 1e-12).rsqrt()
+    smallest = max(float(values.max()) * 1e-12, torch.finfo(values.dtype).tiny)  # constant samples have no variance
+    inverse = values.clamp(min=smallest).rsqrt()
     transport = root @ (vectors * inverse) @ vectors.T @ root  # the optimal map from the samples to the data
     change = torch.eye(len(root), dtype=root.dtype, device=root.device) - transport
     influence = torch.cat(
@@ -68,7 +70,7 @@ def distance_of_few(x: Tensor, real: Moments) -> float:
     factor = (x.double() - mean) / math.sqrt(max(len(x) - 1, 1))  # the covariance is factorᵀ factor
     values = torch.linalg.eigvalsh(factor @ real.cov @ factor.T).clamp(min=0)
     traces = factor.square().sum() + real.cov.trace()
-    return float((mean - real.mean).square().sum() + traces - 2 * values.sqrt().sum())
+    return max(0.0, float((mean - real.mean).square().sum() + traces - 2 * values.sqrt().sum()))
 
 
 def _influence(centred: Tensor, shift: Tensor, change: Tensor) -> Tensor:
@@ -84,11 +86,15 @@ def _root(cov: Tensor) -> Tensor:
 
 
 def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> list[tuple[float, float | None]]:
-    """Return (distance, standard error) of each group; the error is None if a covariance is singular."""
+    """Return (distance, standard error) of each group.
+
+    The error is None if there are too few samples for a regular covariance, or only one real row, which has no variance.
+    """
     distances: list[tuple[float, float | None]] = []
     for group in timed(groups, progress, "Fréchet distances"):
         if len(group.fake) > group.fake.dimension:
-            distances.append(distance_and_error(group.fake.x, group.real.moments))
+            value, error = distance_and_error(group.fake.x, group.real.moments)
+            distances.append((value, error if len(group.real) > 1 else None))
         else:
             distances.append((distance_of_few(group.fake.x, group.real.moments), None))
     return distances
@@ -156,15 +162,15 @@ def measure_ifid(material: ScoringContext) -> ScoreEntry:
         "per_class": {group.name: kid for group, kid in zip(groups, kids, strict=True)},
     }
     fewest, rows = min(_fewest(group.fake, group.real) for group in groups)
+    few_rows = f"a class has only {counted(fewest, rows)} for {counted(fake.dimension, 'features')}"
     if fewest <= fake.dimension:
         out["warning"] = (
-            f"a class has only {fewest:,} {rows} for {fake.dimension:,} features, so that its covariance is singular "
-            "and the distance too high: read the mean KID within the classes, which is among its details"
+            f"{few_rows}, so that its covariance is singular and the distance too high: "
+            "read the mean KID within the classes, which is among its details"
         )
     elif fewest < ENOUGH * fake.dimension:
         out["warning"] = (
-            f"a class has only {fewest:,} {rows} for {fake.dimension:,} features, and the distance comes out too high: "
-            "compare it only at the same number, or read the KID next to it"
+            f"{few_rows}, and the distance comes out too high: compare it only at the same number, or read the KID next to it"
         )
     return out
 
@@ -191,13 +197,12 @@ def _too_few(fake: ExtractedFeatures, real: ExtractedFeatures) -> str:
     (fewest, rows), d = _fewest(fake, real), fake.dimension
     if fewest <= d:
         more = "ask for more samples, or " if rows == "samples" else ""
+        give = "gives" if fewest == 1 else "give"
         return (
-            f"{fewest:,} {rows} for {d:,} features give a singular covariance and too high a distance: "
+            f"{counted(fewest, rows)} for {counted(d, 'features')} {give} a singular covariance and too high a distance: "
             f"{more}read KID next to it"
         )
     wanted = SURE if d >= 1000 else ENOUGH * d
     if fewest < wanted:
-        return (
-            f"it comes out too high with {fewest:,} {rows}, fewer than {wanted:,}: compare it only at the same number"
-        )
+        return f"it comes out too high with {counted(fewest, rows)}, fewer than {wanted:,}: compare it only at the same number"
     return ""

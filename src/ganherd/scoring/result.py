@@ -264,10 +264,10 @@ def format_value(name: str, number: Any) -> str:
     if not isinstance(number, (int, float)):
         return "–"
     if name == "kid":
-        return f"{number:.5f}"
+        return f"{number:z.5f}"
     if name == "ais":
-        return f"{number:.1f} nats"
-    return f"{100 * number:.1f} %" if name.endswith("accuracy") or name == "memorisation" else f"{number:.3f}"
+        return f"{number:z.1f} nats"
+    return f"{100 * number:z.1f} %" if name.endswith("accuracy") or name == "memorisation" else f"{number:z.3f}"
 
 
 def _count(number: Any) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import cast
 
 import numpy as np
 
@@ -20,6 +21,21 @@ COUNTED = 1000  # resamples of counts; they are cheap
 def interval(low: float, high: float, how: str) -> ScoreInterval:
     """Return an interval in the form in which scores record it; `how` names its method."""
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
+
+
+def cut(found: ScoreInterval, bounds: tuple[float, float]) -> ScoreInterval:
+    """Return the interval, cut at the least and the largest possible value; `how` then names where.
+
+    >>> cut(interval(-0.1, 0.5, "bootstrap"), (0.0, 1.0))
+    {'low': 0.0, 'high': 0.5, 'level': 0.95, 'how': 'bootstrap, cut at 0', 'cut': True}
+    """
+    least, largest = bounds
+    ends = [f"{least:g}"] * (found["low"] < least) + [f"{largest:g}"] * (found["high"] > largest)
+    if not ends:
+        return found
+    inside = {end: min(max(found[end], least), largest) for end in ("low", "high")}
+    how = f"{found.get('how', '')}, cut at {' and '.join(ends)}".removeprefix(", ")
+    return cast(ScoreInterval, {**found, **inside, "how": how, "cut": True})
 
 
 def around(value: float, error: float, how: str, freedom: int | None = None) -> ScoreInterval:
@@ -44,7 +60,8 @@ def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """
     z2 = z**2
     middle, half = (share + z2 / (2 * n)), z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
+    low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)
+    return max(0.0, min(low, share)), min(1.0, max(high, share))  # rounding could exclude a share of 0 or 1
 
 
 def share(value: float, n: int) -> ScoreInterval:

@@ -36,12 +36,8 @@ def together(
     mean = float(np.mean(known)) if known else math.nan
     if deviation is not None and (deviation > 1e-9 * abs(mean) or len(known) >= SURE):
         reach = intervals.student_t(len(known) - 1) * deviation / math.sqrt(len(known))
-        how = f"Student's t over {len(known)} seeds"
-        cuts = [f"{bounds[0]:g}"] * (mean - reach < bounds[0]) + [f"{bounds[1]:g}"] * (mean + reach > bounds[1])
-        how += f", cut at {' and '.join(cuts)}" if cuts else ""
-        out["interval"] = intervals.interval(max(bounds[0], mean - reach), min(bounds[1], mean + reach), how)
-        if cuts:
-            out["interval"]["cut"] = True
+        over_seeds = intervals.interval(mean - reach, mean + reach, f"Student's t over {len(known)} seeds")
+        out["interval"] = intervals.cut(over_seeds, bounds)
     return cast(ScoreEntry, {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)})
 
 
