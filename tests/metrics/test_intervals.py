@@ -93,8 +93,11 @@ def test_modes_that_hang_on_one_sample_are_told_from_those_that_do_not() -> None
     thin = coverage(np.repeat(modes.means[:4], [100, 1, 1, 1], 0), modes)
     firm = coverage(np.repeat(modes.means[:4], [100, 9, 9, 9], 0), modes)
     one, other = entry(thin, modes, seed=3), entry(firm, modes, seed=3)
-    assert one["value"] == other["value"] == one["interval"]["high"] == other["interval"]["high"] == 4
-    assert one["interval"]["low"] == 1 and other["interval"]["low"] == 4
+    assert one["value"] == other["value"] == 4 and one["interval"]["low"] == 1 and other["interval"]["low"] == 4
+    # other samples might show the two modes that have none, and sooner so if the others were hardly seen
+    assert 4 < other["interval"]["high"] < one["interval"]["high"] < 6
+    full = entry(coverage(np.repeat(modes.means, 9, 0), modes), modes, seed=3)["interval"]
+    assert (full["low"], full["high"]) == (6, 6)
     assert one == entry(thin, modes, seed=3)
 
 

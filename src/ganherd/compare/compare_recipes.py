@@ -258,9 +258,9 @@ def _score(state: _State, entries: dict[str, Entry]) -> None:
 
 
 def basis_differences(scores: Mapping[str, Scores], names: Sequence[str], over_samples: bool = False) -> JsonObject:
-    """Return the differences of a basis: to the first contender, and the best of all by metric."""
+    """Return the differences of a basis: to the first contender, the pairs that are decided, and the best of all by metric."""
     differences = Differences(scores, primary_of(names), over_samples)
-    return {"differences": differences.to_first(), "best": differences.best()}
+    return {"differences": differences.to_first(), "decided": differences.decided(), "best": differences.best()}
 
 
 def _scores(state: _State, names: list[str], runs: dict[str, RunFolder]) -> dict[str, Scores]:

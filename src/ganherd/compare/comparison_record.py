@@ -70,6 +70,8 @@ class ComparisonBasis(TypedDict):
 
     entries: dict[str, ComparisonRow]
     differences: dict[str, dict[str, ScoreDifference]]
+    # by metric, the pairs (better, worse) that are decided, among all pairs; older files do not have it
+    decided: NotRequired[dict[str, list[tuple[str, str]]]]
     best: NotRequired[dict[str, str]]  # by metric, the contender that is better than every other
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ganherd.compare.answer import RUNS, answer
 from ganherd.compare.comparison_record import Comparison, ScoreDifference
+from ganherd.compare.differences import ALPHA
 from ganherd.metrics.metric_registry import METRICS, title_of
 from ganherd.recipe.schema import parse_budget
 from ganherd.report.templating import duration
@@ -106,8 +107,20 @@ def difference_numbers(metric: str, entry: ScoreDifference) -> str:
     """Return one difference with its interval and corrected p-value."""
     ends, p = entry.get("interval"), entry.get("p_corrected")
     span = f" ({format_value(metric, ends['low'])} to {format_value(metric, ends['high'])})" if ends else ""
-    chance = "" if p is None else f", p {p:.3f}" if p >= 0.001 else ", p < 0.001"
+    chance = "" if p is None else f", p {chance_text(p)}"
     return f"{signed(metric, entry['value'])}{span}{chance}"
+
+
+def chance_text(p: float) -> str:
+    """Return a p-value with three decimals, or with more if it would otherwise look like the limit of a verdict.
+
+    >>> [chance_text(p) for p in (0.0312, 0.04996, 0.0500004, 0.05, 0.0001)]
+    ['0.031', '0.04996', '0.0500004', '0.050', '< 0.001']
+    """
+    if p < 0.001:
+        return "< 0.001"
+    texts = (f"{p:.{decimals}f}" for decimals in range(3, 10))
+    return next((text for text in texts if p == ALPHA or float(text) != ALPHA), f"{ALPHA:.3f}")
 
 
 def signed(metric: str, value: float) -> str:
@@ -192,7 +205,8 @@ def answers(facts: Comparison) -> list[str]:
     out = [facts.get("answer") or answer(facts)]
     for basis in others:
         other = answer(facts, basis)
-        same = facts["bases"][basis].get("best", {}) == facts["bases"][first].get("best", {})
+        own, known = facts["bases"][basis], facts["bases"][first]
+        same = all(own.get(key, {}) == known.get(key, {}) for key in ("best", "decided"))
         out.append(f"At equal {rows(facts)} seen: {'the same verdicts.' if same else other}")
     return out
 

@@ -10,19 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from statistics import NormalDist
 from typing import Any, cast
 
 from ganherd.compare.comparison_record import ScoreDifference
 from ganherd.metrics.metric_registry import METRICS
 from ganherd.metrics.statistics.intervals import interval
 from ganherd.metrics.statistics.seeds import SURE, together
-from ganherd.metrics.statistics.significance import UNDECIDED, Ends, Outcome
+from ganherd.metrics.statistics.significance import UNDECIDED, Ends, Outcome, sign
 from ganherd.metrics.statistics.significance import difference as independent_difference
 from ganherd.scoring.result import SKIPPED
 
 Scores = Mapping[str, Mapping[str, Any]]
 PRIMARY = "fid"
 ALPHA = 0.05  # the chance of a wrong verdict in each family
+_Z = NormalDist().inv_cdf(1 - ALPHA / 2)  # standard errors that an interval reaches to each side
+_NOT_BELOW_ALPHA = math.nextafter(ALPHA, 1.0)
 
 
 def primary_of(metrics: Sequence[str]) -> str:
@@ -73,6 +76,19 @@ class Differences:
                 result[b][metric] = one
         return result
 
+    def decided(self) -> dict[str, list[tuple[str, str]]]:
+        """Return by metric the pairs (better, worse) of contenders that differ for certain, among all pairs.
+
+        >>> a, b, c = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v]}} for v in (5.0, 3.0, 3.0))
+        >>> Differences({"a": a, "b": b, "c": c}).decided()
+        {'fid': [('b', 'a'), ('c', 'a')]}
+        """
+        result: dict[str, list[tuple[str, str]]] = {}
+        for (a, b, metric), one in self._pairs.items():
+            if one["verdict"] != UNDECIDED:
+                result.setdefault(metric, []).append((b, a) if one["verdict"] == "better" else (a, b))
+        return result
+
     def best(self) -> dict[str, str]:
         """Return by metric the contender that is better than every other; metrics without one are left out.
 
@@ -81,12 +97,12 @@ class Differences:
         {'fid': 'b'}
         """
         wins: dict[str, dict[str, set[str]]] = {}  # by metric and contender, those that it is better than
-        compared: dict[str, set[str]] = {}
-        for (a, b, metric), one in self._pairs.items():
-            compared.setdefault(metric, set()).update((a, b))
-            if one["verdict"] != UNDECIDED:
-                winner, loser = (b, a) if one["verdict"] == "better" else (a, b)
+        for metric, pairs in self.decided().items():
+            for winner, loser in pairs:
                 wins.setdefault(metric, {}).setdefault(winner, set()).add(loser)
+        compared: dict[str, set[str]] = {}
+        for a, b, metric in self._pairs:
+            compared.setdefault(metric, set()).update((a, b))
         return {
             metric: name
             for metric, names in compared.items()
@@ -127,7 +143,10 @@ def difference(
         plain["interval"] = interval(low, high, "over the samples of these two")
         gain = merit(other["value"]) - merit(first["value"])
         towards_zero = plain["value"] - low if plain["value"] > 0 else high - plain["value"]
-        return _with_verdict(plain, gain, math.erfc(abs(gain) / max(towards_zero / 1.96, 1e-300) / math.sqrt(2)))
+        p = math.erfc(abs(gain) / max(towards_zero, 1e-300) * _Z / math.sqrt(2))
+        if not sign((low, high)):
+            p = max(p, _NOT_BELOW_ALPHA)  # an interval that ends at 0 holds it, and decides nothing
+        return _with_verdict(plain, gain, p)
     return plain
 
 
@@ -166,8 +185,8 @@ def _with_verdict(difference: ScoreDifference, gain: float, p: float | None) -> 
     """Add the p-value, and the verdict that it gives for a gain of this sign."""
     if p is None or not math.isfinite(p):
         return {**difference, "verdict": UNDECIDED}
-    sign: Outcome = "better" if gain > 0 else "worse"
-    return {**difference, "p": p, "direction": sign, "verdict": sign if p <= ALPHA else UNDECIDED}
+    direction: Outcome = "better" if gain > 0 else "worse"
+    return {**difference, "p": p, "direction": direction, "verdict": direction if p <= ALPHA else UNDECIDED}
 
 
 def _correct(family: Sequence[ScoreDifference]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -9,6 +10,7 @@ from typing import Any, cast
 from ganherd.metrics.metric_registry import METRICS, Metric, title_of
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 
+DISTANCES = ("fid", "ifid")  # their scale is that of the features, so they may be very small
 SKIPPED = "skipped"  # the key of scores that holds why metrics were left out
 
 
@@ -151,7 +153,8 @@ class Score:
         entry, out = self.entry, list[str]()
         if "per_seed" in entry:
             seeds = entry.get("seeds") or entry["per_seed"]
-            out.append(f"mean of {len(seeds)} seeds, standard deviation {format_value('', entry.get('std'))}")
+            name = self.name if self.name in DISTANCES else ""
+            out.append(f"mean of {len(seeds)} seeds, standard deviation {format_value(name, entry.get('std'))}")
         if self.interval is not None:
             how = str(self.interval.get("how", ""))
             out += [f"95 % {self.span} ({how})"] if has_interval else [f"interval: {how}"] if how else []
@@ -166,7 +169,7 @@ class Score:
             out.append(f"most in {column} ({format_value('', _mapping(entry.get('per_column')).get(column))})")
         out += self.details
         if "by_chance" in entry and "nearer" not in entry and "kl" not in entry:
-            out.append(f"perfect draws would show about {format_value('', entry['by_chance'])}")
+            out.append(f"perfect draws would show about {format_value(self.name, entry['by_chance'])}")
         classes = _mapping(entry.get("per_class"))
         if isinstance(entry.get("mean"), (int, float)) and list(classes) != ["all"]:
             worst = [name for name, value in classes.items() if value == entry.get("value")]
@@ -256,13 +259,17 @@ def skipped(scores: Mapping[str, Any]) -> list[str]:
 
 
 def format_value(name: str, number: Any) -> str:
-    """Return a value of a metric as text: accuracies in percent, KID with five decimals.
+    """Return a value of a metric as text: accuracies in percent, KID with five decimals, distances with three digits.
 
     >>> [format_value(*one) for one in (("label_accuracy", 0.981), ("diversity", 0.9), ("fid", None), ("kid", 0.00123))]
     ['98.1 %', '0.900', '–', '0.00123']
+    >>> [format_value("fid", distance) for distance in (12.3456, 0.145, 0.01234, 0.000056, 0.0)]
+    ['12.346', '0.145', '0.0123', '0.000056', '0.000']
     """
     if not isinstance(number, (int, float)):
         return "–"
+    if name in DISTANCES and 0 < abs(number) < 0.1:  # at least three digits, and at most six decimals
+        return f"{number:z.{min(6, 2 - math.floor(math.log10(abs(number))))}f}"
     if name == "kid":
         return f"{number:z.5f}"
     if name == "ais":

@@ -16,6 +16,7 @@ import numpy as np
 from ganherd.runs.score_entry import ScoreInterval
 
 COUNTED = 1000  # resamples of counts; they are cheap
+RARE = 5  # a mode with at most this many samples might have been missed, or be missed by other samples
 
 
 def interval(low: float, high: float, how: str) -> ScoreInterval:
@@ -159,7 +160,12 @@ def variation(value: float, seen: np.ndarray, n: int, seed: int) -> ScoreInterva
 
 
 def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
-    """Return the interval of the number of modes that have a sample.
+    """Return the interval of the number of modes that have a sample, over redrawn samples.
+
+    The lower end comes from resamples. These never contain a mode that has no sample, which may be a rare mode, so the upper
+    end comes from the modes with at most `RARE` samples, including those without: Wilson's interval of the share of them that
+    has a sample. This is wide enough for all rates of these modes, because a sum of independent events varies most if all
+    have the same chance.
 
     Args:
         counts: The number of samples of each mode, [modes].
@@ -167,12 +173,16 @@ def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
 
     >>> captured(np.array([50, 1, 0]), 51, 0)["low"], captured(np.array([50, 50, 0]), 100, 0)["low"]
     (1.0, 2.0)
+    >>> round(captured(np.array([50, 50, 0]), 100, 0)["high"], 1), captured(np.array([50, 50]), 100, 0)["high"]
+    (2.8, 2.0)
     """
     # The last count is that of samples without a mode
     again = (_counts(np.append(counts, n - counts.sum()), n, seed)[:, :-1] > 0).sum(1)
-    # A mode without samples is in no resample either, so the upper end is the number that was seen.
-    how = f"bootstrap, {COUNTED:,} resamples; modes without a sample stay without"
-    return interval(np.quantile(again, 0.025, method="lower"), int((counts > 0).sum()), how)
+    seen, rare = int((counts > 0).sum()), int((counts <= RARE).sum())
+    rare_seen = rare - int((counts == 0).sum())
+    high = seen - rare_seen + rare * wilson(rare_seen / rare, rare)[1] if rare else seen
+    how = f"bootstrap, {COUNTED:,} resamples; the upper end by Wilson's of modes with at most {RARE} samples"
+    return interval(np.quantile(again, 0.025, method="lower"), high, how)
 
 
 def _counts(weights: np.ndarray, n: int, seed: int) -> np.ndarray:
