@@ -281,6 +281,10 @@ def test_scores_are_compared_with_those_of_real_data() -> None:
     assert standing("memorisation", 0.01, 0.005, by_chance=0.05) == "fewer copies"
     assert standing("fid", 0.3, 0.0, by_chance=0.1) == "no interval"
     assert standing("recall", 0.3, 0.1) == "best is 1"  # what real data has is not known: no verdict
+    few_held_out = {"held_out_accuracy": 0.98, "held_out_samples": 60}
+    assert standing("label_accuracy", 0.95, 0.02, **few_held_out) == "like real data"  # 0.98 of 60 may be 0.95 as well
+    redrawn = {"by_chance": 0.15, "real_interval": {"low": 0.05, "high": 0.25}}
+    assert standing("fid", 0.26, 0.1, **redrawn) == "like real data" and standing("fid", 0.3, 0.1, **redrawn) == "worse"
     assert standing("modes", 7, 0.5, of=8) == "worse" and standing("modes", 8, 0.5, of=8) == "like real data"
 
 
@@ -349,7 +353,9 @@ def test_members_and_neighbourhoods_have_lines_of_their_own() -> None:
     entry = {**FACTS, "value": 0.2, "per_member": many, "per_member_samples": dict.fromkeys(many, 256)}
     cells = {"per_neighbourhood": {"0": 0.5}, "per_neighbourhood_samples": {"0": 768}}
     text = table({"fid": {**entry, **cells}})
-    assert "member  FID    samples" in text and "29      0.290  256" in text and "… and 10 more in scores.json" in text
+    assert (
+        "member  FID     samples" in text and "29      0.290   256" in text and "… and 10 more in scores.json" in text
+    )
     assert "neighbourhood  FID    samples" in text and "0              0.500  768" in text
 
 

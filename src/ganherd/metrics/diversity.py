@@ -17,6 +17,7 @@ from ganherd.util.errors import counted
 FEW = 50  # with fewer samples than this there is a warning
 ENOUGH = 10  # with fewer samples than this there is no interval
 _ROWS = 4096  # rows at once
+_MOST_FOR_ERROR = 1000  # real rows that the error of their spread is estimated from
 _AT_ONCE = 1 << 21  # float64 numbers in memory at once
 
 
@@ -52,6 +53,12 @@ def relative_error(x: np.ndarray) -> float:
     parts = (flat[i : i + _ROWS] for i in range(0, len(flat), _ROWS))
     influence = np.concatenate([(((part - mean) ** 2 - std**2) * slope).mean(1) for part in parts])  # [n]
     return float(influence.std() / math.sqrt(len(x)) / std.mean())
+
+
+def _error_of_data(x: np.ndarray) -> float:
+    """Return the relative standard error of the spread of real rows; of many rows, a part gives the error of a single row."""
+    part = x[:: -(-len(x) // _MOST_FOR_ERROR)]
+    return relative_error(part) * math.sqrt(len(part) / len(x))
 
 
 def ratio(generated: np.ndarray, data: np.ndarray) -> float | None:
@@ -101,6 +108,10 @@ def measure(material: ScoringContext) -> ScoreEntry:
         rows = {name: own for name, own, _ in _classes(samples.y, dataset.y, dataset.labels)}
         errors = [relative_error(x[rows[name]]) for name in known]
         out["interval"] = intervals.least(list(known.values()), errors)
+        theirs = {name: data for name, _, data in _classes(samples.y, dataset.y, dataset.labels)}
+        out["real_interval"] = intervals.least(
+            [1.0] * len(known), [_error_of_data(real[theirs[name]]) for name in known]
+        )
     return out | of_members(material, partial(_in_groups, material))
 
 

@@ -15,13 +15,15 @@ from ganherd.features.extract import ExtractedFeatures, Moments, moments
 from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
-from ganherd.runs.score_entry import ScoreEntry
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.errors import counted, few
 from ganherd.util.meter import Progress, timed
 
 SURE = 10_000  # FID of fewer samples than this is clearly too high
 ENOUGH = 10  # samples per feature; with fewer, the error of the covariance is visible in the distance
 REDRAWS = 4  # over which the distance of redrawn data is averaged
+MORE_REDRAWS = 20  # for the spread of that distance, if a draw takes milliseconds only
+CHEAP_FEATURES, CHEAP_NUMBERS = 128, 1 << 20  # features, and numbers in all rows, up to which it does
 
 
 def distance(a: Moments, b: Moments) -> Tensor:
@@ -100,24 +102,28 @@ def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> l
     return distances
 
 
-def of_redrawn_data(real: ExtractedFeatures, samples: int, seed: int) -> float:
+def of_redrawn_data(real: ExtractedFeatures, samples: int, seed: int) -> tuple[float, ScoreInterval]:
     """Return the distance that this many draws from the distribution of the data have: what a perfect mixture would show.
 
     Both sides are resampled, because the data itself is a draw: rows drawn from the data and compared with that same data
-    would be nearer to it than new rows are. The result is the mean over `REDRAWS` draws.
+    would be nearer to it than new rows are. The result is the mean over `REDRAWS` draws, and the interval that the distance of
+    another draw lies in.
 
     >>> x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
     >>> real = ExtractedFeatures(x, None, np.zeros(2000), np.zeros(2000))
-    >>> of_redrawn_data(real, 200, 0) > of_redrawn_data(real, 20_000, 0) > 0
+    >>> (few, ends), (many, _) = (of_redrawn_data(real, samples, 0) for samples in (200, 20_000))
+    >>> ends["high"] > few > many > 0
     True
     """
     rng, distances = np.random.default_rng(seed), []
-    for _ in range(REDRAWS):
+    is_cheap = real.dimension <= CHEAP_FEATURES and real.dimension * (samples + len(real)) <= CHEAP_NUMBERS
+    for _ in range(MORE_REDRAWS if is_cheap else REDRAWS):
         drawn = real.rows(rng.integers(0, len(real), samples)).x
         data = moments(real.rows(rng.integers(0, len(real), len(real))).x)
         few_drawn = samples <= real.dimension
         distances.append(distance_of_few(drawn, data) if few_drawn else float(distance(moments(drawn), data)))
-    return sum(distances) / REDRAWS
+    mean = sum(distances[:REDRAWS]) / REDRAWS
+    return mean, intervals.of_draws(distances, f"{len(distances)} draws from the data", mean)
 
 
 def interval(value: float, error: float | None) -> ScoreEntry:
@@ -133,7 +139,7 @@ def measure_fid(material: ScoringContext) -> ScoreEntry:
     real = reference.real
     [(value, error)] = of_groups([FeatureGroup("all", fake, real)])
     out: ScoreEntry = {"value": value, **reference.described(fake), **interval(value, error)}
-    out["by_chance"] = of_redrawn_data(real, len(fake), material.seed)
+    out["by_chance"], out["real_interval"] = of_redrawn_data(real, len(fake), material.seed)
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, [d for d, _ in of_groups(groups, material.progress)])

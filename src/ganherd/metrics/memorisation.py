@@ -21,7 +21,7 @@ from PIL import Image, ImageDraw
 from ganherd.data import duplicates
 from ganherd.data.units import comparable
 from ganherd.metrics.statistics import intervals
-from ganherd.runs.score_entry import ScoreEntry
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.errors import UserError, counted, few_of
 from ganherd.util.meter import Progress, TimeLeft
 from ganherd.viz.pictures import FRAME, INK
@@ -124,6 +124,7 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int, net
         "by_chance": BY_CHANCE,
         "error": error,
         "interval": intervals.interval(low, high, "normal, with the line's own error"),
+        "real_interval": _fresh_copies(m),
         "nearer": nearer,
         "nearer_error": _auc_error(nearer, n, m),  # standard error
         "ratio": float(np.median(samples.distance[:, 0])) / middle if middle > 0 else None,
@@ -139,6 +140,18 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int, net
     elif m < FEW:
         entry["warning"] = f"the line that copies lie below is known from only {counted(m, 'held-out rows')}"
     return entry
+
+
+def _fresh_copies(held_out: int) -> ScoreInterval:
+    """Return the interval of the share of fresh data that counts as copies, if this many held-out rows determine the line.
+
+    The share of a distribution below the k-th of m values drawn from it has the beta distribution with k and m + 1 - k.
+    """
+    from scipy.special import betaincinv
+
+    place = BY_CHANCE * (held_out - 1) + 1  # of the quantile among the sorted values, from 1
+    low, high = (float(betaincinv(place, held_out + 1 - place, level)) for level in (0.025, 0.975))
+    return intervals.interval(low, high, "beta distribution of the line")
 
 
 def below(a: np.ndarray, b: np.ndarray) -> float:

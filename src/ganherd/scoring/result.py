@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from ganherd.metrics.metric_registry import METRICS, Metric, title_of
+from ganherd.metrics.statistics.intervals import wilson
+from ganherd.metrics.statistics.significance import Ends
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 
 DISTANCES = ("fid", "ifid")  # their scale is that of the features, so they may be very small
@@ -147,6 +149,26 @@ class Score:
             return None
         value = metric.best if metric.real == "best" else self.entry.get(metric.real)
         return float(value) if isinstance(value, (int, float)) else None
+
+    @property
+    def real_ends(self) -> Ends | None:
+        """Return the ends of the 95 % interval of the value that real data would have; None if that value is not known.
+
+        Both ends are the value itself if its error is not known.
+
+        >>> accuracy = {"held_out_accuracy": 0.99, "held_out_samples": 100}
+        >>> [round(end, 3) for end in Score("label_accuracy", accuracy).real_ends], Score("kid", {}).real_ends
+        ([0.946, 0.998], (0.0, 0.0))
+        """
+        real = self.real_value
+        if real is None or self.metric is None:
+            return None
+        own, count = self.entry.get("real_interval"), self.entry.get("held_out_samples")
+        if own is not None and _has_ends(own):
+            return own["low"], own["high"]
+        if self.metric.real == "held_out_accuracy" and isinstance(count, int) and count > 0 and 0 <= real <= 1:
+            return wilson(real, count)
+        return real, real
 
     def remarks(self, has_interval: bool = True) -> list[str]:
         """Return what a table lists next to the value. `has_interval`: False if the interval has a column of its own."""

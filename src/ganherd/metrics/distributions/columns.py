@@ -97,4 +97,8 @@ def _entry(
     chance = [statistic(redrawn(data, len(x)), redrawn(data, len(data))) for _ in range(REDRAWS)]
     error = float(np.std([statistic(redrawn(x, len(x)), data) for _ in range(REDRAWS)], ddof=1))
     entry: ScoreEntry = {"value": value, "by_chance": float(np.mean(chance)), "samples": len(x), "network": "columns"}
-    return entry | {"real_samples": len(data), "interval": intervals.around(value, error, "bootstrap of the samples")}
+    return entry | {
+        "real_samples": len(data),
+        "interval": intervals.around(value, error, "bootstrap of the samples"),
+        "real_interval": intervals.of_draws(chance, f"{REDRAWS} draws from the data"),
+    }

@@ -84,6 +84,22 @@ def share_with_error(value: float, error: float, fewest: float, most: float, how
     return interval(*wilson(value, points), how)
 
 
+def of_draws(values: Sequence[float], how: str, center: float | None = None) -> ScoreInterval:
+    """Return the interval that another draw lies in, from at least two draws of a value: Student's prediction interval.
+
+    Args:
+        values: The values of the draws.
+        how: The name of the method, which the interval records.
+        center: The middle of the interval. None: the mean of the values.
+
+    >>> round(of_draws([1.0, 2.0, 3.0], "")["high"], 2)
+    6.97
+    """
+    count, middle = len(values), float(np.mean(values)) if center is None else center
+    reach = student_t(count - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / count)
+    return interval(middle - reach, middle + reach, how)
+
+
 def mean(values: np.ndarray) -> ScoreInterval | None:
     """Return the interval of the mean of independent values that are not negative; None if all are equal.
 

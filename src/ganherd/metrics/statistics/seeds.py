@@ -30,8 +30,10 @@ def together(
     values = [entry["value"] for entry in each]
     known = [value for value in values if value is not None]
     # Intervals over samples are those of one replica; the interval of a mean comes from the spread of the replicas.
+    # That of real data stays: the data is the same for all of them.
     own = ("replica", "interval", "std", "error")
-    out = _merged([{k: v for k, v in one.items() if k not in own and not k.endswith("_interval")} for one in each])
+    others = {k for one in each for k in one if k.endswith("_interval")} - {"real_interval"}
+    out = _merged([{k: v for k, v in one.items() if k not in own and k not in others} for one in each])
     deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
     mean = float(np.mean(known)) if known else math.nan
     if deviation is not None and (deviation > 1e-9 * abs(mean) or len(known) >= SURE):
