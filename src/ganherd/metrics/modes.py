@@ -164,7 +164,7 @@ def captured_by_data(modes: Modes, samples: int) -> ScoreInterval:
 
     >>> ends = captured_by_data(toy_modes("ring8"), 20)
     >>> round(ends["low"], 1), ends["high"]
-    (5.7, 8.0)
+    (6.0, 8.0)
     """
     from scipy.special import chdtr
 
