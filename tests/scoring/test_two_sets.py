@@ -88,6 +88,27 @@ def test_a_folder_of_images_is_the_same_set(held_out: Path, tmp_path: Path) -> N
         assert one[name]["value"] == pytest.approx(two[name]["value"], rel=1e-6)
 
 
+def test_two_files_are_read_with_the_same_range(digits_data: Dataset, tmp_path: Path) -> None:
+    """Dark images in -1 … 1 and images in 0 … 1 look alike; the same images used to get a large distance silently."""
+    x = digits_data.x_test.astype(np.float32)
+    for name, values in (("unit", x / 255), ("signed", x / 127.5 - 1), ("half", x / 512)):
+        np.savez(tmp_path / f"{name}.npz", x=values)
+    np.savez(tmp_path / "bytes.npz", x=digits_data.x_test)
+    unit, signed, half, whole = (str(tmp_path / f"{name}.npz") for name in ("unit", "signed", "half", "bytes"))
+    with pytest.raises(
+        UserError, match=r"unit.npz has .* read as 0 … 1, and .*signed.npz .* read as -1 … 1: save both as"
+    ):
+        score_sets(unit, signed, ["fid"], network="pixels")
+    assert score_sets(unit, half, ["fid"], network="pixels")["fid"]["value"] > 1  # the same range, darker images
+    for fake in (
+        unit,
+        signed,
+    ):  # bytes have one range only, so the float file alone is read by its values, and that is reported
+        told: list[str] = []
+        same = score_sets(whole, fake, ["fid"], network="pixels", progress=told.append)["fid"]["value"]
+        assert same < 0.1 and any(line.startswith(f"{fake}: float values in") for line in told)
+
+
 def test_more_samples_than_there_are_are_not_claimed(held_out: Path, digits_data: Dataset) -> None:
     told: list[str] = []
     found = score_sets("digits", str(held_out), CHEAP, samples=5000, network="pixels", progress=told.append)

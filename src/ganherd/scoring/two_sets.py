@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ganherd.data.arrays import float_range
 from ganherd.data.keyed_random import shuffle
 from ganherd.features.material import DrawnSamples
 from ganherd.runs.score_entry import Scores
@@ -93,6 +94,11 @@ def score_sets(
                 f"{real} has {_times(data.x.shape[1:])} and {fake} has {_times(given.x.shape[1:])}: "
                 "bring them to the same shape (colours × height × width) first."
             )
+        _refuse_other_range(data, given, real, fake)
+        if progress:
+            for name, own in ((real, data), (fake, given)):
+                for note in own.notes:  # e.g. the range that its values are read with
+                    progress(f"{name}: {note}")
         source = _as_labelled(given, data, progress)
         n = min(samples or MOST, len(given.x))
         if samples and n < samples and progress:
@@ -143,6 +149,23 @@ def _rows(source: str) -> Dataset:
     if len(own.x_test) == 0:
         raise UserError(f"{name} has no held-out split: leave :test out to take all of it.")
     return replace(own, x=own.x_test, y=own.y_test, x_test=own.x[:0], y_test=own.y[:0])
+
+
+def _refuse_other_range(data: Dataset, given: Dataset, real: str, fake: str) -> None:
+    """Refuse two files of float images that would be read with different values of black and white.
+
+    The range is chosen by the values of each file, and a wrong choice would look like a difference between the images.
+    """
+    if data.source_range is None or given.source_range is None:
+        return
+    one, other = float_range(*data.source_range), float_range(*given.source_range)
+    if one is None or other is None or one == other:
+        return
+    has = [f"[{low:.4g}, {high:.4g}]" for low, high in (data.source_range, given.source_range)]
+    raise UserError(
+        f"{real} has float values in {has[0]}, which are read as {one[0]} … {one[1]}, and {fake} has values in {has[1]}, which "
+        f"are read as {other[0]} … {other[1]}: save both as uint8 in 0 … 255, or both as float in the same range."
+    )
 
 
 def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> Any:
