@@ -16,7 +16,13 @@ RUNS = "runs"  # the basis of finished runs
 
 
 def answer(facts: Comparison, basis: str | None = None) -> str:
-    """Return the answer on a basis; None: on the first one, which is the equal budget, or finished runs as they are."""
+    """Return the answer in one sentence.
+
+    Args:
+        facts: The content of compare.json.
+        basis: Which comparison is meant: `budget` (at equal budget), `images` (at equal images seen) or `runs` (finished runs).
+            None: the first one in the file.
+    """
     basis = basis or next(iter(facts["bases"]))
     by_basis, primary = facts["bases"][basis], facts.get("primary", "fid")
     names = list(by_basis["entries"])

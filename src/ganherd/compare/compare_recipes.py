@@ -236,7 +236,7 @@ def refuse_strangers(run: RunFolder, recipe: Recipe) -> None:
 
 
 def _score(state: _State, entries: dict[str, Entry]) -> None:
-    """Write the scores on both bases, and the differences between recipes. Each run is scored once."""
+    """Score all runs, each once, and write scores and differences at equal budget and at equal images seen."""
     from ganherd.data.dataset import load
 
     request = state.request

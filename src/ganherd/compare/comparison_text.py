@@ -69,7 +69,7 @@ def took(facts: Comparison, basis: str) -> list[Sequence[str]]:
 
 
 def of_a_seed(facts: Comparison) -> list[str]:
-    """Return what the counts of the table of costs are of, if there are several seeds."""
+    """Return a note that explains which numbers in the table of costs are those of one seed; [] if there is only one."""
     if facts["training"]["seeds"] < 2:
         return []
     return [
@@ -257,7 +257,7 @@ def _goals(metrics: Sequence[str]) -> list[str]:
 
 
 def _verdict(facts: Comparison, metric: str, names: Sequence[str], winner: str | None) -> list[str | Styled]:
-    """Return the last cells of a row: of two contenders the interval of the difference, and which one is better."""
+    """Return the last cells of a row: the interval of the difference if there are two contenders, then the better one."""
     by_basis = next(iter(facts["bases"].values()))
     verdict = Styled("undecided", "soft") if winner is None else Styled(winner, "good")
     if len(names) > 2:

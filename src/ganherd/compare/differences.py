@@ -114,7 +114,7 @@ class Differences:
 def difference(
     metric: str, first: Mapping[str, Any], other: Mapping[str, Any], over_samples: bool = False
 ) -> ScoreDifference:
-    """Return the mean difference with its interval and p-value, and the verdict without a correction.
+    """Return the difference of a score (other minus first) with interval, p-value and verdict, not corrected for other tests.
 
     The verdict is about the gain; for a score of which 1 is best, the gain is how much nearer to 1 it is. Seeds that both have
     are paired; if they have fewer than two in common, Welch's test compares the means. See `Differences` for `over_samples`.
@@ -151,9 +151,9 @@ def difference(
 
 
 def paired_p(gains: Sequence[float]) -> float | None:
-    """Return the p-value of paired gains by Student's t; by the sign test if all are alike, because then there is no spread.
+    """Return the p-value of paired gains by Student's t test; None if it cannot be computed.
 
-    None if there are too few that are alike to say anything.
+    Equal gains have no spread, which the t test needs. Six or more of them get the p-value of the sign test, and fewer none.
 
     >>> round(paired_p([1.0, 2.0, 3.0]), 3), paired_p([1.0] * 6), paired_p([1.0, 1.0]) is None
     (0.074, 0.03125, True)
@@ -190,7 +190,7 @@ def _with_verdict(difference: ScoreDifference, gain: float, p: float | None) -> 
 
 
 def _correct(family: Sequence[ScoreDifference]) -> None:
-    """Replace the verdicts of one family by those of its corrected p-values."""
+    """Add Holm's corrected p-values to the differences that are tested together, and replace their verdicts accordingly."""
     tested = [one for one in family if "p" in one]
     for one, p in zip(tested, holm([one["p"] for one in tested]), strict=True):
         one["p_corrected"] = p
@@ -198,7 +198,7 @@ def _correct(family: Sequence[ScoreDifference]) -> None:
 
 
 def _by_seed(entry: Mapping[str, Any]) -> dict[int, float]:
-    """Return the values of a score by seed; none if there is only one seed, or a value is not known."""
+    """Return the known values of a score by seed; empty for a score that was measured on one seed."""
     values = entry.get("per_seed", ())
     seeds = entry.get("seeds") or ()
     by_seed = zip(seeds if len(seeds) == len(values) else range(len(values)), values, strict=True)

@@ -149,7 +149,7 @@ def _draw_score(axes: Axes, score: Score, y: float, colour: str, is_second: bool
 
 
 def limits(metric: str, bases: Mapping[str, ComparisonBasis]) -> tuple[float, float]:
-    """Return the ends of the axis: means and seeds with a margin, never beyond what the score can be.
+    """Return the ends of the axis of a score: all means and seeds fit with a margin, within the possible values.
 
     Intervals are inside of it as far as there is room: on each side, twice the range of the values.
 

@@ -78,7 +78,10 @@ def diversity(
 def _classes(
     y: np.ndarray, data_y: np.ndarray, labels: tuple[str, ...]
 ) -> list[tuple[str, np.ndarray | slice, np.ndarray | slice]]:
-    """Return every class that was generated, with its rows and those of the data."""
+    """Return (name, rows of the samples, rows of the data) of each class that was generated.
+
+    Samples without labels are one class, `all`.
+    """
     if (y < 0).all():
         return [("all", slice(None), slice(None))]
     return [(name, y == k, data_y == k) for k, name in enumerate(labels) if (y == k).any()]

@@ -46,9 +46,10 @@ def _distance(a: Moments, b: Moments, values: Tensor) -> Tensor:
 
 
 def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
-    """Return the distance of features [n, d] from the real ones, and its standard error over the choice of samples.
+    """Return the squared Fréchet distance of features [n, d] from the real ones, and its standard error over redrawn samples.
 
-    The error is that of the infinitesimal bootstrap: the derivative of the distance by the weight of each sample.
+    The error is that of the infinitesimal bootstrap: it follows from the derivative of the distance by the weight of each
+    sample. The moments of the real features count as exact.
     """
     own = moments(x)
     root = _root(real.cov)
@@ -64,7 +65,7 @@ def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
 
 
 def distance_of_few(x: Tensor, real: Moments) -> float:
-    """Return the distance of features [n, d] from the real ones, if there are no more samples than features.
+    """Return the squared Fréchet distance of features [n, d] from the real ones, if there are no more samples than features.
 
     The eigenvalues that count are then those of a product [n, n], which is smaller than [d, d].
     """
@@ -76,7 +77,13 @@ def distance_of_few(x: Tensor, real: Moments) -> float:
 
 
 def _influence(centred: Tensor, shift: Tensor, change: Tensor) -> Tensor:
-    """Return the derivative of the distance by the weight of each sample [n], from centred features [n, d]."""
+    """Return the derivative of the distance by the weight of each sample [n].
+
+    Args:
+        centred: Features minus their mean [n, d].
+        shift: The mean of the samples minus that of the data [d].
+        change: The identity minus the optimal transport map from samples to data [d, d].
+    """
     return 2 * centred @ shift + ((centred @ change) * centred).sum(1)
 
 

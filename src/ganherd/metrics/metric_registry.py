@@ -81,7 +81,7 @@ class Metric:
         return cls(measure, about, _BEST[direction] if best is None else best, direction, **facts)
 
     def merit(self, value: Number) -> Number:
-        """Return a number of which more is better.
+        """Return a value turned so that more is better: itself, its negative, or minus its distance from the best value.
 
         >>> METRICS["fid"].merit(3.0), METRICS["recall"].merit(0.9), METRICS["density"].merit(1.5)
         (-3.0, 0.9, -0.5)
@@ -91,7 +91,7 @@ class Metric:
         return -value if self.direction == "lower" else -abs(value - self.best)
 
     def cost(self, value: Number) -> Number:
-        """Return a number of which less is better, for searches that minimise."""
+        """Return a value turned so that less is better, for searches that minimise: the negative of `merit`."""
         return -self.merit(value)
 
     def bounds_of(self, entry: ScoreEntry) -> tuple[float, float]:

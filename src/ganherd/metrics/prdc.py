@@ -94,13 +94,13 @@ def edges(x: Tensor, k: int) -> tuple[Tensor, Tensor, float]:
 def equally_many(
     fake: ExtractedFeatures, real: ExtractedFeatures, seed: int
 ) -> tuple[ExtractedFeatures, ExtractedFeatures]:
-    """Return equally many of both, at most 10,000: balls of a larger set are smaller, which would tilt recall."""
+    """Return equally many samples and real rows, at most 10,000: balls of a larger set are smaller, which would distort recall."""
     n = min(len(fake), len(real), MOST)
     return some(fake, n, "prdc fake", seed), some(real, n, "prdc real")
 
 
 def some(features: ExtractedFeatures, n: int, purpose: str, seed: int = 0) -> ExtractedFeatures:
-    """Return at most this many of them, always the same for a purpose and a seed."""
+    """Return at most n of the rows, chosen at random but always the same for a purpose and a seed."""
     return features if n >= len(features) else features.rows(np.sort(shuffle(len(features), purpose, seed)[:n]))
 
 
@@ -136,7 +136,7 @@ def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
 
 
 def interval_of(name: str, scores: PrdcScores, seed: int) -> ScoreInterval | None:
-    """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
+    """Return the 95 % interval of a score over redrawn samples; None for a density that is equal for all samples."""
     value, n = scores.value(name), len(scores.each["precision"])
     if name == "precision":  # samples are independent of each other
         return intervals.share(value, n)

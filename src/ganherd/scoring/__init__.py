@@ -84,7 +84,11 @@ def score(
 
 
 def _prepared(context: ScoringContext) -> ScoringContext:
-    """Return the context with the neighbourhoods of its replica, if these are scored; refuse groups that there are not."""
+    """Return the context with the neighbourhoods of its replica if --per asks for them.
+
+    Raises:
+        UserError: --per asks for groups that do not exist.
+    """
     if context.per == "neighbourhood" and not context.neighbourhoods:
         context = replace(context, neighbourhoods=of_grid(context.mixture, context.replica))
     refuse_impossible(context.per, context)

@@ -78,7 +78,7 @@ class Score:
 
     @property
     def merit(self) -> float | None:
-        """Return a number of which more is better; None if there is no value, or the metric is unknown."""
+        """Return the value turned so that more is better (see `Metric.merit`); None without a value or if the metric is unknown."""
         return None if self.metric is None or self.value is None else self.metric.merit(self.value)
 
     def __str__(self) -> str:
@@ -104,7 +104,7 @@ class Score:
         return "" if self.interval is None else self._written(self.interval)
 
     def _written(self, interval: ScoreInterval) -> str:
-        """Return an interval in the format of the value."""
+        """Return both ends of an interval as text, in the format of the value."""
         low, high = interval["low"], interval["high"]
         if "of" in self.entry:
             return f"{_count(low)} to {_count(high)}"
@@ -171,7 +171,11 @@ class Score:
         return real, real
 
     def remarks(self, has_interval: bool = True) -> list[str]:
-        """Return what a table lists next to the value. `has_interval`: False if the interval has a column of its own."""
+        """Return remarks on how the value was measured and what it means, for a table or a paragraph with all details.
+
+        Args:
+            has_interval: Include the ends of the interval; False if a column of the table has them.
+        """
         entry, out = self.entry, list[str]()
         if "per_seed" in entry:
             seeds = entry.get("seeds") or entry["per_seed"]
@@ -231,7 +235,7 @@ class Score:
             )
 
     def _likelihood(self) -> Iterator[str]:
-        """Yield remarks about the log-likelihood."""
+        """Yield the remark about the log-likelihood of AIS: the gap of its bounds, and a kernel density estimate."""
         entry = self.entry
         if "gap" in entry:
             kde, samples = format_value("ais", entry.get("kde")), _count(entry.get("kde_samples"))
@@ -311,7 +315,7 @@ def _count(number: Any) -> str:
 
 
 def _has_ends(interval: object) -> bool:
-    """Return whether a value is an interval with both ends."""
+    """Return whether a value from a file is an interval with the numbers `low` and `high`."""
     ends = ("low", "high")
     return isinstance(interval, Mapping) and all(isinstance(interval.get(end), (int, float)) for end in ends)
 

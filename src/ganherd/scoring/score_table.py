@@ -49,7 +49,7 @@ def full(scores: Scores) -> list[Block]:
 
 
 def _compared(known: Sequence[Score]) -> list[Block]:
-    """Return the table that compares each score with that of real data."""
+    """Return a table with the value, the interval and the comparison with real data of each score; [] without scores."""
     if not known:
         return []
     rows = [(s.title, str(s), s.span or "–", real_text(s), standing(s)) for s in known]
@@ -58,7 +58,11 @@ def _compared(known: Sequence[Score]) -> list[Block]:
 
 
 def real_text(score: Score) -> str:
-    """Return the value that real data has as text; otherwise the best value."""
+    """Return the cell of the column "real data has".
+
+    It is the value that real data would have; if that is not known, "best is …" with the best possible value, or "–" for a
+    score without a limit.
+    """
     if score.real_value is None:
         return "–" if score.best in ("", "the higher") else f"best is {score.best}"
     return score.best if score.metric and score.metric.real in ("best", "of") else score.of_value(score.real_value)
@@ -107,7 +111,7 @@ def _measured_with(known: Sequence[Score]) -> str:
 
 
 def _shared_by(known: Sequence[Score], key: str) -> str:
-    """Return the `samples` or `network` that all scores have, or each with the scores that have it."""
+    """Return the `samples` or the `network` of the scores as text; if they differ, each with the scores that have it."""
     by: dict[str, list[str]] = {}
     for score in known:
         by.setdefault(getattr(score, key), []).append(score.title)
@@ -181,7 +185,11 @@ def _cell(score: Score | None, mark: str) -> Styled:
 
 
 def _marks(row: Sequence[Score | None]) -> list[str]:
-    """Return a mark for each score: see LEGEND."""
+    """Return the mark of each run in one row of the table, "" for none; the marks are explained in LEGEND.
+
+    Args:
+        row: The same score of each run; None if a run does not have it.
+    """
     known = [score for score in row if score is not None and score.value is not None]
     if len(known) < 2 or (metric := known[0].metric) is None:
         return [""] * len(row)
@@ -198,7 +206,10 @@ def _marks(row: Sequence[Score | None]) -> list[str]:
 
 
 def _gain(metric: Metric, worse: Score, better: Score) -> Ends | None:
-    """Return the interval of how much better one is than the other; None if one of them has no interval."""
+    """Return the interval of how much better the score `better` is than `worse`; None if one of them has no interval.
+
+    The gain is measured by `Metric.merit`, of which more is better.
+    """
     merits, ends = [], []
     for score in (better, worse):
         if score.interval is None or score.value is None:
@@ -235,7 +246,7 @@ def network_notes(scores: Scores) -> list[str]:
 
 
 def _groups(scores: Scores, prefix: str = "") -> list[Block]:
-    """Return a table of the values of each class, member or neighbourhood, with their samples."""
+    """Return tables of the values of each class, member and neighbourhood, as far as they were measured; [] if none was."""
     out: list[Block] = []
     for per in ("class", "member", "neighbourhood"):
         values, counts = f"per_{per}", f"per_{per}_samples"

@@ -87,7 +87,14 @@ def _rows(material: ScoringContext) -> tuple[np.ndarray, np.ndarray]:
 def _entry(
     material: ScoringContext, x: np.ndarray, data: np.ndarray, statistic: Callable[[np.ndarray, np.ndarray], float]
 ) -> ScoreEntry:
-    """Return the value of a statistic, that of redrawn data, and the interval over redrawn samples."""
+    """Return the entry of scores.json of a statistic: its value, that of redrawn data, and both intervals.
+
+    Args:
+        material: What is scored; its seed draws the resamples.
+        x: Standardised samples [n, d].
+        data: Standardised training rows [m, d].
+        statistic: Returns a number for samples and data.
+    """
     rng = np.random.default_rng([material.seed, 0xC0])
 
     def redrawn(rows: np.ndarray, count: int) -> np.ndarray:

@@ -90,7 +90,10 @@ class ClassJudge:
 
 
 def _judge(material: ScoringContext) -> ClassJudge:
-    """Return the requested network if it knows the classes of this data; otherwise the data's own classifier."""
+    """Return what predicts classes: the network that --network names if its outputs are the classes of this data.
+
+    Otherwise it is the classifier of the data.
+    """
     requested = material.against
     if requested is not None and requested.wanted not in (None, "classifier") and not requested.network.as_inception:
         seen = material.features.logits
@@ -107,7 +110,7 @@ def _judge(material: ScoringContext) -> ClassJudge:
 
 
 def _in_groups(material: ScoringContext, wanted: np.ndarray, judge: ClassJudge) -> ScoreEntry:
-    """Return the distance of every member or neighbourhood from p(y) among the classes that it represents."""
+    """Return the distance of every member or neighbourhood from p(y), restricted to the classes that it represents."""
     if material.per in (None, "class"):
         return {}
     drawn, rows = wanted_rows(material)

@@ -66,7 +66,7 @@ def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
 
 
 def share(value: float, n: int) -> ScoreInterval:
-    """Return the interval of a share of n samples."""
+    """Return Wilson's interval of a share of n samples."""
     return interval(*wilson(value, n), "Wilson's, over the samples")
 
 

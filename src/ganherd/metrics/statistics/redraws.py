@@ -42,7 +42,11 @@ class NearestSamples:
         return self.far[:, -1]
 
     def radii(self, drawn: Tensor) -> Tensor:
-        """Return the distance [n] to the k-th nearest among the samples in a subset, bool [n]."""
+        """Return the distance [n] of each sample to its k-th nearest sample within a subset.
+
+        Args:
+            drawn: True for the samples in the subset, bool [n].
+        """
         enough = drawn[self.who].cumsum(1) >= self.k
         place = torch.where(enough.any(1), enough.double().argmax(1), self.far.shape[1] - 1)
         return self.far.gather(1, place[:, None])[:, 0]
@@ -70,7 +74,7 @@ def rounding(x: Tensor, far: Tensor) -> Tensor:
 
 
 class Counts:
-    """Which data is reached by samples, in all of them and in each subset."""
+    """Count the rows of the data that samples reach, with all samples and with random subsets of them."""
 
     def __init__(self, near: NearestSamples) -> None:
         self.near = near

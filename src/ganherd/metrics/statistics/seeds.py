@@ -20,7 +20,12 @@ SURE = 6  # equal values of this many seeds give an interval; by the sign test, 
 def together(
     each: Sequence[Entry], seeds: Sequence[int], bounds: tuple[float, float] = (-math.inf, math.inf)
 ) -> ScoreEntry:
-    """Return one entry for all replicas; `bounds`: the least and the largest possible value.
+    """Return one entry of scores.json for all replicas of a herd: the mean of their values with Student's interval.
+
+    Args:
+        each: The entry of each replica.
+        seeds: The seed of each replica.
+        bounds: The least and the largest possible value, where the interval is cut.
 
     >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0, "replica": r} for r, v in enumerate((1.0, 3.0)))
     >>> found = together([one, two], [0, 1])

@@ -61,7 +61,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class RealRows:
-    """Real rows that samples are compared with: in the network's features, and as they are."""
+    """Real rows that samples are compared with: their features by the network, and the rows themselves."""
 
     features: Tensor  # float [n, d]
     x: np.ndarray  # [n, …] in the units of the data, rows in standardised columns
@@ -238,7 +238,10 @@ def _ratio(value: float, real: float) -> float | None:
 
 
 def _copies(x: np.ndarray, real: RealRows) -> tuple[float | None, float | None, int]:
-    """Return the share of copies, how often samples are nearer to the training rows than fresh rows, and how many are copied."""
+    """Return (share of copies, how often a sample is nearer to the training rows than a held-out row, number of rows copied).
+
+    Returns (None, None, 0) if there are too few held-out or training rows to recognise copies.
+    """
     if len(real.held_out) < FEWEST_HELD_OUT or len(real.x) < 3:
         return None, None, 0
     training, held, fake = (_projected(rows) for rows in (real.x[:MOST_TRAINING], real.held_out, x[:MOST]))
