@@ -219,7 +219,7 @@ def missing_end(fake: Tensor, real: Tensor) -> float:
 
 
 def _main_directions(real: Tensor) -> Tensor:
-    """Return the fewest orthogonal directions [d, k] that hold `MAIN` of the variance of rows [m, d]."""
+    """Return the first principal directions of rows [m, d] that together hold the share `MAIN` of the variance, [d, k]."""
     values, vectors = torch.linalg.eigh(moments(real).cov)  # ascending
     held_by_larger = values.flip(0).cumsum(0).flip(0) - values
     directions: Tensor = vectors[:, held_by_larger < MAIN * values.sum().clamp(min=1e-300)]
@@ -234,6 +234,7 @@ def _detail(x: np.ndarray) -> float:
 
 
 def _ratio(value: float, real: float) -> float | None:
+    """Return value / real; None if real is 0."""
     return value / real if real > 0 else None
 
 
