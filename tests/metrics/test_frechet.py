@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from ganherd.features.extract import ExtractedFeatures, Moments, moments
-from ganherd.metrics.frechet import distance, distance_and_error, distance_of_few, of_redrawn_data
+from ganherd.metrics.frechet import distance, distance_and_error, distance_of_few, interval, of_redrawn_data
 
 
 class AsTheyAre(nn.Module):
@@ -105,7 +105,7 @@ def test_redrawn_data_has_the_distance_of_two_disjoint_samples(samples: int) -> 
         both = _like(correlated(9000, d, 0), rows + samples, seed)
         fresh.append(float(distance(moments(both[rows:]), moments(both[:rows]))))
         real = ExtractedFeatures(both[:rows], None, np.zeros(rows), np.zeros(rows))
-        redrawn.append(of_redrawn_data(real, samples, seed))
+        redrawn.append(of_redrawn_data(real, samples, seed)[0])
     assert float(np.mean(redrawn)) == pytest.approx(float(np.mean(fresh)), rel=0.1)
 
 
@@ -114,3 +114,21 @@ def _like(x: torch.Tensor, n: int, seed: int) -> torch.Tensor:
     known = moments(x)
     rows = torch.randn(n, x.shape[1], generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
     return rows @ torch.linalg.cholesky(known.cov).T + known.mean
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_no_distance_is_negative(seed: int) -> None:
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(seed)) * 10.0 ** torch.arange(-3, 3)
+    for rows in (x, x[:4]):
+        own = moments(rows)
+        values = (float(distance(own, own)), distance_of_few(rows, own), distance_and_error(rows, own)[0])
+        assert 0 <= min(values) <= max(values) < 1e-6 * float(own.cov.trace())
+
+
+def test_samples_that_are_all_alike_have_an_interval() -> None:
+    """Redrawn constants are the same constants, so the distance is certain; it used to be without an interval."""
+    real = moments(torch.randn(500, 8, generator=torch.Generator().manual_seed(0)))
+    value, error = distance_and_error(torch.ones(100, 8), real)
+    assert error == pytest.approx(0, abs=1e-9)
+    found = interval(value, error)["interval"]
+    assert found["low"] == pytest.approx(value) == found["high"]

@@ -12,6 +12,7 @@ import pytest
 from ganherd.metrics.memorisation import (
     BY_CHANCE,
     NearestRows,
+    _auc_error,
     below,
     draw_neighbours,
     measure,
@@ -147,3 +148,29 @@ def test_the_picture_shows_the_likeliest_copies_first(digits: Any, tmp_path: Pat
         and (gray[i : i + 56, j : j + 56] == wanted).all()
     ]
     assert len(places) == 2
+
+
+@pytest.mark.parametrize(("auc", "samples", "held_out"), [(0.8, 600, 60), (0.8, 60, 600), (0.95, 50, 1000)])
+def test_the_error_of_nearer_is_that_of_repeated_draws(auc: float, samples: int, held_out: int) -> None:
+    """The formula of Hanley and McNeil is exact for exponential distributions; both numbers of rows matter."""
+    rng = np.random.default_rng(0)
+    scale = auc / (1 - auc)
+    seen = [below(rng.exponential(1, samples), rng.exponential(scale, held_out)) for _ in range(2000)]
+    assert np.mean(seen) == pytest.approx(auc, abs=0.01)
+    assert _auc_error(auc, samples, held_out) == pytest.approx(np.std(seen), rel=0.08)
+
+
+def test_rows_that_are_equally_far_have_equal_distances() -> None:
+    """Subtracting a centre that float32 cannot hold would make distances differ that are the same."""
+    training = np.array([[0.0], [3.0], [5.0], [6.0], [7.0], [250.0]], np.float32)
+    found = nearest(np.array([[4.0]]), training, 5)
+    assert found.distance.tolist() == [[1.0, 1.0, 2.0, 3.0, 4.0]]
+    eighths = np.random.default_rng(0).integers(0, 80, (300, 3)) / 8 + 1000.0
+    squares = nearest(eighths[:50], eighths[50:], 4).distance ** 2 * 64
+    assert np.allclose(squares, np.rint(squares), rtol=0, atol=1e-9)
+
+
+def test_warnings_count_one_and_several() -> None:
+    training, held_out = gaussian(300, 0), gaussian(30, 1)
+    assert measured(gaussian(1, 2), training, held_out)["warning"].startswith("1 sample is few to find copies among")
+    assert "only 30 held-out rows" in measured(gaussian(200, 2), training, held_out)["warning"]

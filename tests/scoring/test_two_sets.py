@@ -88,6 +88,27 @@ def test_a_folder_of_images_is_the_same_set(held_out: Path, tmp_path: Path) -> N
         assert one[name]["value"] == pytest.approx(two[name]["value"], rel=1e-6)
 
 
+def test_two_files_are_read_with_the_same_range(digits_data: Dataset, tmp_path: Path) -> None:
+    """Dark images in -1 … 1 and images in 0 … 1 look alike; the same images used to get a large distance silently."""
+    x = digits_data.x_test.astype(np.float32)
+    for name, values in (("unit", x / 255), ("signed", x / 127.5 - 1), ("half", x / 512)):
+        np.savez(tmp_path / f"{name}.npz", x=values)
+    np.savez(tmp_path / "bytes.npz", x=digits_data.x_test)
+    unit, signed, half, whole = (str(tmp_path / f"{name}.npz") for name in ("unit", "signed", "half", "bytes"))
+    with pytest.raises(
+        UserError, match=r"unit.npz has .* read as 0 … 1, and .*signed.npz .* read as -1 … 1: save both as"
+    ):
+        score_sets(unit, signed, ["fid"], network="pixels")
+    assert score_sets(unit, half, ["fid"], network="pixels")["fid"]["value"] > 1  # the same range, darker images
+    for fake in (
+        unit,
+        signed,
+    ):  # bytes have one range only, so the float file alone is read by its values, and that is reported
+        told: list[str] = []
+        same = score_sets(whole, fake, ["fid"], network="pixels", progress=told.append)["fid"]["value"]
+        assert same < 0.1 and any(line.startswith(f"{fake}: float values in") for line in told)
+
+
 def test_more_samples_than_there_are_are_not_claimed(held_out: Path, digits_data: Dataset) -> None:
     told: list[str] = []
     found = score_sets("digits", str(held_out), CHEAP, samples=5000, network="pixels", progress=told.append)
@@ -281,6 +302,10 @@ def test_scores_are_compared_with_those_of_real_data() -> None:
     assert standing("memorisation", 0.01, 0.005, by_chance=0.05) == "fewer copies"
     assert standing("fid", 0.3, 0.0, by_chance=0.1) == "no interval"
     assert standing("recall", 0.3, 0.1) == "best is 1"  # what real data has is not known: no verdict
+    few_held_out = {"held_out_accuracy": 0.98, "held_out_samples": 60}
+    assert standing("label_accuracy", 0.95, 0.02, **few_held_out) == "like real data"  # 0.98 of 60 may be 0.95 as well
+    redrawn = {"by_chance": 0.15, "real_interval": {"low": 0.05, "high": 0.25}}
+    assert standing("fid", 0.26, 0.1, **redrawn) == "like real data" and standing("fid", 0.3, 0.1, **redrawn) == "worse"
     assert standing("modes", 7, 0.5, of=8) == "worse" and standing("modes", 8, 0.5, of=8) == "like real data"
 
 
@@ -349,7 +374,9 @@ def test_members_and_neighbourhoods_have_lines_of_their_own() -> None:
     entry = {**FACTS, "value": 0.2, "per_member": many, "per_member_samples": dict.fromkeys(many, 256)}
     cells = {"per_neighbourhood": {"0": 0.5}, "per_neighbourhood_samples": {"0": 768}}
     text = table({"fid": {**entry, **cells}})
-    assert "member  FID    samples" in text and "29      0.290  256" in text and "… and 10 more in scores.json" in text
+    assert (
+        "member  FID     samples" in text and "29      0.290   256" in text and "… and 10 more in scores.json" in text
+    )
     assert "neighbourhood  FID    samples" in text and "0              0.500  768" in text
 
 

@@ -16,7 +16,13 @@ RUNS = "runs"  # the basis of finished runs
 
 
 def answer(facts: Comparison, basis: str | None = None) -> str:
-    """Return the answer on a basis; None: on the first one, which is the equal budget, or finished runs as they are."""
+    """Return the answer in one sentence.
+
+    Args:
+        facts: The content of compare.json.
+        basis: Which comparison is meant: `budget` (at equal budget), `images` (at equal images seen) or `runs` (finished runs).
+            None: the first one in the file.
+    """
     basis = basis or next(iter(facts["bases"]))
     by_basis, primary = facts["bases"][basis], facts.get("primary", "fid")
     names = list(by_basis["entries"])
@@ -49,15 +55,21 @@ def _primary_clause(by_basis: ComparisonBasis, primary: str, names: Sequence[str
         rest = [value for name, value in values.items() if name != winner]
         than = "" if len(names) == 2 else " than all others"
         return f"{winner} is better{than} in {title} ({values[winner]} against {listed(rest)})"
-    decided = [
-        f"{name if one['verdict'] == 'better' else names[0]} is better than {names[0] if one['verdict'] == 'better' else name}"
-        for name, own in by_basis["differences"].items()
-        if (one := own.get(primary)) is not None and one["verdict"] != UNDECIDED
-    ]
-    if decided:
+    if decided := [f"{better} is better than {worse}" for better, worse in _decided(by_basis, primary, names[0])]:
         return f"{listed(decided)} in {title}, and which is the best is undecided"
     each = listed([f"{name} {value}" for name, value in values.items()])
     return f"{title} does not decide between them ({each})"
+
+
+def _decided(by_basis: ComparisonBasis, metric: str, first: str) -> list[tuple[str, str]]:
+    """Return the pairs (better, worse) that are decided: of all pairs, or of those with the first one in an older file."""
+    if "decided" in by_basis:
+        return [(better, worse) for better, worse in by_basis["decided"].get(metric, ())]
+    return [
+        (name, first) if one["verdict"] == "better" else (first, name)
+        for name, own in by_basis["differences"].items()
+        if (one := own.get(metric)) is not None and one["verdict"] != UNDECIDED
+    ]
 
 
 def _limits(facts: Comparison, basis: str, is_open: bool) -> list[str]:

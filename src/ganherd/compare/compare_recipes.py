@@ -236,7 +236,7 @@ def refuse_strangers(run: RunFolder, recipe: Recipe) -> None:
 
 
 def _score(state: _State, entries: dict[str, Entry]) -> None:
-    """Write the scores on both bases, and the differences between recipes. Each run is scored once."""
+    """Score all runs, each once, and write scores and differences at equal budget and at equal images seen."""
     from ganherd.data.dataset import load
 
     request = state.request
@@ -258,9 +258,9 @@ def _score(state: _State, entries: dict[str, Entry]) -> None:
 
 
 def basis_differences(scores: Mapping[str, Scores], names: Sequence[str], over_samples: bool = False) -> JsonObject:
-    """Return the differences of a basis: to the first contender, and the best of all by metric."""
+    """Return the differences of a basis: to the first contender, the pairs that are decided, and the best of all by metric."""
     differences = Differences(scores, primary_of(names), over_samples)
-    return {"differences": differences.to_first(), "best": differences.best()}
+    return {"differences": differences.to_first(), "decided": differences.decided(), "best": differences.best()}
 
 
 def _scores(state: _State, names: list[str], runs: dict[str, RunFolder]) -> dict[str, Scores]:
@@ -289,15 +289,18 @@ def _scores(state: _State, names: list[str], runs: dict[str, RunFolder]) -> dict
 
 
 def _key(run: RunFolder) -> str:
+    """Return the path of a run within the comparison, e.g. budget/digits-wcgan."""
     return f"{run.path.parent.name}/{run.path.name}"
 
 
 def _trained_steps(run: RunFolder, entry: Entry) -> TrainedSteps:
+    """Return the steps that a finished run has trained, in both phases."""
     before = run.first.info.step or 0 if entry.first else 0
     return TrainedSteps(run.info.step or 0, before)
 
 
 def _row(state: _State, entry: Entry, run: RunFolder) -> ComparisonRow:
+    """Return what a run took: members, parameters, steps, images and seconds, without its scores."""
     info, basis, name = run.info, run.path.parent.name, run.path.name
     before = run.first.info.seconds or 0.0 if entry.first else 0.0
     wall, trained = state.facts["wall"][basis], _trained_steps(run, entry)
@@ -324,6 +327,11 @@ def plain_json(value: Any) -> Any:
 
 
 def _read(path: Path) -> Comparison:
+    """Return the content of a compare.json.
+
+    Raises:
+        UserError: The file is not one that `ganherd compare` writes.
+    """
     try:
         facts = files.read_json(path)
         sections = [facts["wall"][BUDGET], facts["wall"][IMAGES], facts["scores"], facts["training"]["recipes"]]

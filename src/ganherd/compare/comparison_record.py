@@ -35,7 +35,7 @@ class ComparisonData(TypedDict):
 
 
 class ScoreDifference(TypedDict, total=False):
-    """The mean difference of a score between two recipes."""
+    """The mean difference of a score between two recipes: that of the second minus that of the first."""
 
     value: Required[float]
     interval: ScoreInterval
@@ -66,10 +66,12 @@ class ComparisonRow(TypedDict):
 
 
 class ComparisonBasis(TypedDict):
-    """All contenders at an equal budget, at equal images seen, or as finished runs are."""
+    """One of the ways to compare: all contenders at an equal budget, at equal images seen, or as finished runs."""
 
     entries: dict[str, ComparisonRow]
     differences: dict[str, dict[str, ScoreDifference]]
+    # by metric, the pairs (better, worse) that are decided, among all pairs; older files do not have it
+    decided: NotRequired[dict[str, list[tuple[str, str]]]]
     best: NotRequired[dict[str, str]]  # by metric, the contender that is better than every other
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from ganherd.compare.answer import RUNS, answer
 from ganherd.compare.comparison_record import Comparison, ScoreDifference
+from ganherd.compare.differences import ALPHA
 from ganherd.metrics.metric_registry import METRICS, title_of
 from ganherd.recipe.schema import parse_budget
 from ganherd.report.templating import duration
@@ -68,7 +69,7 @@ def took(facts: Comparison, basis: str) -> list[Sequence[str]]:
 
 
 def of_a_seed(facts: Comparison) -> list[str]:
-    """Return what the counts of the table of costs are of, if there are several seeds."""
+    """Return a note that explains which numbers in the table of costs are those of one seed; [] if there is only one."""
     if facts["training"]["seeds"] < 2:
         return []
     return [
@@ -106,8 +107,20 @@ def difference_numbers(metric: str, entry: ScoreDifference) -> str:
     """Return one difference with its interval and corrected p-value."""
     ends, p = entry.get("interval"), entry.get("p_corrected")
     span = f" ({format_value(metric, ends['low'])} to {format_value(metric, ends['high'])})" if ends else ""
-    chance = "" if p is None else f", p {p:.3f}" if p >= 0.001 else ", p < 0.001"
+    chance = "" if p is None else f", p {chance_text(p)}"
     return f"{signed(metric, entry['value'])}{span}{chance}"
+
+
+def chance_text(p: float) -> str:
+    """Return a p-value with three decimals, or with more if it would otherwise look like the limit of a verdict.
+
+    >>> [chance_text(p) for p in (0.0312, 0.04996, 0.0500004, 0.05, 0.0001)]
+    ['0.031', '0.04996', '0.0500004', '0.050', '< 0.001']
+    """
+    if p < 0.001:
+        return "< 0.001"
+    texts = (f"{p:.{decimals}f}" for decimals in range(3, 10))
+    return next((text for text in texts if p == ALPHA or float(text) != ALPHA), f"{ALPHA:.3f}")
 
 
 def signed(metric: str, value: float) -> str:
@@ -142,7 +155,7 @@ def notes(facts: Comparison, basis: str) -> list[str]:
     ]:
         out.append(f"for {listed(nearest)}, better means nearer to the best value, and p is about the distance to it")
     if cut := cut_intervals(facts, basis):
-        out.append(f"an interval over few seeds can exceed the possible values; it is cut there: {', '.join(cut)}")
+        out.append(f"an interval can exceed the possible values; it is cut there: {', '.join(cut)}")
     seconds = [row["device_seconds"] for row in entries.values()]
     timed = basis == "budget" and parse_budget(facts["training"]["budget"])[0] == "seconds"
     if timed and max(seconds) > (1 + UNEQUAL) * min(seconds):
@@ -192,7 +205,8 @@ def answers(facts: Comparison) -> list[str]:
     out = [facts.get("answer") or answer(facts)]
     for basis in others:
         other = answer(facts, basis)
-        same = facts["bases"][basis].get("best", {}) == facts["bases"][first].get("best", {})
+        own, known = facts["bases"][basis], facts["bases"][first]
+        same = all(own.get(key, {}) == known.get(key, {}) for key in ("best", "decided"))
         out.append(f"At equal {rows(facts)} seen: {'the same verdicts.' if same else other}")
     return out
 
@@ -243,7 +257,7 @@ def _goals(metrics: Sequence[str]) -> list[str]:
 
 
 def _verdict(facts: Comparison, metric: str, names: Sequence[str], winner: str | None) -> list[str | Styled]:
-    """Return the last cells of a row: of two contenders the interval of the difference, and which one is better."""
+    """Return the last cells of a row: the interval of the difference if there are two contenders, then the better one."""
     by_basis = next(iter(facts["bases"].values()))
     verdict = Styled("undecided", "soft") if winner is None else Styled(winner, "good")
     if len(names) > 2:

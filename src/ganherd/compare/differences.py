@@ -10,19 +10,22 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations
+from statistics import NormalDist
 from typing import Any, cast
 
 from ganherd.compare.comparison_record import ScoreDifference
 from ganherd.metrics.metric_registry import METRICS
 from ganherd.metrics.statistics.intervals import interval
 from ganherd.metrics.statistics.seeds import SURE, together
-from ganherd.metrics.statistics.significance import UNDECIDED, Ends, Outcome
+from ganherd.metrics.statistics.significance import UNDECIDED, Ends, Outcome, sign
 from ganherd.metrics.statistics.significance import difference as independent_difference
 from ganherd.scoring.result import SKIPPED
 
 Scores = Mapping[str, Mapping[str, Any]]
 PRIMARY = "fid"
 ALPHA = 0.05  # the chance of a wrong verdict in each family
+_Z = NormalDist().inv_cdf(1 - ALPHA / 2)  # standard errors that an interval reaches to each side
+_NOT_BELOW_ALPHA = math.nextafter(ALPHA, 1.0)
 
 
 def primary_of(metrics: Sequence[str]) -> str:
@@ -73,6 +76,19 @@ class Differences:
                 result[b][metric] = one
         return result
 
+    def decided(self) -> dict[str, list[tuple[str, str]]]:
+        """Return by metric the pairs (better, worse) of contenders that differ for certain, among all pairs.
+
+        >>> a, b, c = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v]}} for v in (5.0, 3.0, 3.0))
+        >>> Differences({"a": a, "b": b, "c": c}).decided()
+        {'fid': [('b', 'a'), ('c', 'a')]}
+        """
+        result: dict[str, list[tuple[str, str]]] = {}
+        for (a, b, metric), one in self._pairs.items():
+            if one["verdict"] != UNDECIDED:
+                result.setdefault(metric, []).append((b, a) if one["verdict"] == "better" else (a, b))
+        return result
+
     def best(self) -> dict[str, str]:
         """Return by metric the contender that is better than every other; metrics without one are left out.
 
@@ -81,12 +97,12 @@ class Differences:
         {'fid': 'b'}
         """
         wins: dict[str, dict[str, set[str]]] = {}  # by metric and contender, those that it is better than
-        compared: dict[str, set[str]] = {}
-        for (a, b, metric), one in self._pairs.items():
-            compared.setdefault(metric, set()).update((a, b))
-            if one["verdict"] != UNDECIDED:
-                winner, loser = (b, a) if one["verdict"] == "better" else (a, b)
+        for metric, pairs in self.decided().items():
+            for winner, loser in pairs:
                 wins.setdefault(metric, {}).setdefault(winner, set()).add(loser)
+        compared: dict[str, set[str]] = {}
+        for a, b, metric in self._pairs:
+            compared.setdefault(metric, set()).update((a, b))
         return {
             metric: name
             for metric, names in compared.items()
@@ -98,7 +114,7 @@ class Differences:
 def difference(
     metric: str, first: Mapping[str, Any], other: Mapping[str, Any], over_samples: bool = False
 ) -> ScoreDifference:
-    """Return the mean difference with its interval and p-value, and the verdict without a correction.
+    """Return the difference of a score (other minus first) with interval, p-value and verdict, not corrected for other tests.
 
     The verdict is about the gain; for a score of which 1 is best, the gain is how much nearer to 1 it is. Seeds that both have
     are paired; if they have fewer than two in common, Welch's test compares the means. See `Differences` for `over_samples`.
@@ -127,14 +143,17 @@ def difference(
         plain["interval"] = interval(low, high, "over the samples of these two")
         gain = merit(other["value"]) - merit(first["value"])
         towards_zero = plain["value"] - low if plain["value"] > 0 else high - plain["value"]
-        return _with_verdict(plain, gain, math.erfc(abs(gain) / max(towards_zero / 1.96, 1e-300) / math.sqrt(2)))
+        p = math.erfc(abs(gain) / max(towards_zero, 1e-300) * _Z / math.sqrt(2))
+        if not sign((low, high)):
+            p = max(p, _NOT_BELOW_ALPHA)  # an interval that ends at 0 holds it, and decides nothing
+        return _with_verdict(plain, gain, p)
     return plain
 
 
 def paired_p(gains: Sequence[float]) -> float | None:
-    """Return the p-value of paired gains by Student's t; by the sign test if all are alike, because then there is no spread.
+    """Return the p-value of paired gains by Student's t test; None if it cannot be computed.
 
-    None if there are too few that are alike to say anything.
+    Equal gains have no spread, which the t test needs. Six or more of them get the p-value of the sign test, and fewer none.
 
     >>> round(paired_p([1.0, 2.0, 3.0]), 3), paired_p([1.0] * 6), paired_p([1.0, 1.0]) is None
     (0.074, 0.03125, True)
@@ -166,12 +185,12 @@ def _with_verdict(difference: ScoreDifference, gain: float, p: float | None) -> 
     """Add the p-value, and the verdict that it gives for a gain of this sign."""
     if p is None or not math.isfinite(p):
         return {**difference, "verdict": UNDECIDED}
-    sign: Outcome = "better" if gain > 0 else "worse"
-    return {**difference, "p": p, "direction": sign, "verdict": sign if p <= ALPHA else UNDECIDED}
+    direction: Outcome = "better" if gain > 0 else "worse"
+    return {**difference, "p": p, "direction": direction, "verdict": direction if p <= ALPHA else UNDECIDED}
 
 
 def _correct(family: Sequence[ScoreDifference]) -> None:
-    """Replace the verdicts of one family by those of its corrected p-values."""
+    """Add Holm's corrected p-values to the differences that are tested together, and replace their verdicts accordingly."""
     tested = [one for one in family if "p" in one]
     for one, p in zip(tested, holm([one["p"] for one in tested]), strict=True):
         one["p_corrected"] = p
@@ -179,7 +198,7 @@ def _correct(family: Sequence[ScoreDifference]) -> None:
 
 
 def _by_seed(entry: Mapping[str, Any]) -> dict[int, float]:
-    """Return the values of a score by seed; none if there is only one seed, or a value is not known."""
+    """Return the known values of a score by seed; empty for a score that was measured on one seed."""
     values = entry.get("per_seed", ())
     seeds = entry.get("seeds") or ()
     by_seed = zip(seeds if len(seeds) == len(values) else range(len(values)), values, strict=True)

@@ -121,18 +121,39 @@ def _check_labels(mixture: Mixture, data: Dataset, run: Path) -> None:
 
 
 def _generated(mixture: Mixture, count: int, seed: int) -> Images:
-    """Return this many images of each class, of another replica for another seed if there are several."""
+    """Return generated images: `count` of each class.
+
+    If the herd has several replicas, each seed takes the next replica, so that seeds also differ in their generators.
+    """
     each = [mixture.sample(count, k, seed, seed % mixture.replicas) for k in range(len(mixture.labels))]
     return Images(np.concatenate([one.x for one in each]), np.repeat(np.arange(len(each)), count))
 
 
 def _real(data: Dataset, own: list[np.ndarray], count: int, seed: int) -> Images:
-    """Return the first `count` of each class in the seed's order: a smaller set is part of a larger one."""
+    """Return `count` real images of each class.
+
+    The seed shuffles each class and the first `count` are taken, so a smaller set is always part of a larger one.
+
+    Args:
+        data: The data.
+        own: The rows of each class.
+        count: The number of images of each class; a class with fewer gives all.
+        seed: The seed of the order.
+    """
     rows = np.concatenate([rows[shuffle(len(rows), "downstream", seed, k)[:count]] for k, rows in enumerate(own)])
     return Images(data.x[rows], data.y[rows])
 
 
 def _row(real: int, is_all: bool, alone: list[float], with_generated: list[float], seeds: list[int]) -> DownstreamRow:
+    """Return a row of downstream.json: the accuracies without and with generated images, and their paired difference.
+
+    Args:
+        real: The number of real images of each class.
+        is_all: Whether these are all real images.
+        alone: The accuracies without generated images, by seed; empty if there are no real ones.
+        with_generated: The accuracies with generated images, by seed.
+        seeds: The seeds.
+    """
     both = [b - a for a, b in zip(alone, with_generated, strict=False)]
     difference = _over(both, seeds, -1.0)
     verdicts: dict[int, Literal["helped", "hurt", "undecided"]] = {1: "helped", -1: "hurt", 0: UNDECIDED}
@@ -146,7 +167,7 @@ def _row(real: int, is_all: bool, alone: list[float], with_generated: list[float
 
 
 def _over(values: list[float], seeds: list[int], least: float = 0.0) -> ScoreEntry | None:
-    """Return the mean and its interval over the seeds."""
+    """Return the mean of accuracies with its interval over the seeds, at least `least` and at most 1; None without values."""
     return together([{"value": value} for value in values], seeds, (least, 1.0)) if values else None
 
 

@@ -50,6 +50,7 @@ def accuracy(data: Dataset, real: Images, generated: Images, steps: int, seed: i
 
 
 def _fresh(data: Dataset, seed: int) -> nn.Module:
+    """Return an untrained classifier for the data, initialised by the seed."""
     with torch.random.fork_rng(devices=[]):  # the caller's random state stays as it is
         torch.manual_seed(seed)
         kind = ImageNet if data.is_image else PointNet
@@ -57,13 +58,14 @@ def _fresh(data: Dataset, seed: int) -> nn.Module:
 
 
 def _order(n: int, steps: int, size: int, seed: int) -> np.ndarray:
-    """Return the rows of each batch [steps, size], epoch after epoch in a new order."""
+    """Return the row numbers of each batch, int64 [steps, size]; every epoch has all n rows in a new order."""
     random = np.random.default_rng(seed)
     epochs = -(-steps * size // n)
     return np.concatenate([random.permutation(n) for _ in range(epochs)])[: steps * size].reshape(steps, size)
 
 
 def _right(net: nn.Module, data: Dataset, device: torch.device) -> float:
+    """Return the share of held-out rows with a label that the classifier predicts right."""
     rows = np.flatnonzero(data.y_test >= 0)
     right = 0
     net.eval()
@@ -76,4 +78,5 @@ def _right(net: nn.Module, data: Dataset, device: torch.device) -> float:
 
 
 def _units(x: np.ndarray, data: Dataset, device: torch.device) -> Tensor:
+    """Return rows in the units of the data as a float tensor in the units of the nets."""
     return to_model(torch.from_numpy(np.asarray(x)).to(device).float(), data)

@@ -15,7 +15,7 @@ BUDGET, IMAGES = "budget", "images"  # the two bases of a comparison, and the fo
 
 @dataclass(frozen=True)
 class TrainedSteps:
-    """Steps of a run, and of the one that was trained before it."""
+    """The steps of a training, and those of its first phase if the recipe has two phases (`herd.first`)."""
 
     steps: int
     first: int = 0
@@ -23,7 +23,7 @@ class TrainedSteps:
 
 @dataclass(frozen=True)
 class Entry:
-    """What is known of a recipe before it trains."""
+    """The size of a recipe's herd and of its data, which are known before anything trains."""
 
     recipe: Recipe
     members: int  # of one seed
@@ -59,13 +59,13 @@ class Entry:
         return TrainedSteps(self._steps_of(budget), self.first._steps_of(first))
 
     def _steps_of(self, budget: str) -> int:
-        """Return the steps of a budget that is not a time."""
+        """Return the steps of a budget that is given in steps or epochs."""
         from ganherd.training.budget import Timing, plan_budget
 
         return plan_budget(budget, self.steps_per_epoch, lambda: Timing(0.0)).steps
 
     def seen(self, trained: TrainedSteps) -> int:
-        """Return the images of all phases."""
+        """Return how many real images the discriminators of one seed have seen in all phases."""
         return self.images(trained.steps) + (self.first.images(trained.first) if self.first else 0)
 
     def shorter(self, images: int, trained: TrainedSteps) -> TrainedSteps:

@@ -93,15 +93,17 @@ def _bases_with_own_run(facts: Comparison, name: str) -> list[str]:
 
 
 def _most_rows(facts: Comparison) -> int:
-    """Return the number of rows that a contender needs at most."""
+    """Return the largest number of rows that any contender needs in a panel."""
     return max(len(_bases_with_own_run(facts, name)) for name in facts["training"]["recipes"])
 
 
 def _of(facts: Comparison) -> str:
+    """Return the title of the figure: the answer, or what is compared if there is no answer yet."""
     return facts.get("answer") or comparison_text.title(facts)
 
 
 def _height(facts: Comparison) -> float:
+    """Return the height of a panel in inches."""
     return 1.15 + 0.34 * len(facts["training"]["recipes"]) * _most_rows(facts)
 
 
@@ -149,9 +151,9 @@ def _draw_score(axes: Axes, score: Score, y: float, colour: str, is_second: bool
 
 
 def limits(metric: str, bases: Mapping[str, ComparisonBasis]) -> tuple[float, float]:
-    """Return the ends of the axis: means and seeds with a margin, never beyond what the score can be.
+    """Return the ends of the axis of a score: all means and seeds fit with a margin, within the possible values.
 
-    Intervals are inside of it as far as there is room: on each side, twice the range of the values.
+    Intervals may extend the axis on each side by at most twice the range of the values; longer ones end in an arrow.
 
     >>> row = {"scores": {"recall": {"value": 0.97, "per_seed": [0.95, 0.99], "interval": {"low": 0.0, "high": 1.0}}}}
     >>> [round(end, 3) for end in limits("recall", {"budget": {"entries": {"a": row}}})]

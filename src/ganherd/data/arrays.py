@@ -194,13 +194,23 @@ def scale_to_bytes(parts: list[Array], name: str) -> tuple[tuple[float, float], 
         if low < 0 or high > 255:
             raise UserError(f"{name} has whole numbers in [{low:g}, {high:g}]; bring them to 0 … 255.")
         return (0.0, 1.0), [f"values are whole numbers in [{low:g}, {high:g}], read as 0 … 255", *dark]
-    if low >= -SLACK and high <= 1 + SLACK:
-        return (0.0, 255.0), [f"float values in [{low:.4g}, {high:.4g}], read as 0 … 1"]
-    if low >= -1 - SLACK and high <= 1 + SLACK:
-        return (1.0, 127.5), [f"float values in [{low:.4g}, {high:.4g}], read as -1 … 1"]
-    if low >= -SLACK and high <= 255 + SLACK:
-        return (0.0, 1.0), [f"float values in [{low:.4g}, {high:.4g}], read as 0 … 255", *dark]
-    raise UserError(f"{name} has float values in [{low:.4g}, {high:.4g}]; bring them to [0, 1], [-1, 1] or [0, 255].")
+    if (ends := float_range(low, high)) is None:
+        raise UserError(
+            f"{name} has float values in [{low:.4g}, {high:.4g}]; bring them to [0, 1], [-1, 1] or [0, 255]."
+        )
+    black, white = ends
+    notes = [f"float values in [{low:.4g}, {high:.4g}], read as {black} … {white}", *(dark if white == 255 else [])]
+    return (float(-black), 255 / (white - black)), notes
+
+
+def float_range(low: float, high: float) -> tuple[int, int] | None:
+    """Return the values of black and white that float pixels between these two values are read with; None if none fits.
+
+    >>> float_range(0.0, 0.9), float_range(-0.8, 0.9), float_range(0.0, 16.0), float_range(-3.0, 3.0)
+    ((0, 1), (-1, 1), (0, 255), None)
+    """
+    ranges = ((0, 1), (-1, 1), (0, 255))
+    return next((ends for ends in ranges if low >= ends[0] - SLACK and high <= ends[1] + SLACK), None)
 
 
 def to_uint8(x: Array, add: float, times: float) -> Array:

@@ -28,6 +28,7 @@ SPACES = {
     "points": "coordinates",
     "rows": "columns",
 }  # what distances between samples are measured in
+FROM_DATA = "label frequencies of the data"  # where p(y) comes from, if not from the mixture
 EACH = 256  # least number of samples of each member, if members are scored separately and `samples` is not less
 
 
@@ -212,7 +213,7 @@ class ScoringContext:
             p = np.bincount(label_of[known], weights[known], minlength=len(self.dataset.labels))
             return p / p.sum(), "p(y) of the mixture"
         y = self.dataset.y[self.dataset.y >= 0]
-        return np.bincount(y, minlength=len(self.dataset.labels)) / len(y), "label frequencies of the data"
+        return np.bincount(y, minlength=len(self.dataset.labels)) / len(y), FROM_DATA
 
     def report(self, line: str) -> None:
         """Pass a line to `progress`, if there is one."""

@@ -12,10 +12,12 @@ from ganherd.features.material import SPACES, DrawnSamples, ScoringContext
 from ganherd.metrics.groups import SampleGroup, of_members, of_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import counted
 
 FEW = 50  # with fewer samples than this there is a warning
 ENOUGH = 10  # with fewer samples than this there is no interval
 _ROWS = 4096  # rows at once
+_MOST_FOR_ERROR = 1000  # real rows that the error of their spread is estimated from
 _AT_ONCE = 1 << 21  # float64 numbers in memory at once
 
 
@@ -53,6 +55,12 @@ def relative_error(x: np.ndarray) -> float:
     return float(influence.std() / math.sqrt(len(x)) / std.mean())
 
 
+def _error_of_data(x: np.ndarray) -> float:
+    """Return the relative standard error of the spread of real rows; of many rows, a part gives the error of a single row."""
+    part = x[:: -(-len(x) // _MOST_FOR_ERROR)]
+    return relative_error(part) * math.sqrt(len(part) / len(x))
+
+
 def ratio(generated: np.ndarray, data: np.ndarray) -> float | None:
     """Return the ratio of the spread of samples to that of the data; None if there are too few rows, or no spread."""
     if len(generated) < 2 or len(data) < 2 or (of_data := spread(data)) == 0:
@@ -70,7 +78,10 @@ def diversity(
 def _classes(
     y: np.ndarray, data_y: np.ndarray, labels: tuple[str, ...]
 ) -> list[tuple[str, np.ndarray | slice, np.ndarray | slice]]:
-    """Return every class that was generated, with its rows and those of the data."""
+    """Return (name, rows of the samples, rows of the data) of each class that was generated.
+
+    Samples without labels are one class, `all`.
+    """
     if (y < 0).all():
         return [("all", slice(None), slice(None))]
     return [(name, y == k, data_y == k) for k, name in enumerate(labels) if (y == k).any()]
@@ -95,11 +106,15 @@ def measure(material: ScoringContext) -> ScoreEntry:
         out["warning"] = "no class has two samples and data that vary: ask for more samples"
     elif fewest < FEW:
         whose = "there are" if (samples.y < 0).all() else "a class has"
-        out["warning"] = f"{whose} only {fewest} samples: ask for more"
+        out["warning"] = f"{whose} only {counted(fewest, 'samples')}: ask for more"
     if known and fewest >= ENOUGH:
         rows = {name: own for name, own, _ in _classes(samples.y, dataset.y, dataset.labels)}
         errors = [relative_error(x[rows[name]]) for name in known]
         out["interval"] = intervals.least(list(known.values()), errors)
+        theirs = {name: data for name, _, data in _classes(samples.y, dataset.y, dataset.labels)}
+        out["real_interval"] = intervals.least(
+            [1.0] * len(known), [_error_of_data(real[theirs[name]]) for name in known]
+        )
     return out | of_members(material, partial(_in_groups, material))
 
 

@@ -15,13 +15,15 @@ from ganherd.features.extract import ExtractedFeatures, Moments, moments
 from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import FeatureGroup, by_class, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
-from ganherd.runs.score_entry import ScoreEntry
-from ganherd.util.errors import few
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
+from ganherd.util.errors import counted, few
 from ganherd.util.meter import Progress, timed
 
 SURE = 10_000  # FID of fewer samples than this is clearly too high
 ENOUGH = 10  # samples per feature; with fewer, the error of the covariance is visible in the distance
 REDRAWS = 4  # over which the distance of redrawn data is averaged
+MORE_REDRAWS = 20  # for the spread of that distance, if a draw takes milliseconds only
+CHEAP_FEATURES, CHEAP_NUMBERS = 128, 1 << 20  # features, and numbers in all rows, up to which it does
 
 
 def distance(a: Moments, b: Moments) -> Tensor:
@@ -37,20 +39,23 @@ def distance(a: Moments, b: Moments) -> Tensor:
 
 
 def _distance(a: Moments, b: Moments, values: Tensor) -> Tensor:
-    """Return the distance, given the eigenvalues of the product of the two covariances [..., d]."""
+    """Return the distance [...], given the eigenvalues of the product of the two covariances [..., d]; at least 0."""
     traces = (m.cov.diagonal(dim1=-2, dim2=-1).sum(-1) for m in (a, b))
-    return (a.mean - b.mean).square().sum(-1) + sum(traces) - 2 * values.sqrt().sum(-1)
+    distances = (a.mean - b.mean).square().sum(-1) + sum(traces) - 2 * values.sqrt().sum(-1)
+    return distances.clamp(min=0)  # rounding can make the distance of equal distributions negative
 
 
 def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
-    """Return the distance of features [n, d] from the real ones, and its standard error over the choice of samples.
+    """Return the squared Fréchet distance of features [n, d] from the real ones, and its standard error over redrawn samples.
 
-    The error is that of the infinitesimal bootstrap: the derivative of the distance by the weight of each sample.
+    The error is that of the infinitesimal bootstrap: it follows from the derivative of the distance by the weight of each
+    sample. The moments of the real features count as exact.
     """
     own = moments(x)
     root = _root(real.cov)
     values, vectors = torch.linalg.eigh(root @ own.cov @ root)
-    inverse = values.clamp(min=values.max() * 1e-12).rsqrt()
+    smallest = max(float(values.max()) * 1e-12, torch.finfo(values.dtype).tiny)  # constant samples have no variance
+    inverse = values.clamp(min=smallest).rsqrt()
     transport = root @ (vectors * inverse) @ vectors.T @ root  # the optimal map from the samples to the data
     change = torch.eye(len(root), dtype=root.dtype, device=root.device) - transport
     influence = torch.cat(
@@ -60,7 +65,7 @@ def distance_and_error(x: Tensor, real: Moments) -> tuple[float, float]:
 
 
 def distance_of_few(x: Tensor, real: Moments) -> float:
-    """Return the distance of features [n, d] from the real ones, if there are no more samples than features.
+    """Return the squared Fréchet distance of features [n, d] from the real ones, if there are no more samples than features.
 
     The eigenvalues that count are then those of a product [n, n], which is smaller than [d, d].
     """
@@ -68,11 +73,17 @@ def distance_of_few(x: Tensor, real: Moments) -> float:
     factor = (x.double() - mean) / math.sqrt(max(len(x) - 1, 1))  # the covariance is factorᵀ factor
     values = torch.linalg.eigvalsh(factor @ real.cov @ factor.T).clamp(min=0)
     traces = factor.square().sum() + real.cov.trace()
-    return float((mean - real.mean).square().sum() + traces - 2 * values.sqrt().sum())
+    return max(0.0, float((mean - real.mean).square().sum() + traces - 2 * values.sqrt().sum()))
 
 
 def _influence(centred: Tensor, shift: Tensor, change: Tensor) -> Tensor:
-    """Return the derivative of the distance by the weight of each sample [n], from centred features [n, d]."""
+    """Return the derivative of the distance by the weight of each sample [n].
+
+    Args:
+        centred: Features minus their mean [n, d].
+        shift: The mean of the samples minus that of the data [d].
+        change: The identity minus the optimal transport map from samples to data [d, d].
+    """
     return 2 * centred @ shift + ((centred @ change) * centred).sum(1)
 
 
@@ -84,34 +95,42 @@ def _root(cov: Tensor) -> Tensor:
 
 
 def of_groups(groups: list[FeatureGroup], progress: Progress | None = None) -> list[tuple[float, float | None]]:
-    """Return (distance, standard error) of each group; the error is None if a covariance is singular."""
+    """Return (distance, standard error) of each group.
+
+    The error is None if there are too few samples for a regular covariance, or only one real row, which has no variance.
+    """
     distances: list[tuple[float, float | None]] = []
     for group in timed(groups, progress, "Fréchet distances"):
         if len(group.fake) > group.fake.dimension:
-            distances.append(distance_and_error(group.fake.x, group.real.moments))
+            value, error = distance_and_error(group.fake.x, group.real.moments)
+            distances.append((value, error if len(group.real) > 1 else None))
         else:
             distances.append((distance_of_few(group.fake.x, group.real.moments), None))
     return distances
 
 
-def of_redrawn_data(real: ExtractedFeatures, samples: int, seed: int) -> float:
+def of_redrawn_data(real: ExtractedFeatures, samples: int, seed: int) -> tuple[float, ScoreInterval]:
     """Return the distance that this many draws from the distribution of the data have: what a perfect mixture would show.
 
     Both sides are resampled, because the data itself is a draw: rows drawn from the data and compared with that same data
-    would be nearer to it than new rows are. The result is the mean over `REDRAWS` draws.
+    would be nearer to it than new rows are. The result is the mean over `REDRAWS` draws, and the interval that the distance of
+    another draw lies in.
 
     >>> x = torch.randn(2000, 2, generator=torch.Generator().manual_seed(0))
     >>> real = ExtractedFeatures(x, None, np.zeros(2000), np.zeros(2000))
-    >>> of_redrawn_data(real, 200, 0) > of_redrawn_data(real, 20_000, 0) > 0
+    >>> (few, ends), (many, _) = (of_redrawn_data(real, samples, 0) for samples in (200, 20_000))
+    >>> ends["high"] > few > many > 0
     True
     """
     rng, distances = np.random.default_rng(seed), []
-    for _ in range(REDRAWS):
+    is_cheap = real.dimension <= CHEAP_FEATURES and real.dimension * (samples + len(real)) <= CHEAP_NUMBERS
+    for _ in range(MORE_REDRAWS if is_cheap else REDRAWS):
         drawn = real.rows(rng.integers(0, len(real), samples)).x
         data = moments(real.rows(rng.integers(0, len(real), len(real))).x)
         few_drawn = samples <= real.dimension
         distances.append(distance_of_few(drawn, data) if few_drawn else float(distance(moments(drawn), data)))
-    return sum(distances) / REDRAWS
+    mean = sum(distances[:REDRAWS]) / REDRAWS
+    return mean, intervals.of_draws(distances, f"{len(distances)} draws from the data", mean)
 
 
 def interval(value: float, error: float | None) -> ScoreEntry:
@@ -127,7 +146,7 @@ def measure_fid(material: ScoringContext) -> ScoreEntry:
     real = reference.real
     [(value, error)] = of_groups([FeatureGroup("all", fake, real)])
     out: ScoreEntry = {"value": value, **reference.described(fake), **interval(value, error)}
-    out["by_chance"] = of_redrawn_data(real, len(fake), material.seed)
+    out["by_chance"], out["real_interval"] = of_redrawn_data(real, len(fake), material.seed)
     if material.per:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, [d for d, _ in of_groups(groups, material.progress)])
@@ -156,15 +175,15 @@ def measure_ifid(material: ScoringContext) -> ScoreEntry:
         "per_class": {group.name: kid for group, kid in zip(groups, kids, strict=True)},
     }
     fewest, rows = min(_fewest(group.fake, group.real) for group in groups)
+    few_rows = f"a class has only {counted(fewest, rows)} for {counted(fake.dimension, 'features')}"
     if fewest <= fake.dimension:
         out["warning"] = (
-            f"a class has only {fewest:,} {rows} for {fake.dimension:,} features, so that its covariance is singular "
-            "and the distance too high: read the mean KID within the classes, which is among its details"
+            f"{few_rows}, so that its covariance is singular and the distance too high: "
+            "read the mean KID within the classes, which is among its details"
         )
     elif fewest < ENOUGH * fake.dimension:
         out["warning"] = (
-            f"a class has only {fewest:,} {rows} for {fake.dimension:,} features, and the distance comes out too high: "
-            "compare it only at the same number, or read the KID next to it"
+            f"{few_rows}, and the distance comes out too high: compare it only at the same number, or read the KID next to it"
         )
     return out
 
@@ -191,13 +210,12 @@ def _too_few(fake: ExtractedFeatures, real: ExtractedFeatures) -> str:
     (fewest, rows), d = _fewest(fake, real), fake.dimension
     if fewest <= d:
         more = "ask for more samples, or " if rows == "samples" else ""
+        give = "gives" if fewest == 1 else "give"
         return (
-            f"{fewest:,} {rows} for {d:,} features give a singular covariance and too high a distance: "
+            f"{counted(fewest, rows)} for {counted(d, 'features')} {give} a singular covariance and too high a distance: "
             f"{more}read KID next to it"
         )
     wanted = SURE if d >= 1000 else ENOUGH * d
     if fewest < wanted:
-        return (
-            f"it comes out too high with {fewest:,} {rows}, fewer than {wanted:,}: compare it only at the same number"
-        )
+        return f"it comes out too high with {counted(fewest, rows)}, fewer than {wanted:,}: compare it only at the same number"
     return ""

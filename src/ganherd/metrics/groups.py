@@ -126,7 +126,7 @@ def shares_of(one: ScoredNeighbourhood) -> np.ndarray:
 
 
 def _classes(labels: list[int]) -> tuple[int, ...]:
-    """Return the classes of members; empty if one of them represents no single class."""
+    """Return the different classes of members, sorted; () if one of the labels is -1, a member that represents no class."""
     return () if min(labels) < 0 else tuple(sorted(set(labels)))
 
 
@@ -152,10 +152,12 @@ def wanted_rows(material: ScoringContext) -> tuple[DrawnSamples, list[SampleGrou
 
 
 def of_members(material: ScoringContext, entry: Callable[[DrawnSamples, list[SampleGroup]], ScoreEntry]) -> ScoreEntry:
-    """Return the entry of the members or neighbourhoods that --per asks for, for scores that measure classes in any case.
+    """Return the fields of scores.json for the groups that --per asks for, of a score whose value per class is always known.
 
     Args:
-        entry: Returns the entry of some samples and their groups.
+        material: What is scored.
+        entry: Measures members or neighbourhoods: takes samples and their groups, and returns the fields. For --per class, the
+            numbers of samples of the classes are returned instead.
     """
     if material.per is None:
         return {}
@@ -163,7 +165,7 @@ def of_members(material: ScoringContext, entry: Callable[[DrawnSamples, list[Sam
 
 
 def by_class(material: ScoringContext, fake: ExtractedFeatures) -> list[FeatureGroup]:
-    """Return every class of the data with the samples that carry its label, if any."""
+    """Return a group for each class that occurs in the data: its real rows, and the samples with this label (maybe none)."""
     reference, labels = material.reference, material.dataset.labels
     present = [k for k in range(len(labels)) if (reference.real.y == k).any()]
     return [FeatureGroup(labels[k], fake.rows(fake.y == k), reference.real_of((k,))) for k in present]

@@ -13,6 +13,7 @@ from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import entries, of_rows, wanted_groups, wanted_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import counted
 from ganherd.util.files import sha256_of
 
 if TYPE_CHECKING:
@@ -38,13 +39,13 @@ def inception_score(logits: Tensor, splits: int = SPLITS) -> tuple[float, float]
 
 
 def _one(logs: Tensor) -> Tensor:
-    """Return the score of one split from log p(y | x) [n, classes]."""
+    """Return exp of the mean divergence of p(y | x) from p(y) of one split, given log p(y | x) [n, classes]."""
     marginal = logs.exp().mean(0, keepdim=True).log()
     return (logs.exp() * (logs - marginal)).nan_to_num(0.0).sum(1).mean().exp()
 
 
 def measure_classifier(material: ScoringContext) -> ScoreEntry:
-    """Measure with the network of the other scores if it predicts classes, otherwise with the data's classifier."""
+    """Measure with the network of the feature scores if it predicts the data's classes, otherwise with the data's classifier."""
     if _tells_classes(material) and (logits := material.features.logits) is not None:
         return _measure(material, logits, material.reference.described(material.features))
     judge, x = material.classifier, material.drawn.x
@@ -52,7 +53,7 @@ def measure_classifier(material: ScoringContext) -> ScoreEntry:
 
 
 def _tells_classes(material: ScoringContext) -> bool:
-    """Return whether the network of the other scores predicts the classes of the data; Inception does not."""
+    """Return whether the network of the feature scores predicts the classes of the data; Inception predicts others."""
     try:
         return not material.reference.network.as_inception
     except MetricSkipped:
@@ -98,7 +99,9 @@ def _measure(
     if material.per:
         out |= _judged_groups(material, judge) if judge else _groups(material)
     if n // splits < FEW:
-        out["warning"] = f"a split has only {n // splits} samples for {logits.shape[1]} classes: ask for more"
+        out["warning"] = (
+            f"a split has only {counted(n // splits, 'samples')} for {counted(logits.shape[1], 'classes')}: ask for more"
+        )
     return out
 
 

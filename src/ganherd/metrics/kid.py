@@ -13,6 +13,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import few_of
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 SUBSETS = 100
@@ -32,7 +33,10 @@ def discrepancy(x: Tensor, y: Tensor) -> Tensor:
 
 
 def _witnessed(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the estimate, and for each row of x the difference of its mean kernel to x and to y [m]."""
+    """Return the estimate of `discrepancy`, and the contribution of each row of x to it [m].
+
+    The contribution of a row is its mean kernel with the other rows of x minus its mean kernel with the rows of y.
+    """
     xx, yy, xy = (kernel(a, b) for a, b in ((x, x), (y, y), (x, y)))
     m, n = len(x), len(y)
     within_x = (xx.sum(1) - xx.diagonal()) / (m - 1)
@@ -47,7 +51,7 @@ def kernel(x: Tensor, y: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Kid:
-    """The mean over random subsets, their standard deviation and size, and the standard error of the mean."""
+    """KID (`value`) as a mean over random subsets: their standard deviation, their size, and the standard error of the mean."""
 
     value: float
     std: float
@@ -114,5 +118,5 @@ def measure(material: ScoringContext) -> ScoreEntry:
         groups = wanted_groups(material)
         out |= entries(material.per, groups, within(groups, material.seed, material.progress))
     if fewest < 100:
-        out["warning"] = f"{fewest} samples are few: the interval is wide"
+        out["warning"] = f"{few_of(fewest, 'samples')}: the interval is wide"
     return out

@@ -11,6 +11,7 @@ from ganherd.features.material import DrawnSamples, MetricSkipped, ScoringContex
 from ganherd.metrics.groups import SampleGroup, of_members, of_rows
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import few_of
 
 TRUSTED = 0.95  # with a lower accuracy of the classifier on real data there is a warning
 FEW = 100  # with fewer samples there is a warning
@@ -50,7 +51,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
             "take that into account"
         )
     elif len(samples.x) < FEW:
-        out["warning"] = f"{len(samples.x)} samples are few: the interval is wide"
+        out["warning"] = f"{few_of(len(samples.x), 'samples')}: the interval is wide"
     return out | of_members(material, partial(_in_groups, material))
 
 

@@ -21,8 +21,8 @@ from PIL import Image, ImageDraw
 from ganherd.data import duplicates
 from ganherd.data.units import comparable
 from ganherd.metrics.statistics import intervals
-from ganherd.runs.score_entry import ScoreEntry
-from ganherd.util.errors import UserError
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
+from ganherd.util.errors import UserError, counted, few_of
 from ganherd.util.meter import Progress, TimeLeft
 from ganherd.viz.pictures import FRAME, INK
 from ganherd.viz.sheets import draw_grid, font
@@ -68,7 +68,8 @@ def nearest(
     >>> nearest(np.array([[0.0, 1.0]]), np.array([[0.0, 0.0], [0.0, 3.0]]), k=1).distance.tolist()
     [[1.0]]
     """
-    a, b = (np.ascontiguousarray(rows.reshape(len(rows), -1), np.float32) for rows in (x, training))
+    own, known = (rows.reshape(len(rows), -1) for rows in (x, training))  # as given: exact distances keep their ties
+    a, b = (np.ascontiguousarray(rows, np.float32) for rows in (own, known))
     if a.shape[1] != b.shape[1]:
         raise UserError(f"samples of {a.shape[1]:,} numbers cannot be compared with training rows of {b.shape[1]:,}.")
     if not np.isfinite(a).all() or not np.isfinite(b).all():
@@ -89,7 +90,8 @@ def nearest(
             near = np.argpartition(rough, take - 1, axis=1)[:, :take]
         else:
             near = np.broadcast_to(np.arange(len(b)), rough.shape)
-        exact = np.sqrt(((part[:, None].astype(np.float64) - b[near]) ** 2).sum(-1))  # exact distances of the nearest
+        rows = own[i : i + at_once, None].astype(np.float64)
+        exact = np.sqrt(((rows - known[near]) ** 2).sum(-1))  # distances of the nearest, without rounding to float32
         order = exact.argsort(1, kind="stable")[:, :k]
         distances.append(np.take_along_axis(exact, order, 1))
         indices.append(np.take_along_axis(near, order, 1))
@@ -122,6 +124,7 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int, net
         "by_chance": BY_CHANCE,
         "error": error,
         "interval": intervals.interval(low, high, "normal, with the line's own error"),
+        "real_interval": _fresh_copies(m),
         "nearer": nearer,
         "nearer_error": _auc_error(nearer, n, m),  # standard error
         "ratio": float(np.median(samples.distance[:, 0])) / middle if middle > 0 else None,
@@ -133,10 +136,22 @@ def memorisation(samples: NearestRows, held_out: NearestRows, training: int, net
     if line == 0:
         entry["warning"] = "held-out rows are copies of training rows already: the data has duplicates"
     elif n < FEW_SAMPLES:
-        entry["warning"] = f"{n} samples are few to find copies among: ask for more"
+        entry["warning"] = f"{few_of(n, 'samples')} to find copies among: ask for more"
     elif m < FEW:
-        entry["warning"] = f"the line that copies lie below is known from only {m} held-out rows"
+        entry["warning"] = f"the line that copies lie below is known from only {counted(m, 'held-out rows')}"
     return entry
+
+
+def _fresh_copies(held_out: int) -> ScoreInterval:
+    """Return the interval of the share of fresh data that counts as copies, if this many held-out rows determine the line.
+
+    The share of a distribution below the k-th of m values drawn from it has the beta distribution with k and m + 1 - k.
+    """
+    from scipy.special import betaincinv
+
+    place = BY_CHANCE * (held_out - 1) + 1  # of the quantile among the sorted values, from 1
+    low, high = (float(betaincinv(place, held_out + 1 - place, level)) for level in (0.025, 0.975))
+    return intervals.interval(low, high, "beta distribution of the line")
 
 
 def below(a: np.ndarray, b: np.ndarray) -> float:
@@ -151,9 +166,13 @@ def below(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def _auc_error(auc: float, n: int, m: int) -> float:
-    """Return the standard error of P(a < b), estimated from n and m values (Hanley and McNeil)."""
+    """Return the standard error of P(a < b), estimated from n values of a and m values of b (Hanley and McNeil).
+
+    The formula is exact if a and b have exponential distributions: then q1 is the chance that two values of b both lie above
+    one value of a, and q2 the chance that two values of a both lie below one value of b.
+    """
     q1, q2 = auc / (2 - auc), 2 * auc**2 / (1 + auc)
-    spread = auc * (1 - auc) + (n - 1) * (q1 - auc**2) + (m - 1) * (q2 - auc**2)
+    spread = auc * (1 - auc) + (m - 1) * (q1 - auc**2) + (n - 1) * (q2 - auc**2)
     return math.sqrt(max(spread, 0.0) / (n * m))
 
 

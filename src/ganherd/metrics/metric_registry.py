@@ -81,7 +81,7 @@ class Metric:
         return cls(measure, about, _BEST[direction] if best is None else best, direction, **facts)
 
     def merit(self, value: Number) -> Number:
-        """Return a number of which more is better.
+        """Return a value turned so that more is better: itself, its negative, or minus its distance from the best value.
 
         >>> METRICS["fid"].merit(3.0), METRICS["recall"].merit(0.9), METRICS["density"].merit(1.5)
         (-3.0, 0.9, -0.5)
@@ -91,8 +91,17 @@ class Metric:
         return -value if self.direction == "lower" else -abs(value - self.best)
 
     def cost(self, value: Number) -> Number:
-        """Return a number of which less is better, for searches that minimise."""
+        """Return a value turned so that less is better, for searches that minimise: the negative of `merit`."""
         return -self.merit(value)
+
+    def bounds_of(self, entry: ScoreEntry) -> tuple[float, float]:
+        """Return the least and the largest possible value of a score; a count is at most the number that it is a count of.
+
+        >>> METRICS["fid"].bounds_of({}), METRICS["modes"].bounds_of({"of": 8})
+        ((0.0, inf), (0.0, 8.0))
+        """
+        (least, largest), total = self.bounds, entry.get("of")
+        return least, min(largest, float(total)) if isinstance(total, int) else largest
 
     @property
     def worst(self) -> float:
@@ -156,7 +165,7 @@ def _distance(target: str, about: str, **facts: Any) -> Metric:
 
 def _unbounded(target: str, about: str, **facts: Any) -> Metric:
     """Return a metric of which the higher is the better, without a limit."""
-    return Metric(late(target), about, best=math.inf, direction="higher", **facts)
+    return Metric(late(target), about, **{"best": math.inf, "direction": "higher", **facts})
 
 
 def _contest(title: str, about: str) -> Metric:
@@ -189,6 +198,7 @@ _METRICS: dict[str, Metric] = {
         "spread of the generated pixels, coordinates or columns by the data's, in the class where it is least",
         best=1.0,
         direction="nearest",
+        bounds=(0.0, math.inf),
         when="train",
         real="best",
         beyond_real=("less varied", "more varied"),
@@ -230,12 +240,14 @@ _METRICS: dict[str, Metric] = {
     "classifier_score": _unbounded(
         "metrics.inception_score:measure_classifier",
         "exp of the information between sample and class, as a classifier of the real data sees it",
+        bounds=(1.0, math.inf),
         needs_classes=True,
         when="score",
     ),
     "inception_score": _unbounded(
         "metrics.inception_score:measure_inception",
         "the same by the Inception network, with a classifier head that --head gives",
+        bounds=(1.0, math.inf),
     ),
     "columns": _distance(
         "metrics.distributions.columns:measure_columns",
@@ -257,6 +269,7 @@ _METRICS: dict[str, Metric] = {
     "modes": _unbounded(
         "metrics.modes:measure",
         "modes captured of 2-D data whose modes are known: ring8, grid25, R15",
+        bounds=(0.0, math.inf),
         when="train",
         fits=lambda data: data.kind == "points" and bool(data.labels),
         real="of",
@@ -264,6 +277,7 @@ _METRICS: dict[str, Metric] = {
     "stacked_modes": _unbounded(
         "metrics.stacked_modes:measure",
         "modes of 1,000 that stacks of three digits show, as a classifier of digits reads them",
+        bounds=(0.0, 1000.0),
         when="score",
         fits=lambda data: data.name == STACKED,
     ),

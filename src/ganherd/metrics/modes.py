@@ -7,6 +7,7 @@ the shares of the modes among the points of high quality with the weights of the
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import numpy as np
 
 from ganherd.data.readers.synthetic import TOYS
 from ganherd.metrics.statistics import intervals
-from ganherd.runs.score_entry import ScoreEntry
+from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 from ganherd.util.errors import UserError
 from ganherd.util.meter import Progress, timed
 
@@ -158,12 +159,30 @@ def reverse_kl(counts: np.ndarray, weights: np.ndarray) -> float:
     return max(0.0, float((p[seen] * np.log(p[seen] / weights[seen])).sum()))
 
 
+def captured_by_data(modes: Modes, samples: int) -> ScoreInterval:
+    """Return the interval of the number of modes that this many samples of the data itself capture.
+
+    >>> ends = captured_by_data(toy_modes("ring8"), 20)
+    >>> round(ends["low"], 1), ends["high"]
+    (6.0, 8.0)
+    """
+    from scipy.special import chdtr
+
+    dimensions = modes.means.shape[1]
+    near = float(chdtr(dimensions, WITHIN**2))  # the share of a Gaussian within that many standard deviations
+    captured = 1 - (1 - modes.weights * near) ** samples  # the chance of each mode
+    reach = 1.96 * math.sqrt(float((captured * (1 - captured)).sum()))
+    middle, most = float(captured.sum()), float(len(modes.weights))
+    return intervals.interval(max(0.0, middle - reach), most, "normal, for samples of the data")
+
+
 def entry(covered: Coverage, modes: Modes, seed: int = 0) -> ScoreEntry:
     """Return what scores.json holds of a coverage."""
     return {
         "value": covered.captured,
         "of": covered.modes,
         "interval": intervals.captured(covered.counts, covered.samples, seed),
+        "real_interval": captured_by_data(modes, covered.samples),
         "represented": int(covered.represented.sum()),
         "high_quality": covered.high_quality,
         "high_quality_interval": intervals.share(covered.high_quality, covered.samples),

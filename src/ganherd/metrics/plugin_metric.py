@@ -55,7 +55,7 @@ def measure_by(
 
 
 def _settings(name: str, model: type[BaseModel], given: Mapping[str, Any] | None) -> BaseModel:
-    """Return the settings of a metric."""
+    """Return the given settings as an instance of their model; a `MetricSkipped` names a required one that is missing."""
     try:
         return model.model_validate(dict(given or {}))
     except ValidationError as error:  # a setting without a default
@@ -64,7 +64,7 @@ def _settings(name: str, model: type[BaseModel], given: Mapping[str, Any] | None
 
 
 def _compared(context: ScoringContext, on: On) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of the function, and what is known about them."""
+    """Return the arguments of the user's function, and the fields of scores.json that describe them."""
     data = context.dataset
     if on == "images":
         facts = {"samples": len(context.drawn.x), "network": "pixels" if data.is_image else "coordinates"}
@@ -84,7 +84,11 @@ def _read_only(x: np.ndarray) -> np.ndarray:
 
 
 def _checked(answer: Any) -> dict[str, Any]:
-    """Return the entry of a score from the answer of a user's function."""
+    """Return the entry of scores.json for what a user's function returned.
+
+    Raises:
+        MetricSkipped: It is no finite number, or has values that JSON cannot hold.
+    """
     entry = dict(answer) if isinstance(answer, Mapping) else {"value": answer}
     try:
         entry["value"] = float(entry["value"])
@@ -104,7 +108,7 @@ def _checked(answer: Any) -> dict[str, Any]:
 
 
 def _bounds(interval: Sequence[Any]) -> dict[str, float]:
-    """Return the bounds of an interval that a user's function gave."""
+    """Return the ends of an interval (low, high) that a user's function returned, as `low` and `high`."""
     try:
         low, high = map(float, interval)
     except (TypeError, ValueError):

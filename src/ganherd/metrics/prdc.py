@@ -1,6 +1,8 @@
 """Precision, recall, density and coverage, from neighbourhoods of the samples and of the data.
 
-Neighbourhood of a point: the ball that reaches to its k-th nearest neighbour of the same kind (Naeem et al. 2020).
+Neighbourhood of a point: the ball that reaches to its k-th nearest neighbour of the same kind (Naeem et al. 2020). In discrete
+data many distances are equal. A point at the edge of a ball lies in it for precision, recall and coverage, which are shares of
+points. Density counts balls instead: with points at their edges it would exceed 1 for the data itself, so they are left out.
 """
 
 from __future__ import annotations
@@ -18,12 +20,14 @@ from ganherd.features.material import MetricSkipped, ScoringContext
 from ganherd.metrics.groups import FeatureGroup, entries, wanted_groups
 from ganherd.metrics.statistics import intervals, redraws
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
+from ganherd.util.errors import few_of
 from ganherd.util.meter import Progress, TimeLeft, timed
 
 NEIGHBOURS = 5
 MOST = 10_000  # samples and real rows, as is usual for these scores
 CHUNK = 1024  # rows of distances at once
 FEW = 1000
+TIED = 0.05  # share of the data whose ball has several points at its edge, above which density gets a warning
 NAMES = ("precision", "recall", "density", "coverage")
 
 
@@ -33,6 +37,7 @@ class PrdcScores:
 
     each: dict[str, np.ndarray]  # float64: the values whose mean is the score, of the samples [n] or of the data [m]
     counts: dict[str, redraws.Counts]  # for the standard errors of recall and coverage
+    tied: float  # share of the data whose k-th and next neighbour are equally far
 
     def value(self, name: str) -> float:
         """Return a score of all samples."""
@@ -46,45 +51,56 @@ def prdc(real: Tensor, fake: Tensor, k: int = NEIGHBOURS, progress: Progress | N
     >>> prdc(x, x, k=2).value("recall")
     1.0
     """
-    real, fake = real.double(), fake.double()
+    centre = real.mean(0, dtype=torch.float64)  # distances of points near 0 lose fewer digits
+    real, fake = real.double() - centre, fake.double() - centre
     clock = TimeLeft(progress, "neighbourhoods", 3)  # three passes of about the same duration
-    real_radius = radius_of(real, k)
+    inner, outer, tied = edges(real, k)
     clock.at(1)
     near = redraws.nearest(fake, k)
     clock.at(2)
-    inside, nearest = torch.zeros(len(fake), device=fake.device).double(), []
+    inside = torch.zeros(len(fake), device=fake.device).double()
+    precise = torch.zeros(len(fake), device=fake.device, dtype=torch.bool)
     recalled, covered = redraws.Counts(near), redraws.Counts(near)
-    for chunk, radius in zip(real.split(CHUNK), real_radius.split(CHUNK), strict=True):
+    for chunk, below, upto in zip(real.split(CHUNK), inner.split(CHUNK), outer.split(CHUNK), strict=True):
         far = torch.cdist(chunk, fake)  # [chunk, n]
-        inside += (far < radius[:, None]).sum(0)
-        nearest.append(far.min(1).values)
+        inside += (far < below[:, None]).sum(0)
         recalled.add(far, near.radius, near.reach)
-        covered.add(far, radius[:, None])
+        precise |= covered.add(far, upto[:, None]).any(0)
     each = {
-        "precision": (inside > 0).double(),
+        "precision": precise.double(),
         "recall": torch.cat(recalled.hit).double(),
         "density": inside / k,
-        "coverage": (torch.cat(nearest) < real_radius).double(),
+        "coverage": torch.cat(covered.hit).double(),
     }
     counts = {"recall": recalled, "coverage": covered}
-    return PrdcScores({name: values.cpu().numpy() for name, values in each.items()}, counts)
+    return PrdcScores({name: values.cpu().numpy() for name, values in each.items()}, counts, tied)
 
 
-def radius_of(x: Tensor, k: int) -> Tensor:
-    """Return the distance [n] to the k-th nearest other point."""
-    return torch.cat([torch.cdist(part, x).kthvalue(k + 1, dim=1).values for part in x.split(CHUNK)])
+def edges(x: Tensor, k: int) -> tuple[Tensor, Tensor, float]:
+    """Return two radii of the balls around points x [n, d], and the share of points with several neighbours at the edge.
+
+    Rounding makes equal distances differ slightly. A point lies inside of a ball for certain if it is nearer than the first
+    radius [n], and inside or at the edge if it is not farther than the second [n].
+    """
+    listed = min(k + 2, len(x))
+    far = torch.cat([torch.cdist(part, x).topk(listed, largest=False).values for part in x.split(CHUNK)])
+    radius = far[:, k]  # the nearest one is the point itself
+    margin = redraws.rounding(x, radius)
+    outer = (radius.square() + margin).sqrt()
+    tied = float((far[:, k + 1] <= outer).double().mean()) if listed > k + 1 else 0.0
+    return (radius.square() - margin).clamp(min=0).sqrt(), outer, tied
 
 
 def equally_many(
     fake: ExtractedFeatures, real: ExtractedFeatures, seed: int
 ) -> tuple[ExtractedFeatures, ExtractedFeatures]:
-    """Return equally many of both, at most 10,000: balls of a larger set are smaller, which would tilt recall."""
+    """Return equally many samples and real rows, at most 10,000: balls of a larger set are smaller, which would distort recall."""
     n = min(len(fake), len(real), MOST)
     return some(fake, n, "prdc fake", seed), some(real, n, "prdc real")
 
 
 def some(features: ExtractedFeatures, n: int, purpose: str, seed: int = 0) -> ExtractedFeatures:
-    """Return at most this many of them, always the same for a purpose and a seed."""
+    """Return at most n of the rows, chosen at random but always the same for a purpose and a seed."""
     return features if n >= len(features) else features.rows(np.sort(shuffle(len(features), purpose, seed)[:n]))
 
 
@@ -120,7 +136,7 @@ def _in_groups(material: ScoringContext) -> dict[str, ScoreEntry]:
 
 
 def interval_of(name: str, scores: PrdcScores, seed: int) -> ScoreInterval | None:
-    """Return the interval of a score if samples are redrawn; None if there is nothing to tell it from."""
+    """Return the 95 % interval of a score over redrawn samples; None for a density that is equal for all samples."""
     value, n = scores.value(name), len(scores.each["precision"])
     if name == "precision":  # samples are independent of each other
         return intervals.share(value, n)
@@ -145,8 +161,16 @@ def _measure(name: str) -> Callable[[ScoringContext], ScoreEntry]:
             out["interval"] = interval
         if material.per:
             out |= _in_groups(material)[name]
+        warnings = []
+        if name == "density" and scores.tied > TIED:
+            warnings.append(
+                f"{100 * scores.tied:.0f} % of the data has several neighbours at exactly the same distance, which density "
+                "leaves out: read precision and coverage instead"
+            )
         if len(fake) < FEW:
-            out["warning"] = f"{len(fake):,} points are few for neighbourhoods: compare it only at the same number"
+            warnings.append(f"{few_of(len(fake), 'points')} for neighbourhoods: compare it only at the same number")
+        if warnings:
+            out["warning"] = "; ".join(warnings)
         return out
 
     return measure

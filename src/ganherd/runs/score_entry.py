@@ -46,6 +46,7 @@ class ScoreEntry(TypedDict, total=False):
     std: float | None
     error: float | None  # standard error
     by_chance: float  # the value that perfect samples would have by chance
+    real_interval: ScoreInterval  # interval of the value that real data would have
 
     # features: what they were computed from
     precision: str

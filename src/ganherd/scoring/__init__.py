@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ganherd.features.material import Annealing, MetricSkipped, ScoredNeighbourhood, ScoringContext
 from ganherd.metrics.groups import of_grid, refuse_impossible
 from ganherd.metrics.metric_registry import METRICS, Metric, known_metrics
+from ganherd.metrics.statistics import intervals
 from ganherd.metrics.statistics.seeds import together
 from ganherd.recipe.trust import HOW
 from ganherd.runs.score_entry import ScoreEntry, Scores
@@ -83,7 +84,11 @@ def score(
 
 
 def _prepared(context: ScoringContext) -> ScoringContext:
-    """Return the context with the neighbourhoods of its replica, if these are scored; refuse groups that there are not."""
+    """Return the context with the neighbourhoods of its replica if --per asks for them.
+
+    Raises:
+        UserError: --per asks for groups that do not exist.
+    """
     if context.per == "neighbourhood" and not context.neighbourhoods:
         context = replace(context, neighbourhoods=of_grid(context.mixture, context.replica))
     refuse_impossible(context.per, context)
@@ -106,6 +111,8 @@ def _measured(material: ScoringContext, names: Sequence[str]) -> Scores:
         except MetricSkipped as why:
             skipped[name] = str(why).rstrip(".")
             continue
+        if (interval := Score(name, entry).interval) is not None:
+            entry["interval"] = intervals.cut(interval, METRICS[name].bounds_of(entry))
         first: ScoreEntry = {
             "value": entry.pop("value"),
             "samples": entry.pop("samples"),
@@ -179,10 +186,15 @@ def score_contexts(each: Sequence[ScoringContext], names: Sequence[str]) -> Scor
     seeds = each[0].mixture.seeds
     known = dict.fromkeys(name for one in scores for name in measured(one))
     out: Scores = {
-        name: together([one[name] for one in scores if name in one], seeds, METRICS[name].bounds) for name in known
+        name: together([one[name] for one in scores if name in one], seeds, _bounds(name, scores)) for name in known
     }
     skipped = {name: why for one in scores for name, why in one.get(SKIPPED, {}).items()}
     return out | ({SKIPPED: skipped} if skipped else {})
+
+
+def _bounds(name: str, scores: Sequence[Scores]) -> tuple[float, float]:
+    """Return the least and the largest possible value of a metric that replicas were scored with."""
+    return METRICS[name].bounds_of(next(one[name] for one in scores if name in one))
 
 
 def _on_best_device(mixture: Mixture) -> Mixture:

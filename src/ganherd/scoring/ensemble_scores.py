@@ -127,7 +127,7 @@ def change_of(name: str, before: float, after: float, without: Sequence[tuple[fl
 
 
 def _where(features: int) -> torch.device:
-    """Return the device to score mixtures on with this many features."""
+    """Return the device on which mixtures are scored fastest, given the number of features."""
     return scored_on(features, best_device())
 
 
@@ -147,6 +147,6 @@ def draw_each(
 
 
 def value_of(score: MixtureScorer, weights: Tensor) -> float:
-    """Return the score of one mixture; NaN if it is not finite."""
+    """Return the score of the mixture with these weights [generators]; NaN if it is not finite."""
     value = float(score(weights[None], torch.arange(len(weights))[None])[0])
     return value if math.isfinite(value) else math.nan

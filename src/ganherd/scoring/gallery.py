@@ -1,6 +1,7 @@
 """Draw the pictures of a run, which compare its samples with the data, as PNG and SVG in its folder.
 
-Made by `ganherd score` and `ganherd report`, and shown by the report; `about.json` says of what each was made.
+`ganherd score` and `ganherd report` make them, and the report shows them. `about.json` records the captions, and
+the step, the seed and the data of the mixture that the pictures show.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def make(
         reference: Features of the data; None: those of the network that is cheap everywhere.
         seed: The seed of the samples.
         progress: Receives lines about the progress.
-        again: Draw pictures that are there already, too.
+        again: Draw all pictures anew, also those that exist.
     """
     from ganherd.viz.pictures import save
 
@@ -180,7 +181,7 @@ def _maps(
 
 
 def _quick(reference: RealFeatures) -> bool:
-    """Return whether the network is available and fast here; a heavy one takes minutes on a CPU."""
+    """Return whether the network of the features is available, and either small or on a GPU; others take minutes."""
     import torch
 
     try:

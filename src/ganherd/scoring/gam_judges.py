@@ -1,9 +1,9 @@
 """The judges of GAM-II: the discriminators of a run's last whole checkpoint.
 
-Judges are in evaluation mode, except for batch norm, which uses the statistics of its input. As in training, its input is
-always one set: real rows, or the samples of one generator. Its running statistics would not do. They mix both sets and
-weights that moved, and after a swap without buffers they are those of another net; with them, trained judges call all real
-images fake, or most fakes of their own generator real.
+Judges are in evaluation mode, except for batch norm, which uses the statistics of its input as in training. An input therefore
+holds one set only: real rows, or the samples of one generator. The running statistics cannot be used: they mix real and
+generated images of older weights, and after a swap without buffers they belong to another net. With them, trained judges call
+all real images fake, or most fakes of their own generator real.
 """
 
 from __future__ import annotations

@@ -196,7 +196,7 @@ def _few_samples(samples: int) -> str:
 
 
 def _kin(runs: Sequence[str | Path], names: Sequence[str]) -> dict[str, frozenset[str]]:
-    """Return for each run those of the others that have a common origin with it, so that their nets may have met."""
+    """Return for each run the other runs that have a common origin with it: their nets may have trained together."""
     families = [_family(Path(run)) for run in runs]
     return {
         name: frozenset(other for other, theirs in zip(names, families, strict=True) if other != name and own & theirs)

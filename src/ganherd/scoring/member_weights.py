@@ -89,5 +89,5 @@ def weigh_members(
 
 
 def _cost(cost: Callable[[Tensor], Tensor], score: MixtureScorer, weights: Tensor, table: Tensor) -> Tensor:
-    """Return a number to minimise for each mixture."""
+    """Return the cost [mixtures] of mixtures with these weights; the search minimises it."""
     return cost(score(weights, table))

@@ -98,10 +98,16 @@ def refuse_trials(folder: RunFolder) -> None:
 
 
 def keep(run: str | Path, scores: Scores, names: Sequence[str] = (), verdict: VerdictRecord | None = None) -> None:
-    """Write scores into the scores.json of a run, in place of those of the same names; others stay, and so does the verdict.
+    """Write scores into the scores.json of a run; they replace recorded scores of the same names.
 
-    A score that is recorded with more samples by the same network stays too, and a message names it; it gets only what it lacks,
-    such as the values of members.
+    A recorded score with more samples by the same network is not replaced, which a message reports. It only gets the fields
+    that it lacks, such as the values of members.
+
+    Args:
+        run: The run folder.
+        scores: The new scores, with the reasons for skipped metrics.
+        names: The metrics that were requested: recorded ones that were now skipped are removed.
+        verdict: The new verdict; None: the recorded one stays.
     """
     from ganherd.runs.folder import RunFolder
     from ganherd.runs.records import plain

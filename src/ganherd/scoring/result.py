@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from ganherd.metrics.metric_registry import METRICS, Metric, title_of
+from ganherd.metrics.statistics.intervals import wilson
+from ganherd.metrics.statistics.significance import Ends
 from ganherd.runs.score_entry import ScoreEntry, ScoreInterval
 
+DISTANCES = ("fid", "ifid")  # their scale is that of the features, so they may be very small
 SKIPPED = "skipped"  # the key of scores that holds why metrics were left out
 
 
@@ -74,7 +78,7 @@ class Score:
 
     @property
     def merit(self) -> float | None:
-        """Return a number of which more is better; None if there is no value, or the metric is unknown."""
+        """Return the value turned so that more is better (see `Metric.merit`); None without a value or if the metric is unknown."""
         return None if self.metric is None or self.value is None else self.metric.merit(self.value)
 
     def __str__(self) -> str:
@@ -100,7 +104,7 @@ class Score:
         return "" if self.interval is None else self._written(self.interval)
 
     def _written(self, interval: ScoreInterval) -> str:
-        """Return an interval in the format of the value."""
+        """Return both ends of an interval as text, in the format of the value."""
         low, high = interval["low"], interval["high"]
         if "of" in self.entry:
             return f"{_count(low)} to {_count(high)}"
@@ -146,12 +150,37 @@ class Score:
         value = metric.best if metric.real == "best" else self.entry.get(metric.real)
         return float(value) if isinstance(value, (int, float)) else None
 
+    @property
+    def real_ends(self) -> Ends | None:
+        """Return the ends of the 95 % interval of the value that real data would have; None if that value is not known.
+
+        Both ends are the value itself if its error is not known.
+
+        >>> accuracy = {"held_out_accuracy": 0.99, "held_out_samples": 100}
+        >>> [round(end, 3) for end in Score("label_accuracy", accuracy).real_ends], Score("kid", {}).real_ends
+        ([0.946, 0.998], (0.0, 0.0))
+        """
+        real = self.real_value
+        if real is None or self.metric is None:
+            return None
+        own, count = self.entry.get("real_interval"), self.entry.get("held_out_samples")
+        if own is not None and _has_ends(own):
+            return own["low"], own["high"]
+        if self.metric.real == "held_out_accuracy" and isinstance(count, int) and count > 0 and 0 <= real <= 1:
+            return wilson(real, count)
+        return real, real
+
     def remarks(self, has_interval: bool = True) -> list[str]:
-        """Return what a table lists next to the value. `has_interval`: False if the interval has a column of its own."""
+        """Return remarks on how the value was measured and what it means, for a table or a paragraph with all details.
+
+        Args:
+            has_interval: Include the ends of the interval; False if a column of the table has them.
+        """
         entry, out = self.entry, list[str]()
         if "per_seed" in entry:
             seeds = entry.get("seeds") or entry["per_seed"]
-            out.append(f"mean of {len(seeds)} seeds, standard deviation {format_value('', entry.get('std'))}")
+            name = self.name if self.name in DISTANCES else ""
+            out.append(f"mean of {len(seeds)} seeds, standard deviation {format_value(name, entry.get('std'))}")
         if self.interval is not None:
             how = str(self.interval.get("how", ""))
             out += [f"95 % {self.span} ({how})"] if has_interval else [f"interval: {how}"] if how else []
@@ -166,7 +195,7 @@ class Score:
             out.append(f"most in {column} ({format_value('', _mapping(entry.get('per_column')).get(column))})")
         out += self.details
         if "by_chance" in entry and "nearer" not in entry and "kl" not in entry:
-            out.append(f"perfect draws would show about {format_value('', entry['by_chance'])}")
+            out.append(f"perfect draws would show about {format_value(self.name, entry['by_chance'])}")
         classes = _mapping(entry.get("per_class"))
         if isinstance(entry.get("mean"), (int, float)) and list(classes) != ["all"]:
             worst = [name for name, value in classes.items() if value == entry.get("value")]
@@ -206,7 +235,7 @@ class Score:
             )
 
     def _likelihood(self) -> Iterator[str]:
-        """Yield remarks about the log-likelihood."""
+        """Yield the remark about the log-likelihood of AIS: the gap of its bounds, and a kernel density estimate."""
         entry = self.entry
         if "gap" in entry:
             kde, samples = format_value("ais", entry.get("kde")), _count(entry.get("kde_samples"))
@@ -256,18 +285,22 @@ def skipped(scores: Mapping[str, Any]) -> list[str]:
 
 
 def format_value(name: str, number: Any) -> str:
-    """Return a value of a metric as text: accuracies in percent, KID with five decimals.
+    """Return a value of a metric as text: accuracies in percent, KID with five decimals, distances with three digits.
 
     >>> [format_value(*one) for one in (("label_accuracy", 0.981), ("diversity", 0.9), ("fid", None), ("kid", 0.00123))]
     ['98.1 %', '0.900', '–', '0.00123']
+    >>> [format_value("fid", distance) for distance in (12.3456, 0.145, 0.01234, 0.000056, 0.0)]
+    ['12.346', '0.145', '0.0123', '0.000056', '0.000']
     """
     if not isinstance(number, (int, float)):
         return "–"
+    if name in DISTANCES and 0 < abs(number) < 0.1:  # at least three digits, and at most six decimals
+        return f"{number:z.{min(6, 2 - math.floor(math.log10(abs(number))))}f}"
     if name == "kid":
-        return f"{number:.5f}"
+        return f"{number:z.5f}"
     if name == "ais":
-        return f"{number:.1f} nats"
-    return f"{100 * number:.1f} %" if name.endswith("accuracy") or name == "memorisation" else f"{number:.3f}"
+        return f"{number:z.1f} nats"
+    return f"{100 * number:z.1f} %" if name.endswith("accuracy") or name == "memorisation" else f"{number:z.3f}"
 
 
 def _count(number: Any) -> str:
@@ -282,7 +315,7 @@ def _count(number: Any) -> str:
 
 
 def _has_ends(interval: object) -> bool:
-    """Return whether a value is an interval with both ends."""
+    """Return whether a value from a file is an interval with the numbers `low` and `high`."""
     ends = ("low", "high")
     return isinstance(interval, Mapping) and all(isinstance(interval.get(end), (int, float)) for end in ends)
 

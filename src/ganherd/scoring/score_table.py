@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ganherd.metrics.metric_registry import Metric
-from ganherd.metrics.statistics.significance import Ends, difference, outcome
+from ganherd.metrics.statistics.significance import Ends, difference, outcome, sign
 from ganherd.scoring.result import Score, format_value, measured, skipped
 from ganherd.util.terminal.screen import Block, Columns, Styled
 
@@ -49,7 +49,7 @@ def full(scores: Scores) -> list[Block]:
 
 
 def _compared(known: Sequence[Score]) -> list[Block]:
-    """Return the table that compares each score with that of real data."""
+    """Return a table with the value, the interval and the comparison with real data of each score; [] without scores."""
     if not known:
         return []
     rows = [(s.title, str(s), s.span or "–", real_text(s), standing(s)) for s in known]
@@ -58,35 +58,40 @@ def _compared(known: Sequence[Score]) -> list[Block]:
 
 
 def real_text(score: Score) -> str:
-    """Return the value that real data has as text; otherwise the best value."""
+    """Return the cell of the column "real data has".
+
+    It is the value that real data would have; if that is not known, "best is …" with the best possible value, or "–" for a
+    score without a limit.
+    """
     if score.real_value is None:
         return "–" if score.best in ("", "the higher") else f"best is {score.best}"
     return score.best if score.metric and score.metric.real in ("best", "of") else score.of_value(score.real_value)
 
 
 def standing(score: Score) -> Styled:
-    """Return how a score compares with that of real data: like it if the interval, as it is shown, contains it.
+    """Return how a score compares with that of real data: like it if the 95 % interval of their difference contains 0.
+
+    The value of real data has an error, too, so a perfect mixture is called worse in at most about 5 % of cases.
 
     >>> ends = {"low": 0.97, "high": 0.98}
     >>> standing(Score("label_accuracy", {"value": 0.975, "interval": ends, "held_out_accuracy": 0.99})).text
     'worse'
+    >>> few_held_out = {"held_out_accuracy": 0.99, "held_out_samples": 100}
+    >>> standing(Score("label_accuracy", {"value": 0.975, "interval": ends, **few_held_out})).text
+    'like real data'
     >>> standing(Score("kid", {"value": 0.001, "interval": {"low": -0.01, "high": 0.01}})).text
     'like real data'
-    >>> almost = {"value": 0.999, "interval": {"low": 0.994, "high": 0.9998}, "held_out_accuracy": 1.0}
-    >>> standing(Score("label_accuracy", almost)).text  # the table shows 99.4 % to 100.0 %, and 100.0 %
-    'like real data'
     """
-    real, ends, metric = score.real_value, score.interval, score.metric
-    if real is None or score.value is None or metric is None:
+    real, real_ends, ends, metric = score.real_value, score.real_ends, score.interval, score.metric
+    if real is None or real_ends is None or score.value is None or metric is None:
         return Styled("")
     if ends is None:
         return Styled("no interval", "soft")
+    side = sign(difference(score.value, (ends["low"], ends["high"]), real, real_ends))
     below, above = metric.beyond_real
-    if score.of_value(real) in (score.of_value(ends["low"]), score.of_value(ends["high"])):
-        return Styled(LIKE, "good")
-    if metric.direction != "lower" and ends["high"] < real:
+    if side < 0 and metric.direction != "lower":
         return Styled(below, "warn")
-    if ends["low"] > real and (metric.direction != "higher" or above != "worse"):
+    if side > 0 and (metric.direction != "higher" or above != "worse"):
         return Styled(above, "warn")
     return Styled(LIKE, "good")
 
@@ -106,7 +111,7 @@ def _measured_with(known: Sequence[Score]) -> str:
 
 
 def _shared_by(known: Sequence[Score], key: str) -> str:
-    """Return the `samples` or `network` that all scores have, or each with the scores that have it."""
+    """Return the `samples` or the `network` of the scores as text; if they differ, each with the scores that have it."""
     by: dict[str, list[str]] = {}
     for score in known:
         by.setdefault(getattr(score, key), []).append(score.title)
@@ -180,7 +185,11 @@ def _cell(score: Score | None, mark: str) -> Styled:
 
 
 def _marks(row: Sequence[Score | None]) -> list[str]:
-    """Return a mark for each score: see LEGEND."""
+    """Return the mark of each run in one row of the table, "" for none; the marks are explained in LEGEND.
+
+    Args:
+        row: The same score of each run; None if a run does not have it.
+    """
     known = [score for score in row if score is not None and score.value is not None]
     if len(known) < 2 or (metric := known[0].metric) is None:
         return [""] * len(row)
@@ -197,7 +206,10 @@ def _marks(row: Sequence[Score | None]) -> list[str]:
 
 
 def _gain(metric: Metric, worse: Score, better: Score) -> Ends | None:
-    """Return the interval of how much better one is than the other; None if one of them has no interval."""
+    """Return the interval of how much better the score `better` is than `worse`; None if one of them has no interval.
+
+    The gain is measured by `Metric.merit`, of which more is better.
+    """
     merits, ends = [], []
     for score in (better, worse):
         if score.interval is None or score.value is None:
@@ -234,7 +246,7 @@ def network_notes(scores: Scores) -> list[str]:
 
 
 def _groups(scores: Scores, prefix: str = "") -> list[Block]:
-    """Return a table of the values of each class, member or neighbourhood, with their samples."""
+    """Return tables of the values of each class, member and neighbourhood, as far as they were measured; [] if none was."""
     out: list[Block] = []
     for per in ("class", "member", "neighbourhood"):
         values, counts = f"per_{per}", f"per_{per}_samples"

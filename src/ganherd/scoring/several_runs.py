@@ -48,7 +48,7 @@ class ScoredRun:
         return [*blocks, *(["", self.contest] if self.contest else [])]
 
     def facts(self) -> JsonObject:
-        """Return what `--json` prints: `scores`, or `runs` with the scores of each; and `gam2`, the table of GAM-II."""
+        """Return what `--json` prints: `scores` of one run, or `runs` with those of each; and `gam2` if GAM-II was measured."""
         held = {"gam2": {"rows": list(self.contested), "table": self.contest}} if self.contest else {}
         verdicts = {run: {VERDICT: verdict.as_json()} for run, verdict in self.verdicts.items()}
         each = {run: {"scores": scores, **verdicts.get(run, {})} for run, scores in self.runs.items()}

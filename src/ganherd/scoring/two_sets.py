@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ganherd.data.arrays import float_range
 from ganherd.data.keyed_random import shuffle
 from ganherd.features.material import DrawnSamples
 from ganherd.runs.score_entry import Scores
@@ -25,7 +26,10 @@ DRAWN = 10_000  # samples of a run that is used as the data
 
 @dataclass(frozen=True)
 class GivenSet:
-    """A set of samples with the interface of a mixture."""
+    """Samples from a file that can be scored like a mixture: it has the attributes and methods that scores use of one.
+
+    It has no generators: `sample` returns rows of the set, and a label can be requested only if rows have labels.
+    """
 
     name: str
     x: np.ndarray
@@ -44,13 +48,13 @@ class GivenSet:
 
     @cached_property
     def label_of(self) -> np.ndarray:
-        """Return the classes of the set, as if there were a member for each; -1 if it has no labels."""
+        """Return the classes that occur, int64 [classes], like a mixture with one member for each; [-1] if rows have no labels."""
         present = np.unique(self.y[self.y >= 0])
         return present if len(present) else np.full(1, -1, np.int64)
 
     @cached_property
     def weights(self) -> np.ndarray:
-        """Return the share of each class."""
+        """Return the share of each class in the rows with a label, float64 [classes]."""
         counts = np.array([(self.y == k).sum() for k in self.label_of], np.float64)
         result: np.ndarray = counts / counts.sum()
         return result
@@ -93,6 +97,11 @@ def score_sets(
                 f"{real} has {_times(data.x.shape[1:])} and {fake} has {_times(given.x.shape[1:])}: "
                 "bring them to the same shape (colours × height × width) first."
             )
+        _refuse_other_range(data, given, real, fake)
+        if progress:
+            for name, own in ((real, data), (fake, given)):
+                for note in own.notes:  # e.g. the range that its values are read with
+                    progress(f"{name}: {note}")
         source = _as_labelled(given, data, progress)
         n = min(samples or MOST, len(given.x))
         if samples and n < samples and progress:
@@ -128,7 +137,10 @@ def _dataset(source: str, samples: int, seed: int, trust_code: bool) -> Dataset:
 
 
 def _rows(source: str) -> Dataset:
-    """Return a set whose x holds the rows to score; a folder or an .npz without a split is used completely."""
+    """Load known data, a folder or an .npz, as a data set whose `x` holds the rows to score.
+
+    NAME:test takes the held-out split, and NAME the training split, which is everything if the source has no split.
+    """
     from ganherd.data.dataset import load
     from ganherd.recipe.schema import DataConfig
     from ganherd.util.registry import DATA_SOURCES
@@ -145,8 +157,28 @@ def _rows(source: str) -> Dataset:
     return replace(own, x=own.x_test, y=own.y_test, x_test=own.x[:0], y_test=own.y[:0])
 
 
+def _refuse_other_range(data: Dataset, given: Dataset, real: str, fake: str) -> None:
+    """Refuse two files of float images that would be read with different values of black and white.
+
+    The range is chosen by the values of each file, and a wrong choice would look like a difference between the images.
+    """
+    if data.source_range is None or given.source_range is None:
+        return
+    one, other = float_range(*data.source_range), float_range(*given.source_range)
+    if one is None or other is None or one == other:
+        return
+    has = [f"[{low:.4g}, {high:.4g}]" for low, high in (data.source_range, given.source_range)]
+    raise UserError(
+        f"{real} has float values in {has[0]}, which are read as {one[0]} … {one[1]}, and {fake} has values in {has[1]}, which "
+        f"are read as {other[0]} … {other[1]}: save both as uint8 in 0 … 255, or both as float in the same range."
+    )
+
+
 def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> Any:
-    """Return the set with the labels of the data, matched by name; without labels if a name is unknown."""
+    """Return a given set with its labels renumbered as in the data, by their names.
+
+    It has no labels if one of their names is none of the data's, which is reported.
+    """
     unknown = [name for name in given.labels if name not in data.labels]
     if not given.labels or not data.labels or unknown:
         if unknown and data.labels and progress:
@@ -157,5 +189,5 @@ def _as_labelled(given: Dataset, data: Dataset, progress: Progress | None) -> An
 
 
 def _times(shape: tuple[int, ...]) -> str:
-    """Return a shape as text."""
+    """Return a shape as text, e.g. 3 × 32 × 32."""
     return " × ".join(str(n) for n in shape)

@@ -99,3 +99,12 @@ def counted(number: int, plural: str) -> str:
     """
     noun = plural if number != 1 else plural.removesuffix("es") if plural.endswith("sses") else plural.removesuffix("s")
     return f"{number:,} {noun}"
+
+
+def few_of(number: int, plural: str) -> str:
+    """Return the beginning of a warning that this number of something is small; the noun is given in the plural.
+
+    >>> few_of(1, "samples"), few_of(30, "images")
+    ('1 sample is few', '30 images are few')
+    """
+    return f"{counted(number, plural)} {'is' if number == 1 else 'are'} few"

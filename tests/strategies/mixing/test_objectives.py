@@ -172,6 +172,18 @@ def test_one_generator_alone_has_the_score_that_is_measured_of_its_samples(stage
             assert float(alone) == pytest.approx(value, rel=1e-6)
 
 
+@pytest.mark.parametrize("name", ["precision", "density", "coverage"])
+def test_scores_of_balls_are_those_that_are_measured_of_discrete_data_too(name: str) -> None:
+    """Points at the edge of a ball count as `ganherd score` counts them, also if their coordinates are large."""
+    rng = torch.Generator().manual_seed(0)
+    real, fake = (torch.randint(0, 7, (60, 2), generator=rng) * 0.1 + 1000.0 for _ in range(2))
+    none = np.full(60, -1, np.int64)
+    aim = objectives._of_balls(name, ExtractedFeatures(real, None, none, none), 60, lambda features: real.device)
+    score = aim.score(aim.measure_all([SampledGenerator(fake, fake, None, None)]))
+    alone = float(score(torch.ones(1, 1).double(), torch.tensor([[0]])))
+    assert alone == pytest.approx(prdc.prdc(real, fake).value(name), rel=1e-6) and alone > 0
+
+
 def test_the_captured_score_is_the_mean_over_all_draws() -> None:
     """Two of four samples of each of two generators: every choice, by hand."""
     shows = [[0, 0, 1, -1], [1, 2, 2, 2]]  # the place that each sample lies in, if any

@@ -163,6 +163,7 @@ def _check(folder: Path) -> None:
 
 
 def _row(run: RunFolder) -> ComparisonRow:
+    """Return what is known of a finished run; numbers that only a comparison of recipes counts are None."""
     from ganherd.mixture import mixture_files  # here, because it imports torch
 
     info = run.info

@@ -222,7 +222,7 @@ def dequantised(x: np.ndarray, seed: int = 0) -> np.ndarray:
 def mixture_log_p(per_member: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return log Σ_m w_m p_m(x) [P] from the log p(x) of every member [members, P].
 
-    It is too low in expectation, as those of the members are.
+    Estimates by AIS are too low in expectation, and so is this sum of them.
 
     >>> mixture_log_p(np.array([[0.0], [-100.0]]), np.array([0.5, 0.5])).round(3).tolist()
     [-0.693]

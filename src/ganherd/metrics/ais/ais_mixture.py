@@ -13,6 +13,7 @@ from ganherd.metrics.ais import ais
 from ganherd.metrics.groups import SampleGroup, in_groups, of_rows, shares_of
 from ganherd.metrics.statistics import intervals
 from ganherd.runs.score_entry import ScoreEntry
+from ganherd.util.errors import few_of
 
 if TYPE_CHECKING:
     from ganherd.features.material import ScoringContext
@@ -78,7 +79,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
     if gap > WIDE:
         out["warning"] = f"the bounds on simulated images are {gap:.1f} nats apart: take more with --ais-temperatures"
     elif count < FEW:
-        out["warning"] = f"{count} images are few: the interval is wide"
+        out["warning"] = f"{few_of(count, 'images')}: the interval is wide"
     return out | _in_groups(material, np.stack(per_member), log_p, data.y_test[rows])
 
 

@@ -87,7 +87,14 @@ def _rows(material: ScoringContext) -> tuple[np.ndarray, np.ndarray]:
 def _entry(
     material: ScoringContext, x: np.ndarray, data: np.ndarray, statistic: Callable[[np.ndarray, np.ndarray], float]
 ) -> ScoreEntry:
-    """Return the value of a statistic, that of redrawn data, and the interval over redrawn samples."""
+    """Return the entry of scores.json of a statistic: its value, that of redrawn data, and both intervals.
+
+    Args:
+        material: What is scored; its seed draws the resamples.
+        x: Standardised samples [n, d].
+        data: Standardised training rows [m, d].
+        statistic: Returns a number for samples and data.
+    """
     rng = np.random.default_rng([material.seed, 0xC0])
 
     def redrawn(rows: np.ndarray, count: int) -> np.ndarray:
@@ -97,4 +104,8 @@ def _entry(
     chance = [statistic(redrawn(data, len(x)), redrawn(data, len(data))) for _ in range(REDRAWS)]
     error = float(np.std([statistic(redrawn(x, len(x)), data) for _ in range(REDRAWS)], ddof=1))
     entry: ScoreEntry = {"value": value, "by_chance": float(np.mean(chance)), "samples": len(x), "network": "columns"}
-    return entry | {"real_samples": len(data), "interval": intervals.around(value, error, "bootstrap of the samples")}
+    return entry | {
+        "real_samples": len(data),
+        "interval": intervals.around(value, error, "bootstrap of the samples"),
+        "real_interval": intervals.of_draws(chance, f"{REDRAWS} draws from the data"),
+    }

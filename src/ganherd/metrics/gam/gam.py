@@ -325,5 +325,5 @@ def entry(
 
 
 def _numbers(values: np.ndarray) -> list[float | None]:
-    """Return values as a list for JSON, with None for NaN."""
+    """Return values as a list for JSON, in which NaN is None."""
     return [None if np.isnan(value) else float(value) for value in values]

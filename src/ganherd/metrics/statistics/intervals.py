@@ -9,17 +9,34 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import cast
 
 import numpy as np
 
 from ganherd.runs.score_entry import ScoreInterval
 
 COUNTED = 1000  # resamples of counts; they are cheap
+RARE = 5  # a mode with at most this many samples might have been missed, or be missed by other samples
 
 
 def interval(low: float, high: float, how: str) -> ScoreInterval:
     """Return an interval in the form in which scores record it; `how` names its method."""
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
+
+
+def cut(found: ScoreInterval, bounds: tuple[float, float]) -> ScoreInterval:
+    """Return the interval, cut at the least and the largest possible value; `how` then names where.
+
+    >>> cut(interval(-0.1, 0.5, "bootstrap"), (0.0, 1.0))
+    {'low': 0.0, 'high': 0.5, 'level': 0.95, 'how': 'bootstrap, cut at 0', 'cut': True}
+    """
+    least, largest = bounds
+    ends = [f"{least:g}"] * (found["low"] < least) + [f"{largest:g}"] * (found["high"] > largest)
+    if not ends:
+        return found
+    inside = {end: min(max(found[end], least), largest) for end in ("low", "high")}
+    how = f"{found.get('how', '')}, cut at {' and '.join(ends)}".removeprefix(", ")
+    return cast(ScoreInterval, {**found, **inside, "how": how, "cut": True})
 
 
 def around(value: float, error: float, how: str, freedom: int | None = None) -> ScoreInterval:
@@ -44,11 +61,12 @@ def wilson(share: float, n: float, z: float = 1.96) -> tuple[float, float]:
     """
     z2 = z**2
     middle, half = (share + z2 / (2 * n)), z * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
-    return max(0.0, (middle - half) / (1 + z2 / n)), min(1.0, (middle + half) / (1 + z2 / n))
+    low, high = (middle - half) / (1 + z2 / n), (middle + half) / (1 + z2 / n)
+    return max(0.0, min(low, share)), min(1.0, max(high, share))  # rounding could exclude a share of 0 or 1
 
 
 def share(value: float, n: int) -> ScoreInterval:
-    """Return the interval of a share of n samples."""
+    """Return Wilson's interval of a share of n samples."""
     return interval(*wilson(value, n), "Wilson's, over the samples")
 
 
@@ -64,6 +82,22 @@ def share_with_error(value: float, error: float, fewest: float, most: float, how
     """
     points = min(most, value * (1 - value) / error**2) if error > 0 and 0 < value < 1 else fewest
     return interval(*wilson(value, points), how)
+
+
+def of_draws(values: Sequence[float], how: str, center: float | None = None) -> ScoreInterval:
+    """Return the interval that another draw lies in, from at least two draws of a value: Student's prediction interval.
+
+    Args:
+        values: The values of the draws.
+        how: The name of the method, which the interval records.
+        center: The middle of the interval. None: the mean of the values.
+
+    >>> round(of_draws([1.0, 2.0, 3.0], "")["high"], 2)
+    6.97
+    """
+    count, middle = len(values), float(np.mean(values)) if center is None else center
+    reach = student_t(count - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / count)
+    return interval(middle - reach, middle + reach, how)
 
 
 def mean(values: np.ndarray) -> ScoreInterval | None:
@@ -142,7 +176,12 @@ def variation(value: float, seen: np.ndarray, n: int, seed: int) -> ScoreInterva
 
 
 def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
-    """Return the interval of the number of modes that have a sample.
+    """Return the interval of the number of modes that have a sample, over redrawn samples.
+
+    The lower end comes from resamples. These never contain a mode that has no sample, which may be a rare mode, so the upper
+    end comes from the modes with at most `RARE` samples, including those without: Wilson's interval of the share of them that
+    has a sample. This is wide enough for all rates of these modes, because a sum of independent events varies most if all
+    have the same chance.
 
     Args:
         counts: The number of samples of each mode, [modes].
@@ -150,12 +189,16 @@ def captured(counts: np.ndarray, n: int, seed: int) -> ScoreInterval:
 
     >>> captured(np.array([50, 1, 0]), 51, 0)["low"], captured(np.array([50, 50, 0]), 100, 0)["low"]
     (1.0, 2.0)
+    >>> round(captured(np.array([50, 50, 0]), 100, 0)["high"], 1), captured(np.array([50, 50]), 100, 0)["high"]
+    (2.8, 2.0)
     """
     # The last count is that of samples without a mode
     again = (_counts(np.append(counts, n - counts.sum()), n, seed)[:, :-1] > 0).sum(1)
-    # A mode without samples is in no resample either, so the upper end is the number that was seen.
-    how = f"bootstrap, {COUNTED:,} resamples; modes without a sample stay without"
-    return interval(np.quantile(again, 0.025, method="lower"), int((counts > 0).sum()), how)
+    seen, rare = int((counts > 0).sum()), int((counts <= RARE).sum())
+    rare_seen = rare - int((counts == 0).sum())
+    high = seen - rare_seen + rare * wilson(rare_seen / rare, rare)[1] if rare else seen
+    how = f"bootstrap, {COUNTED:,} resamples; the upper end by Wilson's of modes with at most {RARE} samples"
+    return interval(np.quantile(again, 0.025, method="lower"), high, how)
 
 
 def _counts(weights: np.ndarray, n: int, seed: int) -> np.ndarray:

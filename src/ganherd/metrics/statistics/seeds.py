@@ -20,7 +20,12 @@ SURE = 6  # equal values of this many seeds give an interval; by the sign test, 
 def together(
     each: Sequence[Entry], seeds: Sequence[int], bounds: tuple[float, float] = (-math.inf, math.inf)
 ) -> ScoreEntry:
-    """Return one entry for all replicas; `bounds`: the least and the largest possible value.
+    """Return one entry of scores.json for all replicas of a herd: the mean of their values with Student's interval.
+
+    Args:
+        each: The entry of each replica.
+        seeds: The seed of each replica.
+        bounds: The least and the largest possible value, where the interval is cut.
 
     >>> one, two = ({"value": v, "samples": 10, "network": "pixels", "seed": 0, "replica": r} for r, v in enumerate((1.0, 3.0)))
     >>> found = together([one, two], [0, 1])
@@ -30,18 +35,16 @@ def together(
     values = [entry["value"] for entry in each]
     known = [value for value in values if value is not None]
     # Intervals over samples are those of one replica; the interval of a mean comes from the spread of the replicas.
+    # That of real data stays: the data is the same for all of them.
     own = ("replica", "interval", "std", "error")
-    out = _merged([{k: v for k, v in one.items() if k not in own and not k.endswith("_interval")} for one in each])
+    others = {k for one in each for k in one if k.endswith("_interval")} - {"real_interval"}
+    out = _merged([{k: v for k, v in one.items() if k not in own and k not in others} for one in each])
     deviation = float(np.std(known, ddof=1)) if len(known) > 1 else None
     mean = float(np.mean(known)) if known else math.nan
     if deviation is not None and (deviation > 1e-9 * abs(mean) or len(known) >= SURE):
         reach = intervals.student_t(len(known) - 1) * deviation / math.sqrt(len(known))
-        how = f"Student's t over {len(known)} seeds"
-        cuts = [f"{bounds[0]:g}"] * (mean - reach < bounds[0]) + [f"{bounds[1]:g}"] * (mean + reach > bounds[1])
-        how += f", cut at {' and '.join(cuts)}" if cuts else ""
-        out["interval"] = intervals.interval(max(bounds[0], mean - reach), min(bounds[1], mean + reach), how)
-        if cuts:
-            out["interval"]["cut"] = True
+        over_seeds = intervals.interval(mean - reach, mean + reach, f"Student's t over {len(known)} seeds")
+        out["interval"] = intervals.cut(over_seeds, bounds)
     return cast(ScoreEntry, {**out, "std": deviation, "per_seed": values, "seeds": list(seeds)})
 
 

@@ -61,7 +61,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class RealRows:
-    """Real rows that samples are compared with: in the network's features, and as they are."""
+    """Real rows that samples are compared with: their features by the network, and the rows themselves."""
 
     features: Tensor  # float [n, d]
     x: np.ndarray  # [n, …] in the units of the data, rows in standardised columns
@@ -219,7 +219,7 @@ def missing_end(fake: Tensor, real: Tensor) -> float:
 
 
 def _main_directions(real: Tensor) -> Tensor:
-    """Return the fewest orthogonal directions [d, k] that hold `MAIN` of the variance of rows [m, d]."""
+    """Return the first principal directions of rows [m, d] that together hold the share `MAIN` of the variance, [d, k]."""
     values, vectors = torch.linalg.eigh(moments(real).cov)  # ascending
     held_by_larger = values.flip(0).cumsum(0).flip(0) - values
     directions: Tensor = vectors[:, held_by_larger < MAIN * values.sum().clamp(min=1e-300)]
@@ -234,11 +234,15 @@ def _detail(x: np.ndarray) -> float:
 
 
 def _ratio(value: float, real: float) -> float | None:
+    """Return value / real; None if real is 0."""
     return value / real if real > 0 else None
 
 
 def _copies(x: np.ndarray, real: RealRows) -> tuple[float | None, float | None, int]:
-    """Return the share of copies, how often samples are nearer to the training rows than fresh rows, and how many are copied."""
+    """Return (share of copies, how often a sample is nearer to the training rows than a held-out row, number of rows copied).
+
+    Returns (None, None, 0) if there are too few held-out or training rows to recognise copies.
+    """
     if len(real.held_out) < FEWEST_HELD_OUT or len(real.x) < 3:
         return None, None, 0
     training, held, fake = (_projected(rows) for rows in (real.x[:MOST_TRAINING], real.held_out, x[:MOST]))

@@ -65,7 +65,7 @@ def judge_herd(
 
 
 def _used(members: Sequence[MemberVerdict]) -> list[MemberVerdict]:
-    """Return the members that the mixture uses, and all classes."""
+    """Return the members that the mixture gives a noticeable weight, and all classes (which have no weight)."""
     count = sum(one.member is not None for one in members)
     return [one for one in members if one.weight is None or one.weight * count >= _SMALL]
 

@@ -105,7 +105,7 @@ def judge(evidence: Evidence, course: Course = Course(), shares_data: bool = Fal
 
 
 def _too_few(evidence: Evidence) -> Judged:
-    """Return that the evidence is too small."""
+    """Return the verdict "cannot be judged" for evidence from too few samples or real rows."""
     if evidence.samples < LIMITS.fewest:
         reason, advice = f"there {_are_only(evidence.samples, 'samples')}", "ask for more with `ganherd check -n`"
     else:
@@ -182,7 +182,7 @@ def _is_narrow(e: Evidence) -> bool:
 
 
 def _variation(e: Evidence) -> tuple[float, float]:
-    """Return spread and variety as they would be with the contrast of the data: pale images are not alike for being pale.
+    """Return (spread, variety) corrected for contrast, so that pale images do not count as alike.
 
     The spread is that along the main directions of the data if it is smaller there: noise on top of one image is no variation.
     """

@@ -83,6 +83,7 @@ class EvidenceCollector:
         return self._evidence(drawn, label)
 
     def _not_finite(self) -> Evidence:
+        """Return the evidence about a generator that returns NaN or infinity."""
         return Evidence(samples=0, real=len(self.data.x), finite=False)
 
     def _evidence(self, drawn: DrawnSamples, label: int) -> Evidence:
@@ -114,7 +115,7 @@ class EvidenceCollector:
 
 
 def _some(rows: np.ndarray, most: int, purpose: str) -> np.ndarray:
-    """Return at most this many of the rows, always the same."""
+    """Return at most this many of the rows, chosen at random but always the same for a purpose."""
     return rows if len(rows) <= most else np.sort(rows[shuffle(len(rows), purpose)[:most]])
 
 

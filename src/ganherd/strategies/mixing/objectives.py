@@ -248,13 +248,17 @@ def _of_balls(name: str, real: ExtractedFeatures, samples: int, where: Callable[
         where: Function that takes a number of features and returns the device on which they are compared.
     """
     n = min(samples, len(real), prdc.MOST)
-    centres = prdc.some(real, n, "prdc real").x.double().to(where(real.dimension))
-    radii = prdc.radius_of(centres, prdc.NEIGHBOURS)
+    rows = prdc.some(real, n, "prdc real").x.to(where(real.dimension))
+    centre = rows.mean(0, dtype=torch.float64)
+    centres = rows.double() - centre
+    inner, outer, _ = prdc.edges(centres, prdc.NEIGHBOURS)
+    radii = inner if name == "density" else outer
 
     def measure(samples: SampledGenerator) -> dict[str, Tensor]:
-        fake = samples.features[:n].to(centres)
+        fake = samples.features[:n].to(centres) - centre
         chunks = zip(centres.split(prdc.CHUNK), radii.split(prdc.CHUNK), strict=True)
-        inside = [torch.cdist(centre, fake) < radius[:, None] for centre, radius in chunks]  # [chunk, n]
+        far = ((torch.cdist(part, fake), radius[:, None]) for part, radius in chunks)
+        inside = [away < radius if name == "density" else away <= radius for away, radius in far]  # [chunk, n]
         if name == "coverage":
             return {"hits": torch.cat([chunk.sum(1) for chunk in inside])}  # [m]
         balls = torch.stack([chunk.sum(0) for chunk in inside]).sum(0).double()  # [n] that contain each sample
