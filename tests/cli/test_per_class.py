@@ -16,7 +16,7 @@ from recipes import LABELS, tiny_data, tiny_recipe
 from run_files import arrays
 
 import ganherd
-from ganherd.mixture import image_folder, label_weights, sampling
+from ganherd.mixture import image_folder, label_weights, sample_files
 from ganherd.util.errors import UserError
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def test_what_fails_half_way_leaves_nothing(run, tmp_path, there: bool) -> None:
 
     made.images = broken
     with pytest.raises(UserError, match="No space left on device"):
-        sampling.save(made, f"{folder}/", per_class=5)
+        sample_files.save(made, f"{folder}/", per_class=5)
     assert folder.exists() == there and not list(tmp_path.rglob("*.png"))
     assert [p.name for p in tmp_path.rglob("*")] == ["images"] * there
 
@@ -151,4 +151,4 @@ def test_members_of_one_label_keep_their_shares(run) -> None:
     with pytest.raises(UserError, match="generate one label each"):
         label_weights.weighted(made, "uniform", run)
     with pytest.raises(UserError, match="not all members of this mixture generate one label"):
-        sampling.draw(made, per_class=2)
+        sample_files.draw(made, per_class=2)

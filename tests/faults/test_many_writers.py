@@ -10,7 +10,7 @@ import pytest
 from run_files import arrays
 
 import ganherd
-from ganherd.mixture import sampling
+from ganherd.mixture import sample_files
 from ganherd.util import files
 
 
@@ -22,7 +22,7 @@ def test_samples_written_to_one_name_at_once_are_all_whole(run: Path, tmp_path: 
     def write() -> None:
         try:
             for _ in range(5):
-                sampling.write(samples, str(target))
+                sample_files.write(samples, str(target))
         except Exception as error:
             wrong.append(error)
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ganherd.features.material import MetricSkipped
-from ganherd.mixture.sampling import heading
+from ganherd.mixture.sample_files import heading
 from ganherd.runs.records import plain
 from ganherd.runs.results.verdict_record import VERDICT
 from ganherd.training.finish import Finisher, Product

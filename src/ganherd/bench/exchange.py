@@ -169,6 +169,6 @@ def table(rows: Sequence[Row]) -> str:
 
 
 def _below(row: Row) -> str:
-    """Return at which rates swaps take less than 1 % of an epoch: "both", "at 0.5" (swaps per epoch), or "no"."""
+    """Return at which of two rates, 0.5 and 2 swaps per epoch, swaps take less than 1 % of an epoch: "both", "at 0.5" or "no"."""
     seldom, often = row["below_1_percent"]
     return "both" if often else f"at {SELDOM:g}" if seldom else "no"

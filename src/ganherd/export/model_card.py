@@ -60,10 +60,10 @@ def write_card_files(
         whole: True if the run's scores were measured on exactly what is exported; False for another replica or one
             member.
     """
-    from ganherd.mixture import sampling
+    from ganherd.mixture import sample_files
 
     samples = mixture.portable().sample(SHOWN if mixture.is_image else 1000, replica=replica)
-    sampling.write(samples, str(folder / PICTURE))
+    sample_files.write(samples, str(folder / PICTURE))
     files.atomic_write(folder / "README.md", card(run, mixture, model, licence, whole), sync=False)
 
 

@@ -115,9 +115,9 @@ class ScoringContext:
 
     @cached_property
     def by_label(self) -> DrawnSamples:
-        """Return `samples` samples, equally many of every label; a remainder goes to the first labels, one each.
+        """Return as many samples as `samples` says, equally many of every label; the first labels get the remainder, one each.
 
-        For a given set of samples instead of generators, return those of the set that have a label.
+        If this material was made from a given set of samples, not from generators, return those that have a label.
         """
         if not self.has_generators:
             known = self.drawn.y >= 0

@@ -92,7 +92,13 @@ class Feed:
         return self._order[self._members[members], columns].astype(np.int64)
 
     def _shuffle(self, member: int, base: int, epoch: int) -> None:
-        """Write the order of a member's rows in an epoch to the table, repeated up to the width of the table."""
+        """Write the order of a member's rows in an epoch to the table, repeated up to the width of the table.
+
+        Args:
+            member: The row of the member in the table.
+            base: The member's base key, from which the random numbers of its order are derived.
+            epoch: The number of the epoch.
+        """
         order, count = self._order[member], int(self.plan.count[member])
         generator = rng.seed_(torch.Generator(), rng.key(base, rng.ORDER, epoch), self._stream_version)
         permutation = torch.randperm(count, generator=generator).numpy()

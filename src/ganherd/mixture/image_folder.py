@@ -18,7 +18,7 @@ from types import TracebackType
 import numpy as np
 
 from ganherd.data.readers.image_tree import CLUTTER, SPLITS
-from ganherd.mixture.sampling import ASIDE
+from ganherd.mixture.sample_files import ASIDE
 from ganherd.util.errors import UserError
 from ganherd.util.host import cores
 

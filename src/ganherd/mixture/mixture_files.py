@@ -70,7 +70,7 @@ class Neighbourhoods(BaseModel):
     classes: Annotated[int, Field(ge=1)] = 1
 
     def judged(self, one: Neighbourhood) -> float | None:
-        """Return the score of a mixture by which the best one was chosen; None if it is unknown."""
+        """Return the score of a cell's mixture by which the best cell was chosen (`by`); None if it is unknown."""
         return getattr(one, self.by) if self.by in FIELDS else one.value
 
     def of(self, replica: int, cell: int) -> Neighbourhood:

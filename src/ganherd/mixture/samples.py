@@ -49,13 +49,13 @@ class Samples(DrawnSamples):
         Raises:
             UserError: The target exists and is a folder, cannot be written, or has another ending.
         """
-        from ganherd.mixture import sampling
+        from ganherd.mixture import sample_files
 
         if not isinstance(target, str | os.PathLike) or not os.fspath(target):
             raise UserError(
                 f"samples are saved to a file or a folder, not to {target!r}: give its path, such as grid.png."
             )
-        return sampling.write(self, os.fspath(target))
+        return sample_files.write(self, os.fspath(target))
 
     def __repr__(self) -> str:
         kind = "images" if self.x.ndim == 4 else "points" if self.points is None else "rows"

@@ -230,6 +230,7 @@ def newest(
     """Return the newest checkpoint that is not damaged, and a sentence for each newer one that is.
 
     Args:
+        nets: The layouts of the nets "g" and "d", which the tensors in a checkpoint are checked against.
         members: The members to read; default: all.
         not_after: Ignore checkpoints of later steps.
         records: The files of metrics and events. A checkpoint also counts as damaged if a file is shorter than it was

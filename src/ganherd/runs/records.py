@@ -32,7 +32,7 @@ class JsonLinesWriter:
 
         Args:
             length: Truncate the file to this many bytes; None: append to the existing lines.
-            sums: Add running sums to the profile of every line, so that the last line has the sums over the whole run.
+            sums: Add sums over all lines so far to the field `profile` of each line, which has seconds by kind of work.
         """
         files.unshare(path)
         # Without a buffer: lines that a full disk refused must not be written later, when a resumed run has truncated

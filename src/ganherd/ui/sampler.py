@@ -95,15 +95,15 @@ class SampleService:
         """
 
         def write(mixture: Mixture) -> bytes:
-            from ganherd.mixture import sampling
+            from ganherd.mixture import sample_files
 
             samples = request.draw(mixture)
             if kind == "zip":
                 return zipped(samples)
             number = counted(request.n, "samples") + (f" of {request.label}" if request.label is not None else "")
-            above = sampling.heading(run.folder, mixture, number, request.seed, request.replica)
+            above = sample_files.heading(run.folder, mixture, number, request.seed, request.replica)
             with tempfile.TemporaryDirectory() as folder:
-                path = sampling.write(samples, str(Path(folder) / f"samples.{kind}"), heading=above)
+                path = sample_files.write(samples, str(Path(folder) / f"samples.{kind}"), heading=above)
                 return path.read_bytes()
 
         return self._with_mixture(run, write)

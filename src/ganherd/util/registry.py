@@ -299,7 +299,10 @@ class Registry(Mapping[str, T], Generic[T]):
         self._entries[name] = self._entries[registered] if registered else self._adopted(name, target, {})
 
     def _absent(self, name: str) -> Exception:
-        """Return the error about an unknown entry: KeyError, or UserError if a run records the entry's package."""
+        """Return the error about an unknown entry: KeyError, or UserError if the run that is opened names where it comes from.
+
+        A run records the plug-ins that it was started with; opening it fills `_missing` with those that are not installed.
+        """
         if name not in self._missing:
             return KeyError(name)
         package = self._missing[name]

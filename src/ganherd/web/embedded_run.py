@@ -65,10 +65,10 @@ def embed(run: ShownRun, events: Sequence[EventRecord] = (), most_bytes: int = M
 
 
 def _lines(run: ShownRun, names: Sequence[str], members: int, most_values: int) -> JsonObject | None:
-    """Return the figures of every member at evenly chosen records; None if not even two records fit.
+    """Return recorded numbers of every member at evenly chosen records; None if not even two records fit.
 
     Args:
-        names: The names of the figures.
+        names: The names of the numbers (figures), such as `loss_g`.
         most_values: The largest number of values in total.
     """
     points = min(_POINTS, most_values // max(1, members * len(names)))

@@ -46,12 +46,12 @@ def sample(
     quiet: Quiet = False,
 ) -> None:
     """Sample a trained mixture."""
-    from ganherd.mixture import label_weights, sampling
+    from ganherd.mixture import label_weights, sample_files
     from ganherd.runs.folder import RunFolder, mixture_of, step_without_mixture
 
     step = step_without_mixture(run)
     mixture_of(run) if step is None else RunFolder.open(run)  # report mistakes before torch is loaded
-    sampling.check(output)
+    sample_files.check(output)
     wanted = label_weights.parse(weights) if weights is not None else None
     if per_class is not None and (n is not None or weights is not None):
         raise UserError("--per-class sets the number of samples of every label: leave -n and --weights out.")
@@ -89,5 +89,5 @@ def sample(
     with ProgressBar(trained.kind, quiet or as_json) as meter:
         meter.at(0, count)
         request = (output, n or 64, label, per_class, seed, replica)
-        path = sampling.save(trained, *request, watch=lambda done: meter.at(done, count), run=run)
+        path = sample_files.save(trained, *request, watch=lambda done: meter.at(done, count), run=run)
     print_result(as_json, {"output": str(path), "samples": count, "seed": seed, **unfinished}, path)

@@ -80,7 +80,7 @@ def _split(
         folder: The folder of the split, relative to the root.
         split: The split.
         known: The labels of the training split, if this is the other one.
-        seen: Identities of folders that are ignored.
+        seen: The identities (device, inode) of folders that are left out, because they were read already.
         allow_empty: Accept folders without files.
     """
     here = root / folder

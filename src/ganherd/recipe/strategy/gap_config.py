@@ -130,7 +130,11 @@ class GapConfig(StrategySettings):
     def first_swap(self, spans: Mapping[str, int]) -> int:
         """Return the step of the run at which the first swap is due.
 
-        Two members have then made enough steps of their own. `spans` holds `every` and `warmup` in steps.
+        The two fastest members that swap have then each made `warmup` + `every` steps. A member of pace 0.5 makes a step in
+        every second step of the run.
+
+        Args:
+            spans: `every` and `warmup` in steps.
 
         >>> [GapConfig(pace=pace).first_swap({"every": 30, "warmup": 0}) for pace in ([], [1.0, 0.5, 0.25])]
         [30, 60]

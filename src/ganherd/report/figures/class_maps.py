@@ -87,10 +87,10 @@ def _images(runs: Sequence[FigureRun]) -> Dataset:
 
 
 def _overlap(groups: dict[str, np.ndarray]) -> dict[str, float]:
-    """Return for each group after the first the share of rows of the first group whose nearest neighbour is in it.
+    """Compare the first group (the data) with each other group of rows, both cut to the same number of rows.
 
-    The first group (the data) is compared with one other group at a time, both cut to the same number of rows. The
-    share is 1/2 if both have the same distribution.
+    Return by the name of the other group the share of data rows whose nearest row, among those of both groups, belongs to the
+    other group. It is 1/2 if both have the same distribution.
 
     Args:
         groups: Features [n, d] by name.

@@ -178,9 +178,10 @@ class GridScorer:
         return {name: value.to(where) for name, value in tensors.items()}
 
     def scores(self, summary: Summary, near: Tensor) -> dict[str, MixtureScorer]:
-        """Return functions that score this rank's C mixtures: `fid`, the recipe's score, and `tvd` if possible.
+        """Return functions that score this rank's C mixtures, by the name of the score.
 
-        `tvd` needs a network that predicts classes. A mixture is compared with the data of its cell's class.
+        There is one for FID (`fid`), one for the score that the recipe chooses by, and, if the network predicts classes, one
+        for the distance of class frequencies (`tvd`). A mixture is compared with the data of its cell's class.
 
         Args:
             summary: The statistics of the generators.
