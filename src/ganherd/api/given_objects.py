@@ -33,7 +33,7 @@ class GivenObjects:
 
     @classmethod
     def of(cls, nets: Any = None, data: Any = None, quiet: bool = True) -> GivenObjects:
-        """Return the sections of a recipe for nets and data as `ganherd.train` takes them.
+        """Turn nets and data, in the forms that `ganherd.train` accepts, into sections of a recipe.
 
         Args:
             quiet: Do not show the progress of reading a torch `Dataset`.

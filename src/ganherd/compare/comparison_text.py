@@ -83,7 +83,12 @@ def _count(number: int | None) -> str:
 
 
 def difference_table(facts: Comparison, basis: str) -> list[Sequence[str]]:
-    """Return the table of differences to the first recipe: a row for each metric, a column for each other recipe."""
+    """Return the table of differences to the first recipe: a row for each metric, a column for each other recipe.
+
+    Args:
+        facts: The content of compare.json.
+        basis: The comparison in it: `budget`, `images` or `runs`; see `answer`.
+    """
     differences = facts["bases"][basis]["differences"]
     metrics = [metric for metric in named_metrics(facts, basis) if any(metric in own for own in differences.values())]
     lines: list[Sequence[str]] = [
@@ -174,7 +179,12 @@ def named_metrics(facts: Comparison, basis: str) -> list[str]:
 
 
 def cut_intervals(facts: Comparison, basis: str) -> list[str]:
-    """Return the scores whose interval was cut at the least or the largest possible value, with the contender."""
+    """Return the scores whose interval was cut at the least or the largest possible value, such as "recall of digits-wcgan".
+
+    Args:
+        facts: The content of compare.json.
+        basis: The comparison in it: `budget`, `images` or `runs`; see `answer`.
+    """
     return [
         f"{score.title} of {name}"
         for name, row in facts["bases"][basis]["entries"].items()

@@ -90,7 +90,9 @@ class Differences:
         return result
 
     def best(self) -> dict[str, str]:
-        """Return by metric the contender that is better than every other; metrics without one are left out.
+        """Return by metric the contender that is certainly better than every other, with an interval that excludes 0.
+
+        Metrics without such a contender are left out, e.g. `kid` below, which one seed cannot decide.
 
         >>> a, b = ({"fid": {"value": v, "per_seed": [v, v + 0.02 * v]}, "kid": {"value": v, "per_seed": [v]}} for v in (5.0, 3.0))
         >>> Differences({"a": a, "b": b}).best()

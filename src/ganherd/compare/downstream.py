@@ -66,7 +66,8 @@ def measure(
 def measure_run(run: Path, request: DownstreamRequest, trust_code: bool = False, log: Log | None = None) -> Downstream:
     """Measure what classifiers gain from one run, and write nothing.
 
-    The rows are: generated images alone, N real ones of each class, and all images that the mixture was trained on.
+    The result has a row for each number of real images per class: 0 (generated images alone), those of the request, and all
+    images of the data. Each row has the accuracies with the real images alone, and with the generated ones added.
     """
     generators = mixture.load(run, trust_code).to(best_device())
     data = load(RunFolder(run).recipe.data)

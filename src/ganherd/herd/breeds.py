@@ -68,7 +68,11 @@ class Breeds:
         return next((breed for breed in self.all[:-1] if slot in breed.slots), self.all[-1])
 
     def blocks(self, slots: Sequence[int]) -> list[tuple[slice, Breed]]:
-        """Return (slice, breed) for each run of consecutive members of one breed, given the slots of all members."""
+        """Return (slice of `slots`, breed) for each series of neighbouring members that have one breed.
+
+        Args:
+            slots: The numbers in the herd of the members, in the order of their rows.
+        """
         out: list[tuple[slice, Breed]] = []
         start = 0
         for breed, members in groupby(self.of(slot) for slot in slots):

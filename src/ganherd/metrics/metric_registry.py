@@ -105,7 +105,7 @@ class Metric:
 
     @property
     def worst(self) -> float:
-        """Return the worst value; its cost is infinite."""
+        """Return inf or -inf, whichever is the bad end of this metric."""
         return -math.inf if self.direction == "higher" else math.inf
 
     @property

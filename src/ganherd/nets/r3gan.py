@@ -98,7 +98,7 @@ class R3ganGenerator(nn.Module):
 
 
 class R3ganDiscriminator(nn.Module):
-    """R3GAN's discriminator: blocks at each size down to 4 px, learnt weights for the last maps, and a linear head."""
+    """R3GAN's discriminator: blocks at each size down to 4 px, a learnt weighted sum over positions, and a linear head."""
 
     def __init__(
         self,

@@ -66,7 +66,7 @@ def absolute_source(source: str) -> str:
 
 
 def absolute_path(text: str, names: Collection[str] = ()) -> str:
-    """Return a path that exists as an absolute path; return any other text, and each of `names`, unchanged."""
+    """Make a path absolute if it exists; return any other text, and each of `names`, unchanged."""
     if not text or text in names:
         return text
     try:

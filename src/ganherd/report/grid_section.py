@@ -159,7 +159,10 @@ def _summary(story: RunStory, ancestry: lineage.Lineage, settings: CellularConfi
 
 
 def _other_classes(story: RunStory, settings: CellularConfig) -> str:
-    """Return a sentence about how many founders' lines are left in other classes' grids; empty without selection."""
+    """Return a sentence about the grids of all classes but the first, whose lines of descent are drawn above it.
+
+    For each it says how many of the cells at the start still have descendants. Empty if the run selects nothing.
+    """
     if not settings.selection or story.grid is None:
         return ""
     cells, size = settings.cells, settings.cells * settings.group_size

@@ -32,7 +32,7 @@ def render(stories: Sequence[RunStory], answers: Sequence[str], winners: Mapping
 
     Args:
         answers: Sentences: which run is better, and remarks on that.
-        winners: By metric, the name of the run that is better than all others, or a word if no run is.
+        winners: By metric, the name of the run that is better than all others, or "undecided".
     """
     names = [story.name for story in stories]
     embedded = [story.embedded for story in stories if story.embedded]

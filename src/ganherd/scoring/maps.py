@@ -97,7 +97,7 @@ def draw_map(points: Mapping[str, np.ndarray], title: str = "", together: bool =
 def _map_panels(
     points: Mapping[str, np.ndarray], panels: int, width: float, height: float, title: str
 ) -> tuple[Figure, list[Axes]]:
-    """Return a figure with empty panels side by side, which all show the whole map."""
+    """Return a figure with panels side by side, without points yet; the axes of each span all of `points` [n, 2]."""
     everything = np.concatenate(list(points.values()))
     low, high = everything.min(0), everything.max(0)
     margin = 0.05 * np.maximum(high - low, 1e-9)

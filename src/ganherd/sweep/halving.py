@@ -45,6 +45,10 @@ def rungs(trials: int, steps: int, halves: bool = True) -> list[Rung]:
 def cost(trials: int, halves: bool = True) -> float:
     """Return the work of a sweep, relative to that of training one trial to the end.
 
+    Args:
+        trials: The number of trials at the start.
+        halves: Stop the worse half of the trials at each rung; otherwise all are trained to the end.
+
     >>> cost(4), cost(16)
     (4.0, 8.0)
     """

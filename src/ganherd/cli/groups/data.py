@@ -140,7 +140,7 @@ def data_prepare(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Resize images once, for training at any scale. If interrupted, the same command continues."""
+    """Resize and store images once, for data sets of any number of images. If interrupted, the same command continues."""
     from ganherd.data.samples.open_samples import is_sample_source, open_samples
     from ganherd.data.shards import shards
     from ganherd.data.shards.prepare import prepare

@@ -145,7 +145,10 @@ class Mpi(Communicator):
         self._comm.Free()
 
     def _rank_lost(self, error: Exception) -> RankLost:
-        """Return the exception to raise for MPI's error; under ULFM, also end the calls of all other ranks."""
+        """Return the exception to raise for MPI's error.
+
+        With MPI's fault tolerance (ULFM), also revoke the communicator, so that pending calls of all other ranks fail.
+        """
         if not self.survives_loss:
             return super()._rank_lost(error)
         self._revoke()

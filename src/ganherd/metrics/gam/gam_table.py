@@ -20,7 +20,7 @@ class LeastAndLargest(TypedDict):
 
 
 class GamRow(TypedDict, total=False):
-    """GAM-II of the generators of one kind in one run."""
+    """GAM-II of the generators of one kind (their net, if a run has several nets) in one run."""
 
     run: Required[str]
     kind: Required[str]

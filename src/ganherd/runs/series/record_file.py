@@ -49,7 +49,7 @@ class FileLine:
             return self.parse()
 
     def parse(self) -> JsonLine | None:
-        """Return the whole content of the line; None if ganherd did not write it."""
+        """Return the whole content of the line; None if it is no JSON object with the keys that ganherd writes."""
         try:
             return JsonLine.parse(json.loads(self.raw))
         except (ValueError, RecursionError):

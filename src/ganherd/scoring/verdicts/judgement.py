@@ -192,7 +192,10 @@ def _variation(e: Evidence) -> tuple[float, float]:
 
 
 def _misses_class(e: Evidence) -> bool:
-    """Return whether far fewer samples than real rows are recognised; high accuracy proves nothing, since means have it too."""
+    """Return whether a classifier recognises far fewer samples than real rows.
+
+    The opposite would prove nothing: blurred means of the classes are recognised, too.
+    """
     if e.recognised is None or e.recognised_real is None or e.recognised_real < 0.5:
         return False
     return e.recognised < LIMITS.recognised * e.recognised_real

@@ -35,7 +35,7 @@ def individuals(state: State, settings: Settings) -> State:
 
 
 def belongs(name: str, kind: str) -> bool:
-    """Return whether the tensor of this name is copied with nets of a kind, g or d; drawn losses go with generators."""
+    """Return whether a tensor is copied with nets of a kind, g or d; the index of a randomly chosen loss goes with generators."""
     return name.startswith(f"{kind}.") or name == f"set.lr_{kind}" or (name == "set.loss" and kind == "g")
 
 

@@ -230,7 +230,7 @@ def _of_features(name: str, real: Tensor, where: Callable[[int], torch.device], 
 
 
 def _features(samples: SampledGenerator) -> dict[str, Tensor]:
-    """Return the features of all samples as the measurement, for scores that compare samples one by one."""
+    """Return what is stored of a generator for scores that compare samples one by one: the features of all its samples."""
     return {"features": samples.features}
 
 

@@ -180,19 +180,22 @@ def evolutionary(
     if population < 2:
         raise UserError(f"a search for an ensemble needs a population of at least 2, not {population}.")
     rng = np.random.default_rng(seed)
-    herd = [_random(rng, generators, int(rng.integers(smallest, size + 1))) for _ in range(population)]
-    scores = _measure_all(score, herd, size)
+    candidates = [_random(rng, generators, int(rng.integers(smallest, size + 1))) for _ in range(population)]
+    scores = _measure_all(score, candidates, size)
     best = int(scores.argmin())
-    leader, least, history = herd[best], float(scores[best]), [float(scores[best])]
+    leader, least, history = candidates[best], float(scores[best]), [float(scores[best])]
     for _ in range(generations):
-        herd = _select_and_cross(rng, herd, scores, tournament, crossover)
-        herd = [_mutate(rng, genes, generators, smallest, size) if rng.random() < mutation else genes for genes in herd]
-        scores = _measure_all(score, herd, size)
+        candidates = _select_and_cross(rng, candidates, scores, tournament, crossover)
+        candidates = [
+            _mutate(rng, genes, generators, smallest, size) if rng.random() < mutation else genes
+            for genes in candidates
+        ]
+        scores = _measure_all(score, candidates, size)
         best = int(scores.argmin())
         if float(scores[best]) < least:
-            leader, least = herd[best], float(scores[best])
+            leader, least = candidates[best], float(scores[best])
         worst = int(scores.argmax())
-        herd[worst], scores[worst] = leader, least
+        candidates[worst], scores[worst] = leader, least
         history.append(least)
     heaviest = np.argsort(-leader.weights, kind="stable")
     leader = _Genes(leader.ids[heaviest], leader.weights[heaviest])
@@ -200,31 +203,34 @@ def evolutionary(
 
 
 def _select_and_cross(
-    rng: np.random.Generator, herd: list[_Genes], scores: np.ndarray, tournament: int, crossover: float
+    rng: np.random.Generator, candidates: list[_Genes], scores: np.ndarray, tournament: int, crossover: float
 ) -> list[_Genes]:
     """Return the next generation: the winners of as many tournaments, with some consecutive pairs crossed.
 
     Args:
         rng: The source of random numbers.
-        herd: The ensembles of the current generation.
+        candidates: The ensembles of the current generation.
         scores: Their scores [population]; less is better.
         tournament: The number of ensembles in a tournament, drawn with replacement.
         crossover: The probability that a pair is crossed.
     """
-    population = len(herd)
+    population = len(candidates)
     entrants = rng.integers(0, population, (population, tournament))
     winners = entrants[np.arange(population), scores[entrants].argmin(1)]
-    herd = [herd[winner] for winner in winners]
+    candidates = [candidates[winner] for winner in winners]
     for i in range(0, population - 1, 2):
         if rng.random() < crossover:
-            herd[i], herd[i + 1] = _cross(rng, herd[i], herd[i + 1]), _cross(rng, herd[i + 1], herd[i])
-    return herd
+            candidates[i], candidates[i + 1] = (
+                _cross(rng, candidates[i], candidates[i + 1]),
+                _cross(rng, candidates[i + 1], candidates[i]),
+            )
+    return candidates
 
 
-def _measure_all(score: MixtureScorer, herd: list[_Genes], size: int) -> np.ndarray:
-    """Return the scores [population] of ensembles of at most `size` generators."""
-    table, weights = np.zeros((len(herd), size), np.int64), np.zeros((len(herd), size))
-    for row, genes in enumerate(herd):
+def _measure_all(score: MixtureScorer, candidates: list[_Genes], size: int) -> np.ndarray:
+    """Return the score of each candidate, an ensemble of at most `size` generators: float64 [candidates]."""
+    table, weights = np.zeros((len(candidates), size), np.int64), np.zeros((len(candidates), size))
+    for row, genes in enumerate(candidates):
         table[row, : len(genes.ids)], weights[row, : len(genes.ids)] = genes.ids, genes.weights
     return _measure(score, weights, table)
 

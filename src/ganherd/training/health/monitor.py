@@ -312,11 +312,12 @@ def recall(state: State, remembered: State | None) -> None:
 
 
 def returns(snapshots: Tensor) -> Tensor:
-    """Return how near each member is to where it was before [N]: near 0 if its samples cycle, otherwise up to 1.
+    """Return each member's relative distance from where it was before [N]: near 0 if its samples cycle, otherwise up to 1.
 
     A visit is a series of earlier snapshots near the newest one; it ends when the member is far away again. Its
-    distance is that of its nearest snapshot. The result is the distance of the second nearest visit, relative to the
-    member's typical distance from the newest snapshot. It is 1 if the member hardly moved or made fewer than two
+    distance is that of its nearest snapshot. A member that cycles makes several visits, and one that only turns back
+    makes one, so the result is the distance of the second nearest visit. It is divided by the member's typical distance
+    from the newest snapshot. It is 1 if the member hardly moved or made fewer than two
     visits, and NaN if its newest snapshot is not finite.
 
     Args:
