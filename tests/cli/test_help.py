@@ -78,6 +78,11 @@ SAID = [
     (["resume"], "No such command 'resume'; use `ganherd train --resume RUN`. See `ganherd --help`."),
     (["list"], "`ganherd runs` for runs, `ganherd recipes` for recipes"),
     (["data", "lst"], "did you mean 'list'? See `ganherd data --help`."),
+    (["train", "digits-wcgan", "pictures"], "use `ganherd train FOLDER --recipe RECIPE` to train a recipe on your own"),
+    (
+        ["export", "x", "-o", "y", "--format", "onxx"],
+        "Invalid value for '--format': 'onxx' is not one of 'torch', 'onnx'",
+    ),
     (["zebra"], "No such command 'zebra'. See `ganherd --help`."),
 ]
 
