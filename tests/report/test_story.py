@@ -55,6 +55,35 @@ def test_a_verdict_is_followed_by_the_fid_of_real_data(make_run: MakeRun, fakes:
     )
 
 
+def test_advice_to_train_longer_is_a_command_for_this_run(make_run: MakeRun, fakes: Any) -> None:
+    data, run = fakes.images(), make_run()
+    longer = "train longer, for example: ganherd train --resume RUN --budget +1000steps"
+    verdict = {"word": "undertrained", "reason": "its samples hardly vary", "step": 3000, "try_next": longer}
+    (run.path / "scores.json").write_text(json.dumps({"scores": {}, "verdict": verdict}))
+    _, reason, _ = next(_answers(story_of(run, data, fakes.mixture(data))))
+    assert reason.endswith(f": ganherd train --resume {run.path} --budget +1000steps.")
+
+
+def test_a_verdict_is_shown_if_the_mixture_cannot_be_read(make_run: MakeRun) -> None:
+    run = make_run()
+    run.info_json["step"] = 3000
+    for step, judged in ((3000, "collapsed"), (2000, None)):
+        verdict = {"word": "collapsed", "reason": "its samples hardly vary", "step": step}
+        (run.path / "scores.json").write_text(json.dumps({"scores": {}, "verdict": verdict}))
+        story = story_of(run)  # as if its nets were a stranger's
+        assert getattr(story.judged, "word", None) == judged
+
+
+def test_training_time_of_a_finished_run_is_the_one_in_its_records(make_run: MakeRun) -> None:
+    run = make_run()
+    recorded = run.metric_lines[-1]["seconds"]
+    assert story_of(run).seconds == recorded
+    run.info_json["seconds"] = recorded + 0.6
+    assert story_of(run).seconds == recorded + 0.6
+    run.info_json["state"] = "running"
+    assert story_of(run).seconds == recorded
+
+
 def test_a_checkpoint_that_was_better_than_the_last_is_a_hint(make_run: MakeRun) -> None:
     lines = [{"step": s, "event": "checkpoint", "score": score} for s, score in ((0, 1.0), (1000, 0.1), (2000, 0.4))]
     run = make_run(event_lines=lines)

@@ -59,6 +59,19 @@ class VerdictRecord(Record):
         advice = f"; {self.try_next}" if self.try_next else ""
         return f"{self.word}: {self.reason}{advice}."
 
+    def sentence_for(self, again: str) -> str:
+        """Return the verdict in one line, in which advice to resume the run is a command that can be copied.
+
+        Args:
+            again: The command that resumes this run.
+
+        >>> longer = "train longer, for example: ganherd train --resume RUN --budget +1000steps"
+        >>> record = VerdictRecord(word="undertrained", reason="its samples hardly vary", try_next=longer)
+        >>> record.sentence_for("ganherd train --resume runs/a").rpartition(": ")[2]
+        'ganherd train --resume runs/a --budget +1000steps.'
+        """
+        return self.sentence.replace("ganherd train --resume RUN", again)
+
     def of_member(self, member: int, replica: int = 0) -> MemberVerdict | None:
         """Return the verdict on a member; None if it was not judged."""
         return next((one for one in self.members if (one.member, one.replica) == (member, replica)), None)
