@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from ganherd.recipe.schema import Recipe
 from ganherd.report.gather import gather
 from ganherd.report.herd_section import _alarms
 from ganherd.report.run_page import render
+from ganherd.report.runs_page import _differing
 from ganherd.report.story_section import _answers, _hints, _origin
 from ganherd.report.templating import with_code
 
@@ -62,6 +64,18 @@ def test_advice_to_train_longer_is_a_command_for_this_run(make_run: MakeRun, fak
     (run.path / "scores.json").write_text(json.dumps({"scores": {}, "verdict": verdict}))
     _, reason, _ = next(_answers(story_of(run, data, fakes.mixture(data))))
     assert reason.endswith(f": ganherd train --resume {run.path} --budget +1000steps.")
+
+
+def test_settings_that_are_empty_or_missing_do_not_differ() -> None:
+    each = [
+        {"code": "/nets", "nets.generator.settings": {}, "optim.lr_g": 0.1},
+        {"code": [], "nets.generator.settings.width": 128, "optim.lr_g": 0.1},
+    ]
+    rows = _differing([SimpleNamespace(embedded={"facts": {"settings": settings}}) for settings in each])  # type: ignore[misc]
+    assert [[cell.text for cell in row] for row in rows] == [
+        ["code", "/nets", "–"],
+        ["nets.generator.settings.width", "–", "128"],
+    ]
 
 
 def test_a_verdict_is_shown_if_the_mixture_cannot_be_read(make_run: MakeRun) -> None:

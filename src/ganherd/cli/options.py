@@ -187,7 +187,7 @@ def coloured_verdict(verdict: VerdictRecord, run: Path) -> Line:
     from ganherd.runs.folder import RunFolder
     from ganherd.runs.results.verdict_record import style_of
 
-    sentence = verdict.sentence_for(RunFolder(run).again)
+    sentence = verdict.for_run(RunFolder(run).again).sentence
     return Styled(verdict.word, style_of(verdict.word)), sentence.removeprefix(verdict.word)
 
 

@@ -115,7 +115,7 @@ def _answers(story: RunStory) -> Iterator[tuple[Any, str, str]]:
     """Yield whether it worked: the verdict or the state, then the FID next to that of real data."""
     again = f"`ganherd report {story.command_path}`"
     if story.judged is not None:
-        reason = story.judged.sentence_for(story.again).removeprefix(story.judged.word)
+        reason = story.judged.for_run(story.again).sentence.removeprefix(story.judged.word)
         yield Cell(story.judged.word.capitalize(), tag="b"), reason, f"verdict {style_of(story.judged.word)}"
     elif story.state == "finished":
         yield (

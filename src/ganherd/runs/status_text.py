@@ -45,7 +45,7 @@ def text(status: RunStatus | PartsStatus) -> str:
         lines.append(f"… {earlier:,} before these in events.jsonl")
     lines += [f"step {alarm.step:,}: {alarm.name} {_in_words(alarm)}" for alarm in status.alarms[-_SHOWN:]]
     if status.verdict is not None:  # it is about the mixture, and alarms were about the members as they trained
-        lines.append(f"verdict: {status.verdict.sentence_for(RunFolder(status.run).again)}")
+        lines.append(f"verdict: {status.verdict.for_run(RunFolder(status.run).again).sentence}")
     elif status.active_alarms:
         names = [f"{alarm.name} ({words(alarm.alarm)})" for alarm in status.active_alarms]
         lines.append(f"not well now: {few(names, 5)}")
