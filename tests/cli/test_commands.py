@@ -92,6 +92,13 @@ def test_dry_run_calls_points_points(cli) -> None:
     assert "r15, 100 points of shape [2]" in found and "1 member with 100 points" in found and "images" not in found
 
 
+def test_dry_run_separates_thousands_of_steps_and_epochs(cli) -> None:
+    found = cli(
+        "train", "--dry-run", "--budget", "1500epochs", "--set", "engine={name: loop, threads: 1, chunk: 1}"
+    ).out
+    assert " steps, 1,500 epochs" in found
+
+
 def test_dry_run_writes_nothing(cli, mine) -> None:
     name = mine()
     answer = cli("train", name, "--dry-run")

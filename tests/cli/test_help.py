@@ -93,8 +93,10 @@ def test_suggestions_fit(cli, words: list[str], said: str) -> None:
 
 
 def test_flags_show_no_type(cli) -> None:
-    (line,) = [line for line in cli("status", "--help").out.splitlines() if "--json" in line]
-    assert "<bool>" not in line and "as one JSON object" in line
+    for words in (("status",), ("runs", "clean")):
+        out = cli(*words, "--help").out
+        assert "<bool>" not in out and "as one JSON object" in out and "-h" in out
+    assert "Usage: ganherd status" in cli("status", "-h").out
 
 
 def test_a_misspelt_folder_is_recognised(cli) -> None:

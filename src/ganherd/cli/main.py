@@ -132,6 +132,8 @@ def _hide_types_of_flags(command: Any) -> None:
     for param in command.params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+    names = ["-h", "--help"]  # the context of a call has them too, and keeps the option that is created here
+    command.get_help_option(command.context_class(command, help_option_names=names)).metavar = ""
     for below in getattr(command, "commands", {}).values():
         _hide_types_of_flags(below)
 
