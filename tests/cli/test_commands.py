@@ -261,6 +261,16 @@ def test_a_time_budget_ends_at_100_percent_and_reports_the_time(cli, mine, monke
     assert re.search(rf"Mixture saved after (7\.[89]|8\.[012]) s of the 8 s budget, with {steps} steps", answer.err)
 
 
+@pytest.mark.usefixtures("brief")
+def test_a_resumed_run_reports_its_whole_training_time_as_such(cli, run) -> None:
+    copy = shutil.copytree(run, "copy")
+    shutil.rmtree("copy/samples")
+    answer = cli("train", "--resume", copy, "--budget", "+2steps")
+    assert re.search(r"^trained in \d+ s in all; making the mixture…$", answer.err, re.M)
+    answer = cli("train", "--resume", copy, "--budget", "+2steps")
+    assert "next picture: " in answer.err and "first picture: " not in answer.err
+
+
 def test_resume_with_a_longer_budget(cli, run) -> None:
     copy = shutil.copytree(run, "copy")
     found = only_json(cli("train", "--resume", copy, "--budget", "8steps", "--json", "--quiet"))
