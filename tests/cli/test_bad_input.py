@@ -135,7 +135,7 @@ def test_data_without_labels_by_class(train) -> None:
 def test_a_batch_larger_than_the_data_wraps_with_a_word(cli, data) -> None:
     Path("mine.yaml").write_text(yaml.safe_dump(tiny_recipe(data, train={"batch": 100, "budget": "1steps"})))
     answer = cli("train", "mine.yaml", "--run", "new")
-    assert answer.code == 0 and "fewer rows than a batch of 100" in answer.err
+    assert answer.code == 0 and "fewer rows than a batch of 100 and see some more than once:" in answer.err
 
 
 # -- runs -------------------------------------------------------------------------------------------------------------

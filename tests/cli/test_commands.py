@@ -92,6 +92,13 @@ def test_dry_run_calls_points_points(cli) -> None:
     assert "r15, 100 points of shape [2]" in found and "1 member with 100 points" in found and "images" not in found
 
 
+def test_dry_run_separates_thousands_of_steps_and_epochs(cli) -> None:
+    found = cli(
+        "train", "--dry-run", "--budget", "1500epochs", "--set", "engine={name: loop, threads: 1, chunk: 1}"
+    ).out
+    assert " steps, 1,500 epochs" in found
+
+
 def test_dry_run_writes_nothing(cli, mine) -> None:
     name = mine()
     answer = cli("train", name, "--dry-run")
@@ -252,6 +259,16 @@ def test_a_time_budget_ends_at_100_percent_and_reports_the_time(cli, mine, monke
     assert all(int(left) <= 7 for left in re.findall(r"^step .* (\d+) s left", answer.err, re.M))
     assert lines[-1].startswith(f"step {steps}/{steps}  100%")
     assert re.search(rf"Mixture saved after (7\.[89]|8\.[012]) s of the 8 s budget, with {steps} steps", answer.err)
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_resumed_run_reports_its_whole_training_time_as_such(cli, run) -> None:
+    copy = shutil.copytree(run, "copy")
+    shutil.rmtree("copy/samples")
+    answer = cli("train", "--resume", copy, "--budget", "+2steps")
+    assert re.search(r"^trained in \d+ s in all; making the mixture…$", answer.err, re.M)
+    answer = cli("train", "--resume", copy, "--budget", "+2steps")
+    assert "next picture: " in answer.err and "first picture: " not in answer.err
 
 
 def test_resume_with_a_longer_budget(cli, run) -> None:

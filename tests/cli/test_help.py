@@ -78,6 +78,11 @@ SAID = [
     (["resume"], "No such command 'resume'; use `ganherd train --resume RUN`. See `ganherd --help`."),
     (["list"], "`ganherd runs` for runs, `ganherd recipes` for recipes"),
     (["data", "lst"], "did you mean 'list'? See `ganherd data --help`."),
+    (["train", "digits-wcgan", "pictures"], "use `ganherd train FOLDER --recipe RECIPE` to train a recipe on your own"),
+    (
+        ["export", "x", "-o", "y", "--format", "onxx"],
+        "Invalid value for '--format': 'onxx' is not one of 'torch', 'onnx'",
+    ),
     (["zebra"], "No such command 'zebra'. See `ganherd --help`."),
 ]
 
@@ -88,8 +93,10 @@ def test_suggestions_fit(cli, words: list[str], said: str) -> None:
 
 
 def test_flags_show_no_type(cli) -> None:
-    (line,) = [line for line in cli("status", "--help").out.splitlines() if "--json" in line]
-    assert "<bool>" not in line and "as one JSON object" in line
+    for words in (("status",), ("runs", "clean")):
+        out = cli(*words, "--help").out
+        assert "<bool>" not in out and "as one JSON object" in out and "-h" in out
+    assert "Usage: ganherd status" in cli("status", "-h").out
 
 
 def test_a_misspelt_folder_is_recognised(cli) -> None:

@@ -250,3 +250,12 @@ def test_a_missing_file_of_data_is_named_and_a_near_one_is_suggested(
     assert "there is no file 'flower.csv'; did you mean 'flowers.csv'?" in cli("train", "flower.csv").sentence
     assert "there is no file 'nowhere/x.npz'" in cli("train", "nowhere/x.npz").sentence
     assert "no packaged recipe" in cli("train", "nowhere.yaml").sentence
+
+
+def test_score_against_pictures_of_mixed_sizes_names_the_way_out(cli) -> None:
+    for folder, sizes in (("real", (8, 9)), ("fake", (8, 8))):
+        (Path(folder) / "cat").mkdir(parents=True)
+        for number, side in enumerate(sizes):
+            Image.fromarray(np.full((side, side), 7 + number, np.uint8)).save(f"{folder}/cat/{number}.png")
+    said = cli("score", "--real", "real", "--fake", "fake").sentence
+    assert "images differ in size" in said and "for score, name a run that trained on them." in said

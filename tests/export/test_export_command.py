@@ -88,7 +88,7 @@ def test_card_shows_scores_with_samples_and_intervals(run, tmp_path) -> None:
     interval = {"low": 2.5, "high": 3.5, "level": 0.95, "how": "bootstrap"}
     fid = {"value": 3.0, "samples": 1234, "network": "net|<b>", "interval": interval, "real_samples": 777}
     evidence = {"copies": 0.125, "samples": 512, "held_out": 99}
-    verdict = {"word": "memorising", "reason": "copies <script>", "evidence": evidence}
+    verdict = {"word": "memorising", "reason": "copies <script>", "try_next": "add images", "evidence": evidence}
     (copy / "scores.json").write_text(json.dumps({"scores": {"fid": fid}, "verdict": verdict}))
     whole = load(copy)
     text = card(RunFolder(copy), whole, portable_model(whole, title="a\n# b"), "mit")
@@ -96,6 +96,7 @@ def test_card_shows_scores_with_samples_and_intervals(run, tmp_path) -> None:
     assert (
         "memorising: copies &lt;script&gt;." in text and "12.5% of 512 samples" in text and "777 training rows" in text
     )
+    assert "add images" not in text  # advice to the author, not to the readers of the card
     assert "<script>" not in text and "\n# b" not in text
     part = card(RunFolder(copy), whole, portable_model(whole, member=0), "mit", whole=False)
     assert "those of the whole mixture" in part

@@ -351,6 +351,12 @@ def test_a_missing_module_is_one_sentence() -> None:
         build_generator(NetConfig(name="no_such_package.nets:G"), (2,), 7, trust_code=True)
 
 
+@pytest.mark.parametrize("module", ["mine.py", "./folder/mine.py"])
+def test_a_file_instead_of_a_module_is_named(module: str) -> None:
+    with pytest.raises(UserError, match=r"names a file: write mine:G, with mine\.py in the current folder"):
+        build_generator(NetConfig(name=f"{module}:G"), (2,), 7, trust_code=True)
+
+
 def test_the_small_default_is_small() -> None:
     assert count(build_generator(NetConfig(name="small"), (1, 8, 8), 32)) == sum(
         (a + 1) * b for a, b in ((32, 128), (128, 128), (128, 64))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 from ganherd.recipe.schema import Recipe
 from ganherd.report.gather import gather
 from ganherd.report.herd_section import _alarms
 from ganherd.report.run_page import render
+from ganherd.report.runs_page import _differing
 from ganherd.report.story_section import _answers, _hints, _origin
 from ganherd.report.templating import with_code
 
@@ -53,6 +55,47 @@ def test_a_verdict_is_followed_by_the_fid_of_real_data(make_run: MakeRun, fakes:
         hints["Member 7 (7), which is collapsed"] == "member-7"
         and hints["Scores unlike those of real data: FID"] == "scores"
     )
+
+
+def test_advice_to_train_longer_is_a_command_for_this_run(make_run: MakeRun, fakes: Any) -> None:
+    data, run = fakes.images(), make_run()
+    longer = "train longer, for example: ganherd train --resume RUN --budget +1000steps"
+    verdict = {"word": "undertrained", "reason": "its samples hardly vary", "step": 3000, "try_next": longer}
+    (run.path / "scores.json").write_text(json.dumps({"scores": {}, "verdict": verdict}))
+    _, reason, _ = next(_answers(story_of(run, data, fakes.mixture(data))))
+    assert reason.endswith(f": ganherd train --resume {run.path} --budget +1000steps.")
+
+
+def test_settings_that_are_empty_or_missing_do_not_differ() -> None:
+    each = [
+        {"code": "/nets", "nets.generator.settings": {}, "optim.lr_g": 0.1},
+        {"code": [], "nets.generator.settings.width": 128, "optim.lr_g": 0.1},
+    ]
+    rows = _differing([SimpleNamespace(embedded={"facts": {"settings": settings}}) for settings in each])  # type: ignore[misc]
+    assert [[cell.text for cell in row] for row in rows] == [
+        ["code", "/nets", "–"],
+        ["nets.generator.settings.width", "–", "128"],
+    ]
+
+
+def test_a_verdict_is_shown_if_the_mixture_cannot_be_read(make_run: MakeRun) -> None:
+    run = make_run()
+    run.info_json["step"] = 3000
+    for step, judged in ((3000, "collapsed"), (2000, None)):
+        verdict = {"word": "collapsed", "reason": "its samples hardly vary", "step": step}
+        (run.path / "scores.json").write_text(json.dumps({"scores": {}, "verdict": verdict}))
+        story = story_of(run)  # as if its nets were a stranger's
+        assert getattr(story.judged, "word", None) == judged
+
+
+def test_training_time_of_a_finished_run_is_the_one_in_its_records(make_run: MakeRun) -> None:
+    run = make_run()
+    recorded = run.metric_lines[-1]["seconds"]
+    assert story_of(run).seconds == recorded
+    run.info_json["seconds"] = recorded + 0.6
+    assert story_of(run).seconds == recorded + 0.6
+    run.info_json["state"] = "running"
+    assert story_of(run).seconds == recorded
 
 
 def test_a_checkpoint_that_was_better_than_the_last_is_a_hint(make_run: MakeRun) -> None:

@@ -21,6 +21,7 @@ from PIL import Image
 
 import ganherd
 from ganherd.comm.heartbeat import Beat
+from ganherd.runs.results.verdict_record import MemberVerdict, VerdictRecord
 
 
 def test_the_list_has_state_step_and_verdict_of_every_run(page: PageServer) -> None:
@@ -39,6 +40,18 @@ def test_a_run_has_members_labels_layout_figures_and_settings(page: PageServer) 
     assert figures["spread"]["label"] == "variety" and figures["spread"]["best"] == 1.0
     assert page.get("/api/runs/grid").json["layout"] == {"kind": "torus", "rows": 2, "columns": 3, "population": 1}
     assert page.get("/api/runs/points").json["layout"] == {"kind": "gap"}
+
+
+def test_advice_to_train_longer_names_the_run(
+    page: PageServer, shown_runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = "train longer, for example: ganherd train --resume RUN --budget +1000steps"
+    member = MemberVerdict(name="member 0 (0)", member=0, word="undertrained", reason="young", try_next=longer)
+    verdict = VerdictRecord(word="undertrained", reason="young", try_next=longer, members=[member])
+    monkeypatch.setattr("ganherd.web.run_facts.current_verdict", lambda *_: verdict)
+    shown = page.get("/api/runs/classes").json["verdict"]
+    named = f"train longer, for example: ganherd train --resume {shown_runs / 'classes'} --budget +1000steps"
+    assert [shown["try_next"], shown["members"][0]["try_next"]] == [named, named]
 
 
 def test_metrics_are_columns_of_the_records(page: PageServer, shown_runs: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import subprocess
@@ -23,6 +24,22 @@ def test_a_synced_file_and_its_folder_are_forced_to_the_disk(tmp_path: Path, mon
     assert Path(forced[0]).name.startswith(files.NEW) and forced[1] == str(tmp_path)
     assert (tmp_path / "a.json").read_text(encoding="utf-8") == "other ä"
     assert [path.name for path in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_an_error_names_the_file_and_not_its_temporary_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "missing" / "page.html"
+    with pytest.raises(FileNotFoundError) as error:
+        files.atomic_write(path, "text")
+    assert error.value.filename == str(path)
+
+    def refuse(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.raises(OSError, match="Read-only") as error:
+        files.atomic_write(tmp_path / "page.html", "text")
+    assert error.value.filename == str(tmp_path / "page.html")
 
 
 def test_the_digest_is_that_of_the_content(tmp_path: Path) -> None:

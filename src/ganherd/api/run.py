@@ -259,7 +259,7 @@ class Run:
         facts = ", ".join(self._facts().values())
         lines = [f"<b>{html.escape(str(from_here(self.path)))}</b>: {html.escape(facts)}"]
         if self.verdict is not None:
-            lines.append(html.escape(self.verdict.sentence))
+            lines.append(html.escape(self.verdict.for_run(self.folder.again).sentence))
         picture = self.folder.samples / "final.png"
         if picture.is_file() and not picture.is_symlink():
             content = base64.b64encode(files.read(picture)).decode()

@@ -135,6 +135,8 @@ def _hide_types_of_flags(command: Any) -> None:
     for param in command.params:
         if getattr(param, "is_flag", False):
             param.metavar = ""
+    names = ["-h", "--help"]  # the context of a call has them too, and keeps the option that is created here
+    command.get_help_option(command.context_class(command, help_option_names=names)).metavar = ""
     for below in getattr(command, "commands", {}).values():
         _hide_types_of_flags(below)
 
@@ -190,7 +192,7 @@ def _usage_sentence(error: Any) -> str:
     """Return a sentence about an error of typer in options or arguments, with a suggestion and the command for help."""
     context = getattr(error, "ctx", None)
     path = context.command_path if context else "ganherd"
-    said, hint = error.format_message().rstrip("."), ""
+    said, hint = error.format_message().rstrip(".").replace(": Value error, ", ": "), ""
     if option := getattr(error, "option_name", None):
         if type(error).__name__ == "NoSuchOption":
             known = [name for each in context.command.params for name in each.opts] if context else []
@@ -198,6 +200,8 @@ def _usage_sentence(error: Any) -> str:
     elif match := re.match(r"No such command '([^']*)'", said):
         known = list(context.command.commands) if context else []
         said, hint = match[0], instead_of_command(match[1], known)
+    elif path.endswith(" train") and said.startswith("Got unexpected extra argument"):
+        hint = "`ganherd train FOLDER --recipe RECIPE` to train a recipe on your own data"
     if hint and not hint.startswith("did you mean"):
         hint = f"use {hint}"
     return f"{said}{f'; {hint}' if hint else ''}{'' if hint.endswith('?') else '.'} See `{path} --help`."

@@ -64,7 +64,7 @@ def partition(
     if small := [k for k in range(len(rows)) if count[k] < batch]:
         some = few(list(dict.fromkeys(f"{who[k]} has {count[k]}" for k in small)), 5)
         notes.append(
-            f"{len(small)} of {len(rows)} members have fewer rows than a batch of {batch} and see some twice: {some}"
+            f"{len(small)} of {len(rows)} members have fewer rows than a batch of {batch:,} and see some more than once: {some}"
         )
     index: Ints
     if settings.partition == "all":

@@ -93,7 +93,9 @@ def card(run: RunFolder, mixture: Mixture, model: PortableModel, licence: str, w
         scored="Intervals are those of sampling this one mixture; another training run would differ more."
         if whole
         else "The scores, the verdict and the memorisation are those of the whole mixture, not of this part of it alone.",
-        verdict=f"{_escaped(verdict.sentence)} (by `ganherd check`)" if verdict else "This run was not judged.",
+        verdict=f"{_escaped(f'{verdict.word}: {verdict.reason}.')} (by `ganherd check`)"  # what to try is for the author
+        if verdict
+        else "This run was not judged.",
         memorisation=_memorisation(scores.get("memorisation"), verdict),
         limits=list(_limits(mixture, scores, verdict)),
         training=[(name, _escaped(value)) for name, value in _training(mixture, info, recipe)],

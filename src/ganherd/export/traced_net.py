@@ -206,6 +206,11 @@ class _Tracer:
         inputs = [self._of(given[name], node) for name in ("self", "other")]
         return str(node.target).split(".")[1].rstrip("_"), inputs, {} if given.get("alpha", 1) == 1 else None
 
+    def _silu(self, node: fx.Node, given: Arguments) -> Any:
+        name, gate = self._of(given["self"], node), f"v{len(self._net.layers)}"
+        self._net.layers.append((gate, "sigmoid", [name], {}))
+        return "mul", [name, gate], {}
+
     def _one_hot(self, node: fx.Node, given: Arguments) -> Any:
         identity = self._tensor(f"{node.name}_rows", torch.eye(given["num_classes"])[None])
         return "embedding", [self._of(given["self"], node), identity], {}
@@ -248,6 +253,7 @@ _CONVERTERS: dict[str, _Converter] = {
     "tanh": lambda t, n, a: t._plain(n, a, "tanh", "self"),
     "rsqrt": lambda t, n, a: t._plain(n, a, "rsqrt", "self"),
     "sigmoid": lambda t, n, a: t._plain(n, a, "sigmoid", "self"),
+    "silu": _Tracer._silu,
     "embedding": lambda t, n, a: t._plain(n, a, "embedding", "indices", "weight"),
     "matmul": lambda t, n, a: t._plain(n, a, "matmul", "self", "other"),
     "bmm": lambda t, n, a: t._plain(n, a, "matmul", "self", "mat2"),

@@ -110,7 +110,8 @@ def write_export(
         raise UserError(f"-o {output} cannot be written: {error.strerror}.") from error
     written = [path for path in output.rglob("*") if path.is_file()] if output.is_dir() else [output]
     num_bytes = sum(path.stat().st_size for path in written)
-    unit = "grey levels" if mixture.is_image else "units of the data"
+    grey = "grey level" if difference == 1 else "grey levels"
+    unit = grey if mixture.is_image else "units of the data"
     return ExportRecord(
         output, num_bytes, len(model.facts["members"]), model.parameters, difference, unit, CHECKED, program
     )

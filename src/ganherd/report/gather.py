@@ -123,6 +123,11 @@ class RunStory:
         """The path of the run folder, quoted for a shell command."""
         return shlex.quote(str(self.path))
 
+    @property
+    def again(self) -> str:
+        """The command that resumes the run."""
+        return RunFolder(self.path).again
+
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Call `read` and return its result; if it raises an error, add a note about `what` and return None."""
         try:
@@ -160,6 +165,8 @@ def gather(
     story.embedded = story.attempt("what moves on this page", lambda: embed(shown, story.events, most_bytes))
     saved = max(saved_steps(run.checkpoints), default=0)
     _add_progress(story, run.checkpoints, saved)
+    if story.info.state == "finished" and story.info.seconds is not None:
+        story.seconds = story.info.seconds  # with the checkpoint and pictures after the last record
     if saved:
         story.sample_command = f"ganherd sample {shlex.quote(str(run.path))} -o grid.png"
     if story.info.state == "interrupted":
@@ -183,7 +190,9 @@ def gather(
             story.row_view = dataset.view_of(dataset.x[:0] if story.generated is None else story.generated)
         story.data_name, story.data_notes = dataset.name, tuple(dataset.notes)
     story.scores = _scores(story, folder)
-    story.verdict = current_verdict(RunFolder(folder), story.mixture_step)
+    # A mixture that cannot be read, such as one with a stranger's nets, was judged at the end of the run
+    judged_step = story.mixture_step if mixture is not None else story.info.step
+    story.verdict = current_verdict(RunFolder(folder), judged_step)
     story.members = story.attempt("the members", lambda: _members(story, mixture)) or []
     return story
 

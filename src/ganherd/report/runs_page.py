@@ -91,7 +91,8 @@ def _differing(stories: Sequence[RunStory]) -> list[list[Any]]:
     """Return a row for each setting in which the runs differ: its key and its value in each run."""
     each = [(story.embedded or {"facts": {}})["facts"].get("settings", {}) for story in stories]
     keys = dict.fromkeys(key for own in each for key in own if key != "about")
-    shown = [(key, [own.get(key) for own in each]) for key in keys]
+    empty: tuple[Any, ...] = ("", [], {})  # the same as a setting that is missing
+    shown = [(key, [None if own.get(key) in empty else own.get(key) for own in each]) for key in keys]
     return [
         [
             Cell(key, tag="code"),

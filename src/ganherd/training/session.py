@@ -210,8 +210,9 @@ class Session:
         self.progress.close()
         give_back()  # memory that training has freed but still caches: sampling and scores need blocks of other sizes
         is_part = self.folder.info.part is not None
+        since_start = " in all" if self.resumed else ""
         self.progress.say(
-            Detail(f"trained in {duration(trainer.seconds)}{'.' if is_part else '; making the mixture…'}")
+            Detail(f"trained in {duration(trainer.seconds)}{since_start}{'.' if is_part else '; making the mixture…'}")
         )
         self.stop.at_once()
         whole = self.options.before + parse_budget(self.source.wanted.train.budget)[1]

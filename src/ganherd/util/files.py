@@ -48,8 +48,13 @@ def replacing(path: Path, sync: bool = False) -> Iterator[Path]:
         temporary.replace(path)
         if sync:
             force_to_disk(path.parent)
+    except OSError as error:
+        if error.filename == str(temporary):  # the name that the reader of the error knows
+            error.filename = str(path)
+        raise
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):  # a read-only file system refuses this too, and its error would hide the first one
+            temporary.unlink(missing_ok=True)
 
 
 def atomic_write(path: Path, content: bytes | str, sync: bool = True) -> None:

@@ -110,6 +110,12 @@ def load_own(name: str, what: str, trust_code: bool) -> Any:
                 f"the {what} {own} was defined in the script or notebook that trained it, and is not in this one: "
                 "define it here too, or move it into another module and train again."
             ) from None
+        if module.endswith(".py"):
+            file = os.path.basename(module)
+            raise UserError(
+                f"the {what} {name} names a file: write {file.removesuffix('.py')}:{own or 'Class'}, "
+                f"with {file} in the current folder or the recipe's."
+            ) from None
         reason = " ".join(str(error).split()) or "no reason given"
         raise UserError(f"the {what} {name} could not be imported: {type(error).__name__}: {reason}") from error
 

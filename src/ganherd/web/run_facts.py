@@ -146,7 +146,7 @@ def details(run: ShownRun) -> JsonObject:
         "layout": layout(recipe),
         "sprites": sprites(run),
         "figures": figures(run),
-        "verdict": None if verdict is None else verdict.as_json(),
+        "verdict": None if verdict is None else verdict.for_run(folder.again).as_json(),
         "settings": _flat(recipe.model_dump()) if recipe else {},
         "has_mixture": (folder.mixture / "mixture.json").is_file(),
         "resume": folder.again,

@@ -88,6 +88,17 @@ def test_the_first_picture_is_announced_and_the_newest_is_shown(
     assert "newest picture: run/step-10.png" in screen(progress)
 
 
+def test_a_resumed_run_does_not_call_its_next_picture_the_first(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("step-00000500.png", "step-00001000.png"):
+        (tmp_path / name).touch()  # a picture is drawn before it is announced
+        Progress(["a"]).picture(tmp_path / name)
+    said = ["first picture: step-00000500.png", "next picture: step-00001000.png"]
+    assert capsys.readouterr().err.splitlines() == said
+
+
 def test_the_cells_of_a_grid_are_a_board() -> None:
     progress = Progress([f"member {i}" for i in range(12)], board=(2, 3, 2))
     progress.look({"spread": [0.9, 0.8, 1.1, 1.2, 0.3, 0.9, 1.0, 1.0, 0.7, 0.6, math.nan, 0.5], "tells": [0.6] * 12})

@@ -237,7 +237,8 @@ class ImageReader:
         if image.shape[:2] != self.first[1]:
             raise UserError(
                 f"images differ in size: {_with_size(*self.first)} and {_with_size(where or name, image.shape)}; "
-                "bring them to one size with --set data.size=64, or --size 64 for data inspect."
+                "bring them to one size with --set data.size=64, or --size 64 for data inspect; for score, name a run that "
+                "trained on them."
             )
         self.colour |= image.ndim == 3
         self.grey += image.ndim == 2

@@ -59,9 +59,27 @@ class VerdictRecord(Record):
         advice = f"; {self.try_next}" if self.try_next else ""
         return f"{self.word}: {self.reason}{advice}."
 
+    def for_run(self, again: str) -> VerdictRecord:
+        """Return the verdict with a command that can be copied wherever it advises to resume the run.
+
+        Args:
+            again: The command that resumes this run.
+
+        >>> longer = "train longer, for example: ganherd train --resume RUN --budget +1000steps"
+        >>> record = VerdictRecord(word="undertrained", reason="its samples hardly vary", try_next=longer)
+        >>> record.for_run("ganherd train --resume runs/a").try_next
+        'train longer, for example: ganherd train --resume runs/a --budget +1000steps'
+        """
+        members = [one.model_copy(update={"try_next": _advice(one.try_next, again)}) for one in self.members]
+        return self.model_copy(update={"try_next": _advice(self.try_next, again), "members": members})
+
     def of_member(self, member: int, replica: int = 0) -> MemberVerdict | None:
         """Return the verdict on a member; None if it was not judged."""
         return next((one for one in self.members if (one.member, one.replica) == (member, replica)), None)
+
+
+def _advice(text: str, again: str) -> str:
+    return text.replace("ganherd train --resume RUN", again)
 
 
 def read_verdict(path: Path) -> VerdictRecord | None:

@@ -96,9 +96,10 @@ class Progress:
             self.say(f"step {self._place(step)}  {self._about(step)}  {self._means()}  {self._how_many()}")
 
     def picture(self, path: Path) -> None:
-        """Show the path of the newest picture of samples. In a log, only the first one is announced."""
+        """Show the path of the newest picture of samples. In a log, only the first one of this process is announced."""
         if self._picture is None:
-            self.say(Detail(f"first picture: {from_here(path)}"))
+            is_later = any(earlier.name < path.name for earlier in path.parent.glob("step-*.png"))  # the run is resumed
+            self.say(Detail(f"{'next' if is_later else 'first'} picture: {from_here(path)}"))
         self._picture = path
 
     def alarm(self, member: int, what: str) -> None:

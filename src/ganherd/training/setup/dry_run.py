@@ -176,7 +176,7 @@ def measured(facts: Mapping[str, Any], shown: Sequence[str] = ()) -> str:
             *(size(facts[f"{what}_bytes"]) for what in ("state", "training", "data"))
         ),
         "disk": facts["disk"],
-        "length": f"{facts['steps']:,} steps, {facts['epochs']:g} epochs",
+        "length": f"{facts['steps']:,} steps, {facts['epochs']:,.6g} epochs",
         "time": f"about {duration(facts['seconds'])} at {speed:{',.0f' if speed >= 1 else '.2g'}} member-steps/s, "
         f"measured on {facts['measured']}",
         "warm": _line(facts["warm"]),
