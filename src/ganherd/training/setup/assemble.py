@@ -6,8 +6,6 @@ shapes, N is the number of members of all replicas, and n the number of those on
 
 from __future__ import annotations
 
-import inspect
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -23,13 +21,12 @@ from ganherd.comm.ranks import Ranks
 from ganherd.data import dataset as source
 from ganherd.herd.batch_feed import BatchPlan
 from ganherd.herd.breeds import new_breeds
-from ganherd.herd.checks.source_line import assignment_line
+from ganherd.herd.checks.net_pair import NetPair
 from ganherd.herd.checks.trial import LOOK_SAMPLES, batch_sizes, first_that_runs
 from ganherd.herd.checks.tryout import CannotRun, refuse_cpu_only, try_other_batch, try_out
 from ganherd.herd.engine.device import DTYPES, device_of
 from ganherd.herd.engine.engines import StackedHerd
-from ganherd.herd.member_randomness import MemberRandomness
-from ganherd.herd.state import ModuleTraits, Seat, State, new_state, takes_label
+from ganherd.herd.state import ModuleTraits, Seat, State, new_state
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.streamed_batch_feed import make_feed
 from ganherd.herd.threaded_init import PackagedNet
@@ -41,12 +38,16 @@ from ganherd.training.setup.member_data import MemberData, cut
 from ganherd.training.setup.member_settings import averages, idle_schedules, rules_of, settings_of, uneven_records
 from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow, member_dropout
-from ganherd.util.errors import UserError, few, with_type
+from ganherd.util.errors import UserError, few
 from ganherd.util.objects.memory_objects import label_of
 from ganherd.util.text import did_you_mean, member_labels
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
+# Losses that are computed from logits. Least squares also suit probabilities, and a plug-in may expect either.
+_LOSSES_OF_LOGITS = {
+    "minimax", "non-saturating", "least-squares-sigmoid", "wasserstein", "wasserstein-gp", "hinge", "relativistic-pairing",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -190,8 +191,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     if member_dropout.varies(recipe):
         build = partial(nets.build_discriminator, shape=dataset.shape, classes=classes, trust_code=trust_code)
         member_dropout.set_rates_(state, recipe, data.slots, seats, build)
-    for name, make_g, _ in each:
-        _try_once(label_of(name), make_g, make_d, recipe, dataset)
+    of_nets = _refuse_misfits(recipe, dataset, [(name, make_g) for name, make_g, _ in each], make_d)
     for blueprint, make, named, is_g in (
         *((breed.g, make_g, name, True) for breed, (name, make_g, _) in zip(breeds.all, each, strict=True)),
         (d, make_d, recipe.nets.discriminator.name, False),
@@ -221,7 +221,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         grown = grow.start(herd, recipe, rows, trust_code)
         started = [grown.get(row, origin) for row, origin in enumerate(started or [{} for _ in own])]
     of_settings = [*idle_schedules(recipe, herd.rules), *uneven_records(recipe, herd.rules, herd.device.type == "cuda")]
-    notes = (*dataset.notes, *data.notes, *origins.notes(started), *of_settings)
+    notes = (*dataset.notes, *data.notes, *of_nets, *origins.notes(started), *of_settings)
     light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
     return PreparedHerd(
         **vars(light), herd=herd, ranks=ranks, origins=started, trusted=trust_code, frozen_members=list(frozen)
@@ -319,83 +319,30 @@ def _freeze(module: nn.Module, layers: Sequence[str]) -> nn.Module:
     return module
 
 
-def _refuse_misplaced_label(net: nn.Module) -> None:
-    """Raise a `UserError` if a net takes labels `y`, but not as its second argument."""
-    arguments = [p.name for p in inspect.signature(net.forward).parameters.values() if p.kind is not p.KEYWORD_ONLY]
-    if takes_label(net) and arguments[1:2] != ["y"]:
-        raise UserError(
-            f"forward of {type(net).__name__}{assignment_line(net)} must take y as its second argument, after its input."
-        )
-
-
-def _shapes_of(answer: object, net: str) -> list[Shape]:
-    """Return the shapes of a discriminator's outputs; raise if it returns anything but tensors."""
-    outputs = answer if isinstance(answer, tuple) else (answer,)
-    if outputs and all(isinstance(output, torch.Tensor) for output in outputs):
-        return [tuple(output.shape) for output in outputs]
-    kinds = ", ".join(type(output).__name__ for output in outputs)
-    returned = f"a tuple of {kinds or 'nothing'}" if isinstance(answer, tuple) else f"a {kinds}"
-    raise UserError(
-        f"{net} returns {returned}: it must return one tensor of logits, or the pair (logits, logits of the classes)."
-    )
-
-
-def _try_once(
-    name: str,
-    make_g: Callable[[], nn.Module],
-    make_d: Callable[[], nn.Module],
+def _refuse_misfits(
     recipe: Recipe,
     dataset: source.Dataset,
-) -> None:
-    """Call one generator and one discriminator in plain PyTorch, and refuse nets that do not fit the data or each other."""
-    own, classes = label_of(recipe.nets.discriminator.name), len(dataset.labels)
+    generators: Sequence[tuple[str, Callable[[], nn.Module]]],
+    make_d: Callable[[], nn.Module],
+) -> list[str]:
+    """Refuse nets that do not fit the data or each other, and return notes about a user's own discriminator.
 
-    def call(rows: int) -> tuple[int, Shape, list[Shape], bool]:
-        """Return (rows, shape of the samples, shapes of the discriminator's outputs, whether nets drew by themselves).
-
-        Nets do so if they use PyTorch's generator, and not the random numbers that ganherd gives each member.
-        """
-        g, d = make_g(), make_d()
-        _refuse_misplaced_label(g)
-        _refuse_misplaced_label(d)
-        before, y = torch.random.get_rng_state(), torch.zeros(rows, dtype=torch.int64)
-        with MemberRandomness(torch.tensor(0)):
-            x = g(torch.randn(rows, recipe.nets.latent), *((y,) if takes_label(g) else ()))
-        if not isinstance(x, torch.Tensor):
-            raise UserError(
-                f"the generator {name}{assignment_line(g)} returns a {type(x).__name__}: it must return one tensor."
-            )
-        output_shapes: list[Shape] = []
-        if tuple(x.shape) == (rows, *dataset.shape):
-            with MemberRandomness(torch.tensor(1)):
-                answer = d(x, *((y,) if takes_label(d) else ()))
-            output_shapes = _shapes_of(answer, f"the discriminator {own}{assignment_line(d)}")
-        return rows, tuple(x.shape), output_shapes, not torch.equal(before, torch.random.get_rng_state())
-
-    try:
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            rows, sampled, output_shapes, drew = first_that_runs(call, batch_sizes(recipe.train.batch))
-    except UserError:
-        raise
-    except Exception as error:
-        raise UserError(
-            f"the nets {name} and {own} do not run on data of shape "
-            f"{dataset.shape} with latent {recipe.nets.latent}: {with_type(error)}."
-        ) from error
-    if sampled != (rows, *dataset.shape):
-        raise UserError(f"the generator {name} makes images of shape {sampled[1:]}, but the data has {dataset.shape}.")
-    if math.prod(output_shapes[0]) != rows:
-        raise UserError(
-            f"the discriminator {own} answers {output_shapes[0]} for {rows} images; it must give one logit for each."
-        )
-    if len(output_shapes) > 1 and output_shapes[1:] != [(rows, classes)]:
-        raise UserError(
-            f"the discriminator {own} answers {len(output_shapes)} tensors, the second {output_shapes[1]} for {rows} "
-            f"images; in addition to the logits it may return logits of the classes, {(rows, classes)} here, and nothing else."
-        )
-    tried = not (is_packaged(name) and is_packaged(own))  # `try_out` has named the function that draws
-    if drew and not tried:
-        raise UserError(
-            "the nets draw random numbers where ganherd cannot give each member its own (dropout inside of attention "
-            "does so): use randn, rand or nn.Dropout instead."
-        )
+    Args:
+        generators: The name of the net of each breed, and a function that builds it.
+        make_d: Builds the discriminator.
+    """
+    discriminator, shape, batch = recipe.nets.discriminator.name, dataset.shape, recipe.train.batch
+    for name, make_g in generators:
+        pair = NetPair(label_of(name), label_of(discriminator), make_g, make_d, len(dataset.labels))
+        may_draw = not (is_packaged(name) and is_packaged(discriminator))  # `try_out` names the function that draws
+        pair.refuse_misfits(recipe.nets.latent, shape, batch, may_draw)
+    if (
+        is_packaged(discriminator)
+        or recipe.loss.name not in _LOSSES_OF_LOGITS
+        or not pair.returns_probabilities(shape, batch)
+    ):
+        return []
+    return [
+        f"all outputs of the discriminator {pair.discriminator} lie between 0 and 1, as after a sigmoid, but the loss "
+        f"{recipe.loss.name} is made for logits: leave the sigmoid out"
+    ]
