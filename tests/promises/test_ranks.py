@@ -315,7 +315,7 @@ def test_started_ranks_stop_with_a_checkpoint_and_resume(plain_images: Path, tmp
     assert process.returncode == 75, said
     assert said.count(f"resume it with: ganherd train --resume {run} --ranks 2\n") == 1, said
     step = run_files.steps(run)[-1]
-    assert RunFolder(run).info.state == "interrupted" and f"stopped by SIGTERM at step {step}." in said
+    assert RunFolder(run).info.state == "interrupted" and f"stopped by SIGTERM at step {step:,}." in said
     done = subprocess.run(
         [*command, "--resume", str(run), "--budget", f"{step + 3}steps", "--json"],
         env=processes.environment(),
@@ -392,7 +392,7 @@ def test_mpiexec_passes_sigusr1_on_and_waits_until_its_ranks_have_saved(plain_im
     processes.wait_until_underway(process, run)
     process.send_signal(signal.SIGUSR1)
     said = process.communicate(timeout=120)[1]
-    assert process.returncode == 75 and f"stopped by SIGUSR1 at step {run_files.steps(run)[-1]}." in said, said
+    assert process.returncode == 75 and f"stopped by SIGUSR1 at step {run_files.steps(run)[-1]:,}." in said, said
     assert RunFolder(run).info.state == "interrupted"
 
 

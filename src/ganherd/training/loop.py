@@ -316,4 +316,4 @@ class Trainer:
         self.checkpointer.save_if_needed(self)
         self.checkpointer.flush(self)
         self.strategy.on_interrupt()
-        self.ranks.finish(Interrupted(f"stopped by {name} at step {self.step}."))
+        self.ranks.finish(Interrupted(f"stopped by {name} at step {self.step:,}."))

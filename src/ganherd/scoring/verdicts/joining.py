@@ -87,7 +87,8 @@ def _joined(herd: Judged, members: Sequence[MemberVerdict], share_data: bool, to
     first = next(one for one in bad if one.word == word)
     if len(members) == 1:
         return Judged(first.word, first.reason, first.try_next)
-    return Judged(word, f"{named}; of {first.name}: {first.reason}", first.try_next)
+    owner = "" if len(bad) == 1 else f"; of {first.name}"
+    return Judged(word, f"{named}{owner}: {first.reason}", first.try_next)
 
 
 def _leading_word(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict]) -> Word:

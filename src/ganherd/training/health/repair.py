@@ -32,7 +32,7 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
     is_spent = state.repairs[member] >= trainer.schedule.settings.repair.limit
     is_vital = what in ("nan", "diverged")  # with any other alarm the member can still train
     if policy == "stop" or (policy != "tell" and is_spent and is_vital):
-        when = f"at step {trainer.step}, after {state.repairs[member]} repairs"
+        when = f"at step {trainer.step:,}, after {state.repairs[member]} repairs"
         ranks.finish(RunFailed(f"{name} cannot continue: {WHY[what]} {when}; {TRY[what]}."))
     if policy == "tell" or is_spent:
         return
@@ -66,7 +66,7 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
     trainer.preview.forget()
     trainer.event("repair", member=member, name=name, reason=WHY[what], policy=policy, **facts, life=life)
     trainer.progress.repaired(member)
-    trainer.progress.say(f"{name}: {WHY[what]} at step {trainer.step}; {then}.")
+    trainer.progress.say(f"{name}: {WHY[what]} at step {trainer.step:,}; {then}.")
 
 
 def _roll_back(trainer: Trainer, member: int, row: int) -> JsonObject:
