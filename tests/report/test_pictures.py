@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -241,6 +242,20 @@ def test_a_sheet_without_a_heading_has_its_columns_and_its_note() -> None:
     assert two.width > one.width and two.height < one.height + 2 * sheets.MARGIN
     assert {(10,) * 3, (20,) * 3, (30,) * 3, (40,) * 3} <= {colour for _, colour in two.getcolors(1 << 16)}
     assert sheets.draw_sheet(rows, note="Below each image: its member.").height > one.height
+
+
+@pytest.mark.parametrize(
+    ("changes", "title"),
+    [
+        ([], "digits-wcgan"),
+        (["train.batch=8"], "digits-wcgan"),
+        (["data.source=/home/me/birds", "data.bad_images=skip"], "birds"),
+        (["data.source=hf:me/faces#split=train"], "faces"),
+    ],
+)
+def test_the_title_of_a_run_on_own_data_is_that_of_the_data(tmp_path: Path, changes: list[str], title: str) -> None:
+    (tmp_path / "run.json").write_text(json.dumps({"recipe": "digits-wcgan", "changes": changes}))
+    assert RunFolder(tmp_path).title == title
 
 
 def test_the_title_of_a_run_is_its_recipe_or_its_folder(tmp_path: Path) -> None:

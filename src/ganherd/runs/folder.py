@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from ganherd.recipe import recipe_file
 from ganherd.recipe.plugins.recipe_plugins import plugins_of
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sources.data_address import short_name
 from ganherd.runs import json_lines
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
@@ -21,6 +22,7 @@ from ganherd.util.files import JsonObject
 from ganherd.util.paths import RUNS, given_path
 from ganherd.util.text import did_you_mean, printable
 
+_DATA = "data.source="  # the change of a recipe that gives it other data
 _BEFORE_INFO = {".lock", "recipe.yaml"}  # files that are created before run.json
 _CHECKPOINT, _PART = re.compile(r"step-(\d{8,18})"), re.compile(r"(\d{3,})-(\d{3,})")  # names of folders
 _FIRST = "-first"  # end of the name of a first phase's folder
@@ -49,15 +51,17 @@ class RunFolder:
 
     @property
     def title(self) -> str:
-        """The run's name in pictures: the recipe's name if it is recorded, otherwise the folder's without its number.
+        """The run's name in pictures: the name of the data if the recipe was given other data, or the recipe's name.
+
+        If neither is recorded, it is the folder's name without its number.
 
         >>> RunFolder("runs/00012-digits-wcgan").title
         'digits-wcgan'
         """
-        try:
-            recorded = self.info.recipe
-        except UserError:
-            recorded = None
+        recorded = None
+        with suppress(UserError):
+            given = [text.removeprefix(_DATA) for text in self.info.changes or () if text.startswith(_DATA)]
+            recorded = short_name(given[-1]) if given else self.info.recipe
         name = self.path.name or self.path.resolve().name
         return printable(recorded or re.sub(r"^\d{5}-", "", name))
 
