@@ -89,7 +89,7 @@ def reset_peaks(device: torch.device) -> None:
 
 
 def peaks(device: torch.device) -> tuple[int, int]:
-    """Return the peak bytes of tensors and those that the allocator reserved; on a CPU, twice that of the process."""
+    """Return the peak bytes of tensors and those that the allocator reserved; on a CPU both are the peak of the process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device), torch.cuda.max_memory_reserved(device)
     resident = _resident()

@@ -65,7 +65,7 @@ Seed = Annotated[int, typer.Option(min=0, help="Seed of the samples.")]
 def named_run(word: Path | None) -> Path | None:
     """Return the run folder that an argument names: a path, `@last` or `@TAG`.
 
-    Report the folder if it is not a path.
+    Print the folder if the argument was `@last` or a tag.
     """
     if word is None or "\0" in str(word) or word.exists():
         return word

@@ -91,7 +91,7 @@ def _differences(facts: Comparison, basis: str) -> list[list[Any]]:
 
 
 def _samples(facts: Comparison, folder: Path) -> list[tuple[str, bytes]]:
-    """Return the last picture of each contender's run at the first basis."""
+    """Return the last picture of each contender's run, in the first comparison of the file (at equal budget, or finished runs)."""
     basis = next(iter(facts["bases"].values()))
     paths = {name: folder / row["run"] / "samples" / "final.png" for name, row in basis["entries"].items()}
     return [(name, read(path)) for name, path in paths.items() if path.is_file()]

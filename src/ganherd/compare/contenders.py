@@ -77,7 +77,14 @@ def _varied(text: str) -> tuple[str, list[str]]:
 
 
 def _short(override: str, each: Sequence[tuple[str, tuple[str, ...]]]) -> str:
-    """Return an override with the last part of its key, if no other key ends alike; only letters that a folder may have."""
+    """Return an override as part of a folder's name: `key=value` without characters that folders should not have.
+
+    The key is cut to its last part if no other key has the same last part.
+
+    Args:
+        override: The override, such as "optim.lr_g=1e-4".
+        each: The recipes and overrides of all contenders.
+    """
     key, _, value = override.partition("=")
     last = key.rpartition(".")[2]
     keys = {text.partition("=")[0] for _, overrides in each for text in overrides}

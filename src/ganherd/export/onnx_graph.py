@@ -124,7 +124,7 @@ def _shifted(graph: GraphBuilder, x: str, bits: int) -> str:
 
 
 def _random_bits(graph: GraphBuilder, purpose: int, count: int) -> str:
-    """Return pseudo-random numbers, int64 [B, count], which depend on the seed of each row and on `purpose`."""
+    """Return uniform pseudo-random 64-bit numbers, int64 [B, count], which depend on the seed of each row and on `purpose`."""
     golden = graph.constant(_signed(rng.GOLDEN))
     key = graph.add("BitwiseXor", _mix(graph, graph.add("Add", "seed", golden)), graph.constant(np.int64(purpose)))
     key = _mix(graph, graph.add("Add", key, golden))

@@ -55,7 +55,8 @@ class RealFeatures:
     def rows(self) -> np.ndarray:
         """Return the numbers of the rows of the training split that are used, int64 [n].
 
-        These are all rows (of the class). With a heavy network on a CPU they are at most `limit`, always the same ones.
+        These are all rows, or all of one class if `label` names one. With a heavy network on a CPU they are at most `limit`,
+        always the same ones.
         """
         rows = np.arange(len(self.dataset.x)) if self.label is None else np.flatnonzero(self.dataset.y == self.label)
         if self.limit is None or self.limit >= len(rows) or not self.network.heavy or torch.cuda.is_available():

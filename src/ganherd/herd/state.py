@@ -121,7 +121,7 @@ class Blueprint:
         return None if shape is None else tuple(shape)
 
     def join_rows(self, params: Mapping[str, Tensor], slots: Sequence[int]) -> Tensor:
-        """Join named parameters [N, …] into rows [N, P]; the inverse of `views`. The slots are ignored."""
+        """Join named parameters [N, …] into rows [N, P], the inverse of `views`; the slots are ignored, as in `split_rows`."""
         columns = [params[name].flatten(1) if shape else params[name][:, None] for name, shape in self.shapes.items()]
         return torch.cat(columns, dim=1)
 

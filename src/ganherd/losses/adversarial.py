@@ -34,37 +34,37 @@ class Loss:
 
 
 def _cross_entropy(real: Tensor, fake: Tensor) -> Tensor:
-    """Return the discriminator's loss -log D(x) - log(1 - D(G(z))), with D = sigmoid(logit)."""
+    """Return the discriminator's loss [N], the batch mean of -log D(x) - log(1 - D(G(z))), with D = sigmoid(logit)."""
     return softplus(-real).mean(-1) + softplus(fake).mean(-1)
 
 
 def _squares(real: Tensor, fake: Tensor) -> Tensor:
-    """Return the discriminator's loss ((logit(x) - 1)² + logit(G(z))²) / 2."""
+    """Return the discriminator's loss [N], the batch mean of ((logit(x) - 1)² + logit(G(z))²) / 2."""
     return 0.5 * ((real - 1.0).square().mean(-1) + fake.square().mean(-1))
 
 
 def _squares_of_probabilities(real: Tensor, fake: Tensor) -> Tensor:
-    """Return the discriminator's loss (D(x) - 1)² + D(G(z))², with D = sigmoid(logit)."""
+    """Return the discriminator's loss [N], the batch mean of (D(x) - 1)² + D(G(z))², with D = sigmoid(logit)."""
     return (sigmoid(real) - 1.0).square().mean(-1) + sigmoid(fake).square().mean(-1)
 
 
 def _distance(real: Tensor, fake: Tensor) -> Tensor:
-    """Return the critic's loss: minus its estimate of the Wasserstein distance between real and generated images."""
+    """Return the critic's loss [N]: minus its estimate of the Wasserstein distance between real and generated images."""
     return fake.mean(-1) - real.mean(-1)
 
 
 def _hinge(real: Tensor, fake: Tensor) -> Tensor:
-    """Return the discriminator's loss max(0, 1 - logit(x)) + max(0, 1 + logit(G(z)))."""
+    """Return the discriminator's loss [N], the batch mean of max(0, 1 - logit(x)) + max(0, 1 + logit(G(z)))."""
     return relu(1.0 - real).mean(-1) + relu(1.0 + fake).mean(-1)
 
 
 def _paired(real: Tensor, fake: Tensor) -> Tensor:
-    """Return -log sigmoid(real - fake) for pairs of a real and a generated image with the same batch index."""
+    """Return the batch mean [N] of -log sigmoid(real - fake), for pairs of images with the same index in the batch."""
     return softplus(fake - real).mean(-1)
 
 
 def _raise_critic(fake: Tensor) -> Tensor:
-    """Return the generator's loss: minus the critic's value of generated images."""
+    """Return the generator's loss [N]: minus the critic's mean value of generated images."""
     return -fake.mean(-1)
 
 

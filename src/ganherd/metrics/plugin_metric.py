@@ -64,7 +64,11 @@ def _settings(name: str, model: type[BaseModel], given: Mapping[str, Any] | None
 
 
 def _compared(context: ScoringContext, on: On) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the arguments of the user's function, and the fields of scores.json that describe them."""
+    """Return the arguments of the user's function, and the fields of scores.json that describe them.
+
+    Args:
+        on: What the function takes: "images" or "features", real and generated ones, or the whole context.
+    """
     data = context.dataset
     if on == "images":
         facts = {"samples": len(context.drawn.x), "network": "pixels" if data.is_image else "coordinates"}

@@ -164,7 +164,7 @@ class Mixture:
     def module(self, label: str | int | None = None, *, member: int | None = None, replica: int = 0) -> nn.Module:
         """Return a generator as a plain module with its own weights, in evaluation mode.
 
-        It maps noise z [B, latent] to samples x in the units of the nets; `x * scale + offset` is in the units of the
+        It maps noise z [B, latent] to samples x in the units of the nets; `x * self.scale + self.offset` is in the units of the
         data.
 
         Args:

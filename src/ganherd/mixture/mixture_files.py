@@ -74,7 +74,7 @@ class Neighbourhoods(BaseModel):
         return getattr(one, self.by) if self.by in FIELDS else one.value
 
     def of(self, replica: int, cell: int) -> Neighbourhood:
-        """Return the mixture of a cell, numbered over all grids of a replica."""
+        """Return the mixture of a cell. A replica may have several grids, one for each class; cells are numbered over all."""
         return next(one for one in self.all if (one.replica, one.cell) == (replica, cell))
 
     @property

@@ -117,7 +117,7 @@ def describe(path: str | Path) -> RunStatus | PartsStatus:
 
 
 def _describe(folder: RunFolder) -> RunStatus:
-    """Return the state and progress of a run that is trained as a whole."""
+    """Return the state and progress of a run that one job trains, not several that train parts of it."""
     info, metrics = folder.info, read_last(folder.metrics_path, MetricsRecord, _RECENT)
     if info.budget is None or info.engine is None or info.state is None or info.members is None:
         raise ValueError("state, budget, engine or members are missing")

@@ -60,7 +60,7 @@ def make(
         run: The run folder.
         mixture: The mixture.
         dataset: Its data.
-        reference: Features of the data; None: those of the network that is cheap everywhere.
+        reference: Features of the data; None: those of the default network for this data, which is quick.
         seed: The seed of the samples.
         progress: Receives lines about the progress.
         again: Draw all pictures anew, also those that exist.

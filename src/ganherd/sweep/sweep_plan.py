@@ -59,7 +59,7 @@ class SweepRequest:
 
     @property
     def num_trials(self) -> int:
-        """The number of trials if a range is varied."""
+        """The number of trials if a range is varied; lists of values alone are tried in all combinations."""
         return self.trials or DEFAULT_TRIALS
 
     @property

@@ -85,7 +85,7 @@ def make_router(catalog: RunCatalog, service: SampleService, feed: LiveFeed) -> 
         figures: Annotated[str, Query(max_length=2000)],
         members: Annotated[str | None, Query(max_length=40_000)] = None,
     ) -> JsonObject:
-        """Return figures of all members, or of some, from the last record up to a step."""
+        """Return recorded numbers (figures, e.g. losses) of all members, or of some, from the newest record at or before a step."""
         shown = catalog.run(run_id)
         chosen = None if members is None else _members(members, run_facts.number_of_members(shown))
         return shown.metrics.at(step, _names(figures), chosen)
@@ -213,7 +213,9 @@ def _names(text: str) -> list[str]:
 
 
 def _members(text: str | None, number: int) -> list[int] | None:
-    """Return the numbers of the members that a text names; None, which means a band over all members, for None.
+    """Return the numbers of the members that a text names.
+
+    If the text is None, return None: the page then shows quantiles over all members.
 
     Args:
         number: The number of members of the run.

@@ -127,7 +127,8 @@ def bench_cellular(
     ranks: Annotated[
         str | None,
         typer.Option(
-            help="Measure grids on one core and on ranks instead, e.g. 1,5,10,17 for 2 × 2, 3 × 3 and 4 × 4 with one cell a rank."
+            help="Measure grids on one core and on ranks instead, e.g. 1,5,10,17: one core, then one rank more than 2 × 2, "
+            "3 × 3 and 4 × 4 have cells."
         ),
     ] = None,
     grids: Annotated[

@@ -71,7 +71,7 @@ class SampleSource(ABC):
 
     @abstractmethod
     def units(self) -> Iterator[SampleUnit]:
-        """Yield the units of all files, in order."""
+        """Yield the units of all files in order: the pieces of work, of some samples each, that processes decode."""
 
     @abstractmethod
     def read(self, unit: SampleUnit) -> Iterator[ImageSample]:

@@ -369,7 +369,7 @@ def divide(weight: Tensor, u: Tensor, move: bool) -> tuple[Tensor, Tensor]:
 def has_conv_kernel(like: nn.Conv2d | nn.ConvTranspose2d) -> bool:
     """Return whether a kernel can run this convolution.
 
-    It must be square and at most 5×5, have stride 1 or 2 and zero padding, and have neither groups nor dilation.
+    It must be square and at most 5×5, have stride 1 or 2, be padded with zeros, and have neither groups nor dilation.
     """
     k, stride, pad = like.kernel_size, like.stride, like.padding
     square = all(len({*pair}) == 1 for pair in (k, stride, like.output_padding))

@@ -64,7 +64,10 @@ class Course:
     began: frozenset[str] = frozenset()  # alarms that began at any time
 
     def joined(self, others: Sequence[Course]) -> Course:
-        """Return the course of a mixture of members with these courses. Active alarms stay with the members that have them."""
+        """Return the course (how the training went) of a mixture of members with these courses.
+
+        Alarms that are still active stay with the members that have them.
+        """
         return Course(self.steps, began=frozenset().union(*(one.began for one in others)))
 
     def is_shorter_than(self, steps: int) -> bool:

@@ -159,7 +159,7 @@ class FusionPlan:
         return fused
 
     def _image_norms(self) -> Iterator[tuple[fx.Node, ImageNorm]]:
-        """Yield (the node of its sum, the nodes) of each `ImageNorm` in the graph."""
+        """Yield each `ImageNorm` in the graph, after the node at its end, which adds the shift."""
         for node in self._graph.nodes:
             layer, product = self._layer(node), only_user(node)
             if type(layer) is not nn.BatchNorm2d or layer.affine or not layer.training or product is None:
