@@ -341,8 +341,8 @@ def _refuse_misfits(
     of_logits = [name for name in losses if name in _LOSSES_OF_LOGITS]
     if is_packaged(discriminator) or not of_logits or not pair.returns_probabilities(shape, batch):
         return []
-    made = f"the {'loss' if len(of_logits) == 1 else 'losses'} {listed(of_logits)} {'is' if len(of_logits) == 1 else 'are'} made"
+    are = f"loss {of_logits[0]} is" if len(of_logits) == 1 else f"losses {listed(of_logits)} are"
     return [
-        f"all outputs of the discriminator {pair.discriminator} lie between 0 and 1, as after a sigmoid, but {made} for logits: "
-        "leave the sigmoid out"
+        f"all outputs of the discriminator {pair.discriminator} lie between 0 and 1, as after a sigmoid, but the {are} made for "
+        "logits: leave the sigmoid out"
     ]
