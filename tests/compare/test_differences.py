@@ -142,3 +142,11 @@ def test_pairs_without_the_first_contender_are_decided_too() -> None:
     assert answer(facts).startswith("b is better than c in FID, and which is the best is undecided")
     older = {name: value for name, value in facts["bases"]["budget"].items() if name != "decided"}
     assert answer({**facts, "bases": {"budget": older}}).startswith("FID does not decide between them")
+
+
+def test_an_answer_names_each_contender_that_is_better_once() -> None:
+    a, b = scored(fid=[3.0, 4.0, 3.5]), scored(fid=[4.0, 3.0, 3.6])
+    c, d = scored(fid=[9.0, 9.5, 9.3]), scored(fid=[9.5, 9.0, 9.4])
+    text = answer(facts_of({"a": a, "b": b, "c": c, "d": d}, 3))
+    decided = "a is better than c and d; b is better than c and d in FID, and which is the best is undecided"
+    assert text.startswith(decided)

@@ -59,6 +59,19 @@ def test_a_frame_shows_the_samples_of_its_step(cli, shown_runs: Path) -> None:
     np.testing.assert_array_equal(corner, np.broadcast_to(sheet[0, 0], (2, 2, 3)))
 
 
+def test_frames_of_a_run_on_own_data_have_its_name(shown_runs: Path, tmp_path: Path) -> None:
+    from ganherd.film.herd_film import HerdFilm
+    from ganherd.runs.folder import RunFolder
+    from ganherd.runs.run_list import summarise
+
+    run = shutil.copytree(shown_runs / "classes", tmp_path / "copy")
+    info = json.loads((run / "run.json").read_text())
+    own = {"recipe": "digits-wcgan", "changes": ["data.source=/home/me/birds"]}
+    (run / "run.json").write_text(json.dumps(info | own))
+    film = HerdFilm(RunFolder.open(run), summarise(run, "copy", 0.0), 600)
+    assert film._content(0).heading.title == "birds"
+
+
 def test_an_animated_webp_has_the_same_length(cli, shown_runs: Path) -> None:
     assert cli("film", shown_runs / "points", "-o", "herd.webp", "--seconds", 2, "--width", 240).code == 0
     assert sum(frames("herd.webp")[1]) == 2000

@@ -220,6 +220,12 @@ def test_intervals_end_at_the_least_and_the_largest_possible_value(digits: Any, 
     assert over_seeds["high"] == 8 and over_seeds["cut"] is True and over_seeds["how"].endswith("cut at 8")
 
 
+def test_a_distance_of_real_data_has_no_negative_interval(digits: Any, replay: Replay) -> None:
+    few = dataclasses.replace(digits, x=digits.x[:3], y=digits.y[:3])
+    ends = score(replay(few), few, ["fid"], samples=40)["fid"]["real_interval"]
+    assert 0 == ends["low"] < ends["high"]
+
+
 def test_zero_is_written_without_a_sign() -> None:
     assert [format_value(name, -1e-9) for name in ("histogram", "kid", "label_accuracy", "ais")] == [
         "0.000",

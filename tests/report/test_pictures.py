@@ -251,6 +251,7 @@ def test_a_sheet_without_a_heading_has_its_columns_and_its_note() -> None:
         (["train.batch=8"], "digits-wcgan"),
         (["data.source=/home/me/birds", "data.bad_images=skip"], "birds"),
         (["data.source=hf:me/faces#split=train"], "faces"),
+        (["data.source=memory:Birds_0123456789ab"], "Birds"),  # an object that was given in Python
     ],
 )
 def test_the_title_of_a_run_on_own_data_is_that_of_the_data(tmp_path: Path, changes: list[str], title: str) -> None:

@@ -55,8 +55,12 @@ def _primary_clause(by_basis: ComparisonBasis, primary: str, names: Sequence[str
         rest = [value for name, value in values.items() if name != winner]
         than = "" if len(names) == 2 else " than all others"
         return f"{winner} is better{than} in {title} ({values[winner]} against {listed(rest)})"
-    if decided := [f"{better} is better than {worse}" for better, worse in _decided(by_basis, primary, names[0])]:
-        return f"{listed(decided)} in {title}, and which is the best is undecided"
+    if decided := _decided(by_basis, primary, names[0]):
+        losers: dict[str, list[str]] = {}
+        for better, worse in decided:
+            losers.setdefault(better, []).append(worse)
+        each_better = "; ".join(f"{better} is better than {listed(worse)}" for better, worse in losers.items())
+        return f"{each_better} in {title}, and which is the best is undecided"
     each = listed([f"{name} {value}" for name, value in values.items()])
     return f"{title} does not decide between them ({each})"
 

@@ -149,7 +149,7 @@ class HerdFilm:
             raise UserError(f"there is no replica {replica}; this run has {index.replicas}, counted from 0.")
         each = index.members // index.replicas
         self._members = range(replica * each, (replica + 1) * each)
-        self._index, self._summary, self._folder = index, summary, folder
+        self._index, self._summary, self._folder, self._title = index, summary, folder, folder.title
         sheets = sprite_files.saved_sheets(folder.sprites)
         self._sheets = {step: path for step, path in sheets.items() if self._fits(path)}
         self.steps = list(self._sheets)
@@ -198,7 +198,7 @@ class HerdFilm:
         """Return what the frames of a saved step show; `number` is the index of the step."""
         exchange, shown = self._exchanges[number], self._members[: self._shown]
         return FrameContent(
-            heading=Heading(self._summary.recipe or self._folder.title, self._facts(number)),
+            heading=Heading(self._title, self._facts(number)),
             sheet=self._sheet(number),
             captions=[self._caption(member, exchange) for member in shown],
             colours=[self._colour(member, exchange) for member in shown],

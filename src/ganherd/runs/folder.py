@@ -19,6 +19,7 @@ from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.objects.memory_objects import label_of
 from ganherd.util.paths import RUNS, given_path
 from ganherd.util.text import did_you_mean, printable
 
@@ -61,7 +62,7 @@ class RunFolder:
         recorded = None
         with suppress(UserError):
             given = [text.removeprefix(_DATA) for text in self.info.changes or () if text.startswith(_DATA)]
-            recorded = short_name(given[-1]) if given else self.info.recipe
+            recorded = short_name(label_of(given[-1])) if given else self.info.recipe
         name = self.path.name or self.path.resolve().name
         return printable(recorded or re.sub(r"^\d{5}-", "", name))
 

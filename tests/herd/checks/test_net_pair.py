@@ -45,6 +45,17 @@ class StartsFromZero(nn.Module):
         return self.judge(x)
 
 
+class ReadsBytes(nn.Module):
+    """Looks up a weight for each of the 256 values that a pixel in [-1, 1] may have, and ends in a sigmoid."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.judge = nn.Embedding(256, 1), _judge(nn.Sigmoid())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.judge(self.values(((x + 1) * 127.5).long()))
+
+
 @pytest.mark.parametrize(
     ("make", "expected"),
     [
@@ -56,6 +67,7 @@ class StartsFromZero(nn.Module):
         (lambda: _judge(nn.Tanh()), False),
         (lambda: _judge(nn.BatchNorm1d(1)), False),
         (StartsFromZero, False),
+        (ReadsBytes, False),  # it fails for values outside of [-1, 1]
     ],
 )
 def test_probabilities_are_noticed(make, expected) -> None:
@@ -66,9 +78,16 @@ def test_probabilities_are_noticed(make, expected) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "noted"), [("non-saturating", True), ("wasserstein-gp", True), ("least-squares", False)]
+    ("loss", "noted"),
+    [
+        ("non-saturating", "the loss non-saturating is"),
+        ("wasserstein-gp", "the loss wasserstein-gp is"),
+        ("least-squares", ""),
+        ("[hinge,least-squares,minimax]", "the losses hinge and minimax are"),  # one for each member
+        ("[least-squares,least-squares,least-squares]", ""),
+    ],
 )
-def test_a_run_notes_a_sigmoid_where_logits_are_expected(tmp_path: Path, loss: str, noted: bool) -> None:
+def test_a_run_notes_a_sigmoid_where_logits_are_expected(tmp_path: Path, loss: str, noted: str) -> None:
     (tmp_path / "mine.py").write_text(
         "from torch import nn\n"
         "class D(nn.Sequential):\n"
@@ -78,7 +97,8 @@ def test_a_run_notes_a_sigmoid_where_logits_are_expected(tmp_path: Path, loss: s
     recipe = recipe_file.load(
         noise_recipe(tmp_path), ["nets.discriminator=mine:D", f"loss.name={loss}", f"code=[{tmp_path}]"]
     )
-    notes = assemble(recipe, trust_code=True).notes
-    assert (
-        any(note.startswith("all outputs of the discriminator mine:D lie between 0 and 1") for note in notes) is noted
+    notes = [note for note in assemble(recipe, trust_code=True).notes if "sigmoid" in note]
+    expected = (
+        f"all outputs of the discriminator mine:D lie between 0 and 1, as after a sigmoid, but {noted} made for logits"
     )
+    assert notes == ([f"{expected}: leave the sigmoid out"] if noted else [])

@@ -101,7 +101,8 @@ class NetPair:
     def returns_probabilities(self, shape: Shape, batch: int) -> bool:
         """Return whether all outputs of the discriminator lie between 0 and 1, whatever the images, as after a sigmoid.
 
-        The outputs for random images of very different contrast are looked at.
+        The outputs for random images of very different contrast are looked at. A discriminator that cannot read values outside
+        of the range of images is not judged: the result is False.
         """
 
         def logits(rows: int) -> Tensor:
@@ -111,8 +112,11 @@ class NetPair:
                 answers = [d(images * scale, *((y,) if takes_label(d) else ())) for scale in _FACTORS]
             return torch.cat([(one[0] if isinstance(one, tuple) else one).flatten() for one in answers])
 
-        with torch.random.fork_rng(devices=[]), torch.no_grad():
-            outputs = first_that_runs(logits, batch_sizes(batch))
+        try:
+            with torch.random.fork_rng(devices=[]), torch.no_grad():
+                outputs = first_that_runs(logits, batch_sizes(batch))
+        except Exception:  # whatever a user's net raises for such values
+            return False
         low, high = float(outputs.min()), float(outputs.max())
         return low >= 0 and high <= 1 and high - low > _LEAST_RANGE
 

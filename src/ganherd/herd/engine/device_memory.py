@@ -34,7 +34,7 @@ def is_large(state: State, device: torch.device) -> bool:
     """Return whether a state takes so much of a GPU's memory that a step should save memory rather than time.
 
     There may then be no room for a copy of the state. Side streams, which cannot share memory, are not worth it either:
-    with so many members each kernel fills the GPU alone.
+    with this many members each kernel fills the GPU alone.
     """
     num_bytes = bytes_per_member(state) * len(state["set.seed"])
     return num_bytes > _LARGE * int(torch.cuda.mem_get_info(device)[1])

@@ -24,19 +24,19 @@ def interval(low: float, high: float, how: str) -> ScoreInterval:
     return {"low": float(low), "high": float(high), "level": 0.95, "how": how}
 
 
-def cut(found: ScoreInterval, bounds: tuple[float, float]) -> ScoreInterval:
+def cut(uncut: ScoreInterval, bounds: tuple[float, float]) -> ScoreInterval:
     """Return the interval, cut at the least and the largest possible value; `how` then names where.
 
     >>> cut(interval(-0.1, 0.5, "bootstrap"), (0.0, 1.0))
     {'low': 0.0, 'high': 0.5, 'level': 0.95, 'how': 'bootstrap, cut at 0', 'cut': True}
     """
     least, largest = bounds
-    ends = [f"{least:g}"] * (found["low"] < least) + [f"{largest:g}"] * (found["high"] > largest)
+    ends = [f"{least:g}"] * (uncut["low"] < least) + [f"{largest:g}"] * (uncut["high"] > largest)
     if not ends:
-        return found
-    inside = {end: min(max(found[end], least), largest) for end in ("low", "high")}
-    how = f"{found.get('how', '')}, cut at {' and '.join(ends)}".removeprefix(", ")
-    return cast(ScoreInterval, {**found, **inside, "how": how, "cut": True})
+        return uncut
+    inside = {end: min(max(uncut[end], least), largest) for end in ("low", "high")}
+    how = f"{uncut.get('how', '')}, cut at {' and '.join(ends)}".removeprefix(", ")
+    return cast(ScoreInterval, {**uncut, **inside, "how": how, "cut": True})
 
 
 def around(value: float, error: float, how: str, freedom: int | None = None) -> ScoreInterval:
@@ -87,6 +87,8 @@ def share_with_error(value: float, error: float, fewest: float, most: float, how
 def of_draws(values: Sequence[float], how: str, center: float | None = None) -> ScoreInterval:
     """Return the interval that another draw lies in, from at least two draws of a value: Student's prediction interval.
 
+    The value is one that cannot be negative, such as a distance.
+
     Args:
         values: The values of the draws.
         how: The name of the method, which the interval records.
@@ -97,7 +99,7 @@ def of_draws(values: Sequence[float], how: str, center: float | None = None) -> 
     """
     count, middle = len(values), float(np.mean(values)) if center is None else center
     reach = student_t(count - 1) * float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / count)
-    return interval(middle - reach, middle + reach, how)
+    return interval(max(0.0, middle - reach), middle + reach, how)
 
 
 def mean(values: np.ndarray) -> ScoreInterval | None:

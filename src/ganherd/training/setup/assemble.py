@@ -40,7 +40,7 @@ from ganherd.training.variants import finetune as origins
 from ganherd.training.variants import grow, member_dropout
 from ganherd.util.errors import UserError, few
 from ganherd.util.objects.memory_objects import label_of
-from ganherd.util.text import did_you_mean, member_labels
+from ganherd.util.text import did_you_mean, listed, member_labels
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
@@ -191,7 +191,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     if member_dropout.varies(recipe):
         build = partial(nets.build_discriminator, shape=dataset.shape, classes=classes, trust_code=trust_code)
         member_dropout.set_rates_(state, recipe, data.slots, seats, build)
-    of_nets = _refuse_misfits(recipe, dataset, [(name, make_g) for name, make_g, _ in each], make_d)
+    of_nets = _refuse_misfits(recipe, dataset, [(name, make_g) for name, make_g, _ in each], make_d, losses)
     for blueprint, make, named, is_g in (
         *((breed.g, make_g, name, True) for breed, (name, make_g, _) in zip(breeds.all, each, strict=True)),
         (d, make_d, recipe.nets.discriminator.name, False),
@@ -324,25 +324,25 @@ def _refuse_misfits(
     dataset: source.Dataset,
     generators: Sequence[tuple[str, Callable[[], nn.Module]]],
     make_d: Callable[[], nn.Module],
+    losses: Sequence[str],
 ) -> list[str]:
     """Refuse nets that do not fit the data or each other, and return notes about a user's own discriminator.
 
     Args:
         generators: The name of the net of each breed, and a function that builds it.
         make_d: Builds the discriminator.
+        losses: The names of the losses that members have.
     """
     discriminator, shape, batch = recipe.nets.discriminator.name, dataset.shape, recipe.train.batch
     for name, make_g in generators:
         pair = NetPair(label_of(name), label_of(discriminator), make_g, make_d, len(dataset.labels))
         may_draw = not (is_packaged(name) and is_packaged(discriminator))  # `try_out` names the function that draws
         pair.refuse_misfits(recipe.nets.latent, shape, batch, may_draw)
-    if (
-        is_packaged(discriminator)
-        or recipe.loss.name not in _LOSSES_OF_LOGITS
-        or not pair.returns_probabilities(shape, batch)
-    ):
+    of_logits = [name for name in losses if name in _LOSSES_OF_LOGITS]
+    if is_packaged(discriminator) or not of_logits or not pair.returns_probabilities(shape, batch):
         return []
+    are = f"loss {of_logits[0]} is" if len(of_logits) == 1 else f"losses {listed(of_logits)} are"
     return [
-        f"all outputs of the discriminator {pair.discriminator} lie between 0 and 1, as after a sigmoid, but the loss "
-        f"{recipe.loss.name} is made for logits: leave the sigmoid out"
+        f"all outputs of the discriminator {pair.discriminator} lie between 0 and 1, as after a sigmoid, but the {are} made for "
+        "logits: leave the sigmoid out"
     ]
