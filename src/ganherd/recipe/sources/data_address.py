@@ -92,13 +92,16 @@ def short_name(source: str) -> str:
 
     >>> [short_name(one) for one in ("hf:ylecun/mnist#split=test", "tars/birds-{000..009}.tar", "faces.parquet", "hf:a/b-v1.5")]
     ['mnist', 'birds', 'faces', 'b-v1.5']
+    >>> short_name("tars/*.tar"), short_name(".")
+    ('data', 'data')
     """
     match = None if os.path.exists(source) else _OPTIONS.fullmatch(source)
     place = source if match is None else match["place"]
     last = os.path.basename(place.removeprefix(HUB).rstrip("/"))
     if not place.startswith(HUB):
         last = os.path.splitext(last)[0]
-    return re.sub(rf"[-_.]*{_BRACES.pattern}", "", last) or "data"
+    name = re.sub(rf"[-_.]*{_BRACES.pattern}", "", last)
+    return name if any(letter.isalnum() for letter in name) else "data"
 
 
 def absolute_address(text: str) -> str:
