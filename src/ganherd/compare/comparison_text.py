@@ -119,13 +119,14 @@ def difference_numbers(metric: str, entry: ScoreDifference) -> str:
 def chance_text(p: float) -> str:
     """Return a p-value with three decimals, or with more if it would otherwise look like the limit of a verdict.
 
-    >>> [chance_text(p) for p in (0.0312, 0.04996, 0.0500004, 0.05, 0.0001)]
-    ['0.031', '0.04996', '0.0500004', '0.050', '< 0.001']
+    >>> [chance_text(p) for p in (0.0312, 0.04996, 0.0500004, 0.05, 0.0500000000001, 0.0001)]
+    ['0.031', '0.04996', '0.0500004', '0.050', '> 0.050', '< 0.001']
     """
     if p < 0.001:
         return "< 0.001"
     texts = (f"{p:.{decimals}f}" for decimals in range(3, 10))
-    return next((text for text in texts if p == ALPHA or float(text) != ALPHA), f"{ALPHA:.3f}")
+    at_limit = f"{'> ' if p > ALPHA else ''}{ALPHA:.3f}"
+    return next((text for text in texts if float(text) != ALPHA), at_limit)
 
 
 def signed(metric: str, value: float) -> str:
