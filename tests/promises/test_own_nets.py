@@ -99,6 +99,7 @@ SUPPORTED = {
     supported.OwnCall: "vmap",
     supported.PlainCheckpoint: "graph",
     supported.CausalMask: "graph",
+    supported.Prototypes: "graph",
     supported.GradientOfAFunction: "loop",
     supported.DroppedChannels: "graph",
     supported.UndrawnDraws: "loop",
