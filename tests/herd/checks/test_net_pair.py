@@ -66,9 +66,16 @@ def test_probabilities_are_noticed(make, expected) -> None:
 
 
 @pytest.mark.parametrize(
-    ("loss", "noted"), [("non-saturating", True), ("wasserstein-gp", True), ("least-squares", False)]
+    ("loss", "noted"),
+    [
+        ("non-saturating", "non-saturating"),
+        ("wasserstein-gp", "wasserstein-gp"),
+        ("least-squares", ""),
+        ("[least-squares, hinge]", "hinge"),
+        ("[least-squares, least-squares]", ""),
+    ],
 )
-def test_a_run_notes_a_sigmoid_where_logits_are_expected(tmp_path: Path, loss: str, noted: bool) -> None:
+def test_a_run_notes_a_sigmoid_where_logits_are_expected(tmp_path: Path, loss: str, noted: str) -> None:
     (tmp_path / "mine.py").write_text(
         "from torch import nn\n"
         "class D(nn.Sequential):\n"
@@ -76,9 +83,15 @@ def test_a_run_notes_a_sigmoid_where_logits_are_expected(tmp_path: Path, loss: s
         "        super().__init__(nn.Flatten(), nn.Linear(64, 1), nn.Sigmoid())\n"
     )
     recipe = recipe_file.load(
-        noise_recipe(tmp_path), ["nets.discriminator=mine:D", f"loss.name={loss}", f"code=[{tmp_path}]"]
+        noise_recipe(tmp_path),
+        [
+            "nets.discriminator=mine:D",
+            f"loss.name={loss}",
+            "herd.members=2",
+            "data.partition=all",
+            f"code=[{tmp_path}]",
+        ],
     )
-    notes = assemble(recipe, trust_code=True).notes
-    assert (
-        any(note.startswith("all outputs of the discriminator mine:D lie between 0 and 1") for note in notes) is noted
-    )
+    start = "all outputs of the discriminator mine:D lie between 0 and 1"
+    told = [note for note in assemble(recipe, trust_code=True).notes if note.startswith(start)]
+    assert len(told) == bool(noted) and all(f"the loss {noted} is made for logits" in note for note in told)

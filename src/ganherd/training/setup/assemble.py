@@ -338,11 +338,11 @@ def _refuse_misfits(
         pair.refuse_misfits(recipe.nets.latent, shape, batch, may_draw)
     if (
         is_packaged(discriminator)
-        or recipe.loss.name not in _LOSSES_OF_LOGITS
+        or not _LOSSES_OF_LOGITS.intersection(recipe.loss.names)
         or not pair.returns_probabilities(shape, batch)
     ):
         return []
     return [
         f"all outputs of the discriminator {pair.discriminator} lie between 0 and 1, as after a sigmoid, but the loss "
-        f"{recipe.loss.name} is made for logits: leave the sigmoid out"
+        f"{next(name for name in recipe.loss.names if name in _LOSSES_OF_LOGITS)} is made for logits: leave the sigmoid out"
     ]
