@@ -171,7 +171,8 @@ class Herd:
         x = _as_tensor("a batch", x)
         if tuple(x.shape[1:]) == self._shape and x.dim() == len(self._shape) + 1:
             x = x.expand(count, *x.shape)
-            y = None if y is None else _as_tensor("y", y).expand(count, -1)
+            y = None if y is None else _as_tensor("y", y)
+            y = y.expand(count, -1) if y is not None and y.dim() == 1 else y
         if x.dim() != len(self._shape) + 2 or x.shape[0] != count or tuple(x.shape[2:]) != self._shape:
             wanted = " × ".join(map(str, self._shape))
             raise UserError(
@@ -286,6 +287,8 @@ class Herd:
     def save(self, path: str | Path) -> Path:
         """Write the whole state to a safetensors file, and return its path."""
         path = given_path("the file of a herd", path)
+        if path.is_dir():
+            raise UserError(f"{path} is a folder: name a file in it, such as herd.safetensors.")
         tensors = {name: value.cpu().contiguous() for name, value in self.state_dict().items()}
         try:
             files.atomic_write(path, safetensors.torch.save(tensors))
@@ -308,6 +311,8 @@ class Herd:
 
     def _refuse_another(self, state: StateDict) -> None:
         """Raise a `UserError` if these tensors do not have the names, shapes and types of this herd's state."""
+        if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+            raise UserError("a state is what state_dict() of a herd returns: a dictionary of tensors.")
         own, given = (
             {(name, tuple(value.shape), value.dtype) for name, value in each.items()}
             for each in ({**self.state, _STEP: torch.tensor(0)}, state)
