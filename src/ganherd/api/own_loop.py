@@ -255,7 +255,10 @@ class Herd:
             ) from None
         with torch.no_grad():
             self.state[f"{kind}.params"][rows] = net.flatten_parameters(own).to(self.state[f"{kind}.params"])
+            persistent = own.state_dict().keys()  # members keep their other buffers, which the weights do not contain
             for name, buffer in own.named_buffers():
+                if name not in persistent:
+                    continue
                 self.state[f"{kind}.buffers.{name}"][rows] = buffer.to(self.state[f"{kind}.buffers.{name}"])
             for name in ("adam.m", "adam.v", "adam.t"):
                 self.state[f"{kind}.{name}"][rows] = 0
