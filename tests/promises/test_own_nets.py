@@ -122,6 +122,7 @@ REFUSED = {
     refused.UnregisteredLayer: r"UnregisteredLayer remembers layers .*register_buffer",
     refused.GlobalCounter: r"GlobalCounter remembers _calls .*register_buffer",
     refused.NoParameters: r"NoParameters \(.*\) has no parameter that can be trained: give it one",
+    refused.SparseEmbedding: r"parameter e\.weight of SparseEmbedding \(.*\) gets a sparse gradient.* leave sparse=True out",
     refused.AllFrozen: r"AllFrozen \(.*\) has no parameter that can be trained: .*do not freeze all",
     refused.InPlaceMistake: r"InPlaceMistake .*in place.* refused_nets\.py, line \d+",
     refused.SharedMemory: r"one and two of SharedMemory \(.*\) share memory.* own",
