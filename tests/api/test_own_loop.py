@@ -197,6 +197,23 @@ def test_members_start_from_a_users_own_weights() -> None:
     assert all(torch.equal(herd.generator(m)(z), g(z)) for m in range(3))
 
 
+class Masked(Discriminator):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mask", (torch.rand(1, 8, 8) > 0.5).float(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x * self.mask)
+
+
+def test_weights_leave_buffers_that_they_do_not_contain() -> None:
+    herd = ganherd.Herd(Generator, Masked, members=3, shape=(1, 8, 8), latent=4)
+    masks = herd.state["d.buffers.mask"].clone()
+    assert not torch.equal(masks[0], masks[1])
+    herd.set_weights(discriminator=Masked().state_dict())
+    assert torch.equal(herd.state["d.buffers.mask"], masks)
+
+
 def test_weights_of_another_net_are_refused() -> None:
     with pytest.raises(UserError, match=r"these weights do not fit Generator: .*layers.0.weight"):
         herd_of("hinge").set_weights(nn.Linear(2, 2).state_dict())

@@ -91,6 +91,16 @@ def test_x_alone_trains_one_gan_on_all_rows() -> None:
     assert run.mixture.members == 1 and run.mixture.labels == () and run.recipe.data.partition == "all"
 
 
+@pytest.mark.parametrize("in_recipe", [False, True])
+def test_arrays_may_be_the_source_of_the_section_data(in_recipe: bool) -> None:
+    section = {"source": (images(), LABELS), "partition": "all"}
+    given: dict[str, Any] = {"recipe": {"data": section}} if in_recipe else {"data": section}
+    run = ganherd.train(**given, budget=2, quiet=True)
+    assert run.recipe.data.partition == "all" and run.mixture.members == 1
+    with pytest.raises(UserError, match="holds values of type"):
+        ganherd.train(data={"source": np.array(["a"] * 40)}, budget=2, quiet=True)
+
+
 def test_a_test_set_may_come_with_the_data() -> None:
     held = images(1)[:10]
     run = ganherd.train(**tiny(), data=(images(), LABELS, held, LABELS[:10]), run="run")

@@ -15,6 +15,7 @@ import ganherd
 from ganherd import UserError
 from ganherd.data import prepare_dataset
 from ganherd.nets.mlp import SmallDiscriminator, SmallGenerator
+from ganherd.training.finish import Finisher
 from ganherd.util import meter
 
 IMAGES = np.random.default_rng(0).random((30, 8, 8), dtype=np.float32)
@@ -50,6 +51,18 @@ def test_sampling(run: Path, settings: dict[str, Any], sentence: str) -> None:
     [
         (lambda run: run.score(["fid"], samples=0), "samples must be a whole number of at least 1, not 0"),
         (lambda run: run.score([3]), "named by text"),
+        (lambda run: run.score(3), "metrics is a int: give a list of names"),
+        (lambda run: run.mixture.module("1", member=0), "give a label or a member, not both"),
+        (lambda run: run.mixture.module(member="a"), "member must be a whole number, not 'a'"),
+        (lambda run: run.mixture.only_replica("a"), "replica must be a whole number, not 'a'"),
+        (lambda run: run.mixture.to("gpu"), "device must be cpu, cuda or one GPU, such as cuda:1, not 'gpu'"),
+        (lambda run: run.mixture.walk(0, (0, 1)), "frames must be a whole number of at least 1, not 0"),
+        (lambda run: run.mixture.walk(3, 0), r"seeds must be two numbers, such as \(0, 1\), not 0"),
+        (lambda run: run.resume("+1steps", finishers="report"), "finishers is a str: give a list of them"),
+        (lambda run: run.resume("+1steps", finishers=[None]), "NoneType is not a finisher: derive its class"),
+        (lambda run: run.resume("+1steps", finishers=[Finisher]), "give an instance of it"),
+        (lambda run: ganherd.load(3), "the run must be a path, not 3"),
+        (lambda run: ganherd.runs(3), "the folder must be a path, not 3"),
         (lambda run: run.metrics(0), "most must be a whole number of at least 1, not 0"),
         (lambda run: run.metrics("a"), "most must be a whole number of at least 1, not 'a'"),
         (lambda run: ganherd.Run(3), "the run must be a path, not 3"),
@@ -99,7 +112,10 @@ def test_a_herd(settings: dict[str, Any], sentence: str) -> None:
         (lambda herd: herd.generator("a"), "member must be a whole number, not 'a'"),
         (lambda herd: herd.save(None), "must be a path, not None"),
         (lambda herd: herd.save("no/such/folder/herd.safetensors"), "cannot be written: No such file"),
+        (lambda herd: herd.save("."), "is a folder: name a file in it"),
         (lambda herd: herd.load(None), "must be a path, not None"),
+        (lambda herd: herd.load_state_dict(None), r"a state is what state_dict\(\) of a herd returns"),
+        (lambda herd: herd.load_state_dict({"step": 1}), r"a state is what state_dict\(\) of a herd returns"),
         (lambda herd: herd.set_weights(), "give the weights of a generator or of a discriminator"),
         (lambda herd: herd.set_weights(generator="g.pt"), r"weights are a str: give those that state_dict\(\)"),
         (lambda herd: herd.set_weights(herd.generator(0)), r"give those that state_dict\(\)"),
@@ -111,6 +127,12 @@ def test_the_state_of_a_herd(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UserError, match=sentence):
         call(ganherd.Herd(SmallGenerator, SmallDiscriminator, members=2, shape=(1, 8, 8)))
+
+
+def test_labels_with_too_many_axes() -> None:
+    herd = ganherd.Herd(SmallGenerator, SmallDiscriminator, members=2, shape=(1, 8, 8))
+    with pytest.raises(UserError, match="y must have a label from 0 to 0 for each row of x"):
+        herd.step(torch.zeros(4, 1, 8, 8), torch.zeros(4, 1, 1, dtype=torch.int64))
 
 
 @pytest.mark.parametrize("batch", [None, "x", [None], {"a": 1}])

@@ -127,6 +127,16 @@ class NoParameters(nn.Module):
         return x.sum(1)[:, None, None, None].expand(-1, *self.shape) if self.shape else x.flatten(1).sum(1)
 
 
+class SparseEmbedding(Net):
+    """`Embedding(sparse=True)`, whose gradient `torch.optim.Adam` refuses, too."""
+
+    def setup(self) -> None:
+        self.e = nn.Embedding(3, WIDTH, sparse=True)
+
+    def mid(self, h: Tensor) -> Tensor:
+        return h + self.e((h[:, 0] > 0).long())
+
+
 class AllFrozen(Net):
     """Every parameter frozen."""
 

@@ -808,6 +808,17 @@ class CausalMask(Net):
         return ((rows @ rows.mT + self.mask).softmax(-1) @ rows).flatten(1)
 
 
+class Prototypes(Net):
+    """Cosine similarities of tensors with different numbers of axes, which broadcast."""
+
+    def setup(self) -> None:
+        self.one, self.some = nn.Parameter(torch.randn(WIDTH)), nn.Parameter(torch.randn(3, WIDTH))
+
+    def mid(self, h: Tensor) -> Tensor:
+        near = F.cosine_similarity(h[:, None], self.some, dim=-1).sum(1) + F.cosine_similarity(h, self.one)
+        return h * near[:, None] + F.cosine_similarity(x1=self.one, x2=h, dim=1, eps=1e-3)[:, None]
+
+
 class GradientOfAFunction(Net):
     """A gradient inside of forward, by `torch.func`."""
 

@@ -16,6 +16,7 @@ from ganherd.training import session
 from ganherd.training.callbacks import Callback
 from ganherd.training.finish import Finisher
 from ganherd.util.errors import Interrupted, UserError
+from ganherd.util.paths import given_path
 
 if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
@@ -144,6 +145,7 @@ def load(path: str | Path, *, nets: Any = None, trust_code: bool = False) -> Mix
     """
     from ganherd.mixture import mixture
 
+    path = given_path("the run", path)
     return mixture.load(path, trust_code) if nets is None else Run(path, nets=nets, trust_code=trust_code).mixture
 
 
@@ -165,5 +167,7 @@ def runs(folder: str | Path | None = None) -> list[Run]:
     Args:
         folder: Default: the folder runs, and runs in the current folder itself.
     """
-    summaries = list_own_runs(sizes=False) if folder is None else list_runs(Path(folder), sizes=False)
+    summaries = (
+        list_own_runs(sizes=False) if folder is None else list_runs(given_path("the folder", folder), sizes=False)
+    )
     return [Run(one.path) for one in summaries if not one.problem]

@@ -46,15 +46,21 @@ class GivenObjects:
             given.sections["nets"] = given.name_nets(nets)
         if isinstance(data, Mapping) and "x" in data:
             raise UserError("data is a mapping of arrays: give (x, y), or (x, y, x_test, y_test).")
-        if isinstance(data, Mapping):
-            given.sections["data"] = dict(data)
-        elif isinstance(data, str | os.PathLike):
-            given.sections["data"] = {"source": os.fspath(data)}
-        elif data is not None:
-            with ProgressBar("items read", quiet or not is_python_dataset(data)) as bar:
-                given.held.append(in_memory.hold(data, bar.at))
-            given.sections["data"] = {"source": given.held[-1].name}
+        if data is not None:
+            section = data if isinstance(data, Mapping) else {"source": data}
+            given.sections["data"] = given.name_data(section, quiet)
         return given
+
+    def name_data(self, section: Mapping[str, Any], quiet: bool = True) -> RecipeData:
+        """Return the section `data` of a recipe, in which a source that is an object is replaced by its name."""
+        source = section.get("source")
+        if isinstance(source, os.PathLike):
+            return {**section, "source": os.fspath(source)}
+        if isinstance(source, str | None):
+            return dict(section)
+        with ProgressBar("items read", quiet or not is_python_dataset(source)) as bar:
+            self.held.append(in_memory.hold(source, bar.at))
+        return {**section, "source": self.held[-1].name}
 
     def name_nets(self, nets: Any) -> RecipeData:
         """Return the section `nets` of a recipe, in which each class or function is replaced by its name."""

@@ -171,7 +171,8 @@ class Herd:
         x = _as_tensor("a batch", x)
         if tuple(x.shape[1:]) == self._shape and x.dim() == len(self._shape) + 1:
             x = x.expand(count, *x.shape)
-            y = None if y is None else _as_tensor("y", y).expand(count, -1)
+            y = None if y is None else _as_tensor("y", y)
+            y = y.expand(count, -1) if y is not None and y.dim() == 1 else y
         if x.dim() != len(self._shape) + 2 or x.shape[0] != count or tuple(x.shape[2:]) != self._shape:
             wanted = " × ".join(map(str, self._shape))
             raise UserError(
@@ -254,7 +255,10 @@ class Herd:
             ) from None
         with torch.no_grad():
             self.state[f"{kind}.params"][rows] = net.flatten_parameters(own).to(self.state[f"{kind}.params"])
+            persistent = own.state_dict().keys()  # members keep their other buffers, which the weights do not contain
             for name, buffer in own.named_buffers():
+                if name not in persistent:
+                    continue
                 self.state[f"{kind}.buffers.{name}"][rows] = buffer.to(self.state[f"{kind}.buffers.{name}"])
             for name in ("adam.m", "adam.v", "adam.t"):
                 self.state[f"{kind}.{name}"][rows] = 0
@@ -286,6 +290,8 @@ class Herd:
     def save(self, path: str | Path) -> Path:
         """Write the whole state to a safetensors file, and return its path."""
         path = given_path("the file of a herd", path)
+        if path.is_dir():
+            raise UserError(f"{path} is a folder: name a file in it, such as herd.safetensors.")
         tensors = {name: value.cpu().contiguous() for name, value in self.state_dict().items()}
         try:
             files.atomic_write(path, safetensors.torch.save(tensors))
@@ -308,6 +314,8 @@ class Herd:
 
     def _refuse_another(self, state: StateDict) -> None:
         """Raise a `UserError` if these tensors do not have the names, shapes and types of this herd's state."""
+        if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+            raise UserError("a state is what state_dict() of a herd returns: a dictionary of tensors.")
         own, given = (
             {(name, tuple(value.shape), value.dtype) for name, value in each.items()}
             for each in ({**self.state, _STEP: torch.tensor(0)}, state)

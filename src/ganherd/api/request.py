@@ -59,6 +59,8 @@ class TrainingRequest:
         given = GivenObjects.of(nets, data, quiet)
         if isinstance(source, dict) and "nets" in source:
             source = {**source, "nets": given.name_nets(source["nets"])}
+        if isinstance(source, dict) and isinstance(source.get("data"), Mapping):
+            source = {**source, "data": given.name_data(source["data"], quiet)}
         if given.held and detect(os.environ) != "local":
             raise UserError(
                 f"{given.held[0].label} is an object of this process, and a job of several ranks cannot share it: put nets into a "

@@ -349,6 +349,8 @@ def known_metrics(
         usual = {name: metric for name, metric in METRICS.items() if ORDER[metric.when] <= ORDER[when]}
         fitting = [n for n, m in usual.items() if m.fits is None or (dataset is not None and m.fits(dataset))]
         return list(dict.fromkeys([*fitting, *(name if isinstance(name, str) else _bound(name) for name in more)]))
+    if not isinstance(names, Iterable):
+        raise UserError(f"metrics is a {type(names).__name__}: give a list of names, such as ['fid'].")
     several = [names] if isinstance(names, str) else names
     if wrong := [name for name in several if not isinstance(name, str)]:
         raise UserError(f"a metric is named by text, such as 'fid', not by {wrong[0]!r}.")

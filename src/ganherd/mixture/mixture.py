@@ -7,7 +7,7 @@ generator (and a label, if generators take one as an input), then pass noise to 
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -103,7 +103,7 @@ class Mixture:
 
     def to(self, device: torch.device | str) -> Mixture:
         """Return a mixture with its generators on a device: this one if they are there already, otherwise a copy."""
-        device = torch.device(device)
+        device = _known_device(device)
         if device.type == self.device.type and device.index in (None, self.device.index):
             return self
         return replace(self, breeds=tuple(breed.to(device) for breed in self.breeds))
@@ -117,6 +117,7 @@ class Mixture:
 
     def only_replica(self, replica: int) -> Mixture:
         """Return the mixture of one replica, as if it had been trained alone."""
+        replica = whole_number("replica", replica)
         if not 0 <= replica < self.replicas:
             raise UserError(f"there is no replica {replica}; this mixture has {self.replicas}, counted from 0.")
         has_winner = self.winner is not None and self.winner.replica == replica
@@ -140,6 +141,7 @@ class Mixture:
         """Return the mixture of the generators of one cell of the grid and its neighbours, in every replica."""
         if self.neighbourhoods is None:
             raise UserError("this mixture has no neighbourhoods: it was not trained with strategy.name cellular.")
+        cell = whole_number("cell", cell)
         if not 0 <= cell < self.neighbourhoods.cells:
             raise UserError(f"there is no cell {cell}; this grid has {self.neighbourhoods.cells}, counted from 0.")
         weights = np.zeros((self.replicas, self.members))
@@ -177,7 +179,12 @@ class Mixture:
         Raises:
             UserError: There is no such label, member or replica.
         """
-        if member is None:
+        replica = whole_number("replica", replica)
+        if member is not None:
+            member = whole_number("member", member)
+            if label is not None:
+                raise UserError("give a label or a member, not both: a member is named by its number alone.")
+        else:
             member = int(np.argmax(self.member_weights(self.label_number(label), replica)))
         if not (0 <= member < self.members and 0 <= replica < self.replicas):
             raise UserError(
@@ -227,10 +234,6 @@ class Mixture:
         if watch is not None and not callable(watch):
             raise UserError(f"watch must be a function of the number of samples so far, not {watch!r}.")
         if device is not None:
-            try:
-                device = torch.device(device)
-            except (RuntimeError, TypeError):
-                raise UserError(f"device must be cpu, cuda or one GPU, such as cuda:1, not {device!r}.") from None
             return self.to(device).sample(n, label, seed, replica, member=member, watch=watch, truncation=truncation)
         if member is not None:
             alone = self.alone(member)
@@ -366,6 +369,10 @@ class Mixture:
             replica: The replica that generates them.
             truncation: Factor by which the noise is scaled.
         """
+        frames = whole_number("frames", frames, 1)
+        if isinstance(seeds, str) or not isinstance(seeds, Sequence) or len(seeds) != 2:
+            raise UserError(f"seeds must be two numbers, such as (0, 1), not {seeds!r}.")
+        seeds = whole_number("seeds", seeds[0], 0), whole_number("seeds", seeds[1], 0)
         member, y = (int(first[0]) for first in self.routes(1, label, seeds[0], replica))
         x = MemberSampler(self, member, y, replica).walk(frames, seeds, truncation)
         return self.as_samples(x, np.full(frames, y), np.full(frames, member))
@@ -381,6 +388,14 @@ class Mixture:
         values |= {name: list(values[name]) if isinstance(values[name], tuple) else values[name] for name in _TUPLES}
         values |= {"generator": each[0].generator, "breeds": each if each[1:] else [], "streams": self.stream_version}
         mixture_files.write(folder, mixture_files.MixtureFacts(**values), tensors_of(self.breeds))
+
+
+def _known_device(device: Any) -> torch.device:
+    """Return a device by its name; raise a `UserError` if there is none of that name."""
+    try:
+        return torch.device(device)
+    except (RuntimeError, TypeError):
+        raise UserError(f"device must be cpu, cuda or one GPU, such as cuda:1, not {device!r}.") from None
 
 
 def load(path: str | Path, trust_code: bool = False) -> Mixture:

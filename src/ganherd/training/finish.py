@@ -94,6 +94,17 @@ class TimeReport(Finisher):
         product.log(Detail(f"Mixture saved after {used:.1f} s of the {self._whole:g} s budget, with {steps}{then}."))
 
 
+def check_finishers(finishers: Sequence[object]) -> None:
+    """Raise `UserError` unless all of these are finishers. Otherwise a mistake would only show after the training."""
+    if not isinstance(finishers, Sequence) or isinstance(finishers, str):
+        raise UserError(f"finishers is a {type(finishers).__name__}: give a list of them.")
+    for finisher in finishers:
+        if not isinstance(finisher, Finisher):
+            what = finisher.__name__ if isinstance(finisher, type) else type(finisher).__name__
+            hint = "give an instance of it" if isinstance(finisher, type) else "derive its class from Finisher"
+            raise UserError(f"{what} is not a finisher: {hint}.")
+
+
 def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> TrainedRun:
     """Make the mixture from the generators of all ranks, let the finishers work on it, and return the run.
 

@@ -24,7 +24,7 @@ from ganherd.training.budget import SecondPhase
 from ganherd.training.callbacks import Callback
 from ganherd.training.closing_time import estimate_closing
 from ganherd.training.endings import reported_end
-from ganherd.training.finish import Finisher, TimeReport, TrainedRun, finish_part, finish_run
+from ganherd.training.finish import Finisher, TimeReport, TrainedRun, check_finishers, finish_part, finish_run
 from ganherd.training.health import look_interval
 from ganherd.training.loop import Trainer
 from ganherd.training.ranks import spares
@@ -376,8 +376,9 @@ def _continued(path: Path, overrides: Sequence[str], options: SessionOptions, jo
 def _options(
     quiet: bool, trust_code: bool, finishers: Sequence[Finisher], callbacks: Sequence[Callback], began: float | None
 ) -> SessionOptions:
-    """Check the callbacks, and return the options of a session."""
+    """Check the callbacks and the finishers, and return the options of a session."""
     check_callbacks(callbacks)
+    check_finishers(finishers)
     now = time.monotonic() if began is None else began
     return SessionOptions(quiet, trust_code, tuple(finishers), tuple(callbacks), now)
 

@@ -7,11 +7,13 @@ import random
 import re
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import compare
@@ -258,6 +260,17 @@ def test_a_net_that_plain_pytorch_cannot_train_is_refused_in_one_sentence() -> N
 
     with pytest.raises(UserError, match="discriminator own cannot be trained by plain PyTorch: RuntimeError"):
         guard.check(task(net(middle=broken)))
+
+
+def test_a_net_without_second_derivatives_is_told_of_the_penalty_that_needs_them() -> None:
+    def attention(self: Net, h: Tensor) -> Tensor:
+        rows = h.view(-1, 2, 3)[:, None]
+        return h + F.scaled_dot_product_attention(rows, rows, rows).flatten(1)
+
+    plain = ComparisonTask("discriminator", "own", net(middle=attention), SHAPE, LATENT, CLASSES)
+    assert not guard.check(plain).results["fused"].why
+    with pytest.raises(UserError, match="is not implemented.* needs second derivatives: use a loss without one"):
+        guard.check(replace(plain, penalty=True))
 
 
 @pytest.mark.parametrize("group", [2, 4, 8, 16])

@@ -118,9 +118,13 @@ def _reference(task: ComparisonTask, extent: Extent) -> tuple[torch.dtype, Histo
             return dtype, _train_plainly(task, extent, dtype, separate_backward)
         except _PlainFailure as error:
             failures.append(str(error))
-    raise UserError(
-        f"The {task.role} {task.name} cannot be trained by plain PyTorch: {failures[-1]}. Correct the module."
-    )
+    advice = "Correct the module."
+    if (task.penalty or task.r1) and "is not implemented" in failures[-1]:
+        advice = (
+            "The loss has a gradient penalty, which needs second derivatives: use a loss without one or, if this is attention, "
+            "compute it with matmul and softmax."
+        )
+    raise UserError(f"The {task.role} {task.name} cannot be trained by plain PyTorch: {failures[-1]}. {advice}")
 
 
 def _train_plainly(task: ComparisonTask, extent: Extent, dtype: torch.dtype, separate_backward: bool) -> History:

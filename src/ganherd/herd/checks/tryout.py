@@ -191,6 +191,12 @@ def _call(net: nn.Module, inputs: Inputs, key: int) -> list[Any]:
                 f"{kind} draws random numbers with {name} in forward{line}, which no member's stream controls: "
                 "use torch.rand or torch.randn instead."
             )
+    for name, parameter in net.named_parameters():
+        if parameter.grad is not None and parameter.grad.layout != torch.strided:
+            raise UserError(
+                f"the parameter {name} of {kind}{assignment_line(net, name)} gets a sparse gradient, which Adam does not take: "
+                "leave sparse=True out."
+            )
     gradients = [parameter.grad for parameter in net.parameters()]
     return [tree_leaves(output), gradients, copy_numbers(net)]
 

@@ -84,6 +84,11 @@ def _linear_combination(call: Call, bias: Tensor, a: Tensor, b: Tensor, *, beta:
     return result
 
 
+def _cosine_similarity(call: Call, x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Any:
+    """Run `cosine_similarity`; the tensors broadcast as for one member, and `dim` is an axis of what they broadcast to."""
+    return call.function(*aligned((x1, x2)), shape_rules.shifted(dim), eps)
+
+
 def _einsum(call: Call, equation: str, *operands: Any) -> Any:
     tensors = operands[0] if len(operands) == 1 and isinstance(operands[0], (tuple, list)) else operands
     if "->" not in equation or len(tensors) > 2:
@@ -327,6 +332,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("matmul", "bmm", "mm", "mv", "dot"), _matmul),
     **dict.fromkeys(("addmm", "baddbmm"), _linear_combination),
     "einsum": _einsum,
+    "cosine_similarity": _cosine_similarity,
     "scaled_dot_product_attention": _attention,
     "layer_norm": _layer_norm,
     "rms_norm": _rms_norm,

@@ -259,7 +259,6 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("chunk", "split", "tensor_split"), along(2, 0)),
     **dict.fromkeys(("cat", "concat", "stack", "unbind"), along(1, 0)),
     "normalize": along(2, 1),
-    "cosine_similarity": along(2, 1),
     "glu": along(1, -1),
     "roll": along(2),
     "max": maximum_of(True),

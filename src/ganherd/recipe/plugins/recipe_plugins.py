@@ -5,6 +5,7 @@ A name of the form `package.module:name` is always a plug-in, which is imported 
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import sys
 from collections.abc import Iterator
@@ -27,6 +28,7 @@ from ganherd.util.registry import (
     Registry,
     is_target,
 )
+from ganherd.util.user_code import is_installed
 
 if TYPE_CHECKING:
     from ganherd.recipe.schema import Recipe
@@ -88,14 +90,71 @@ def record_of(recipe: Recipe) -> list[JsonObject]:
 def code_digest(module: str) -> str:
     """Return a SHA-256 digest over the Python files of the imported package that a module belongs to.
 
-    If it belongs to no package, its own file is used. Return "" if there is no file.
+    If it belongs to no package, its own file is used. Those files of the user that these import, and that belong to no
+    installed package, count as well, wherever they lie. Return "" if there is no file.
     """
     top = sys.modules.get(module.partition(".")[0])
     path = getattr(top, "__file__", None)
     if not isinstance(path, str) or not Path(path).is_file():
         return ""
     file = Path(path)
+    files = sorted(file.parent.rglob("*.py"))[:_MOST_FILES] if file.name == "__init__.py" else [file]
     digest = hashlib.sha256()
-    for each in sorted(file.parent.rglob("*.py"))[:_MOST_FILES] if file.name == "__init__.py" else [file]:
+    for each in files:
         digest.update(hashlib.sha256(each.read_bytes()).digest())
+    helpers = (hashlib.sha256(each.read_bytes()).digest() for each in _helpers(module) - set(files))
+    for one in sorted(helpers):  # not in the order of their paths, because a folder may move
+        digest.update(one)
     return digest.hexdigest()
+
+
+def _helpers(module: str) -> set[Path]:
+    """Return the files of an imported module and of all modules that it imports, except those of installed packages."""
+    files: set[Path] = set()
+    seen, todo = {module}, [module]
+    while todo and len(files) < _MOST_FILES:
+        name = todo.pop()
+        path = getattr(sys.modules.get(name), "__file__", None)
+        if not isinstance(path, str) or not path.endswith(".py") or is_installed(path) or not Path(path).is_file():
+            continue
+        files.add(Path(path))
+        new = set(_imported_names(Path(path), sys.modules[name].__package__ or "")) - seen
+        seen |= new
+        todo += sorted(new)
+    return files
+
+
+def _imported_names(file: Path, package: str) -> Iterator[str]:
+    """Yield the names of modules that a file imports; some of the names may be those of classes or functions.
+
+    What functions import is left out: whether it is imported already depends on what has run.
+
+    Args:
+        package: The package of the file, to which relative imports refer.
+    """
+    try:
+        todo: list[ast.AST] = [ast.parse(file.read_bytes())]
+    except (SyntaxError, ValueError):  # it has changed since it was imported
+        return
+    while todo:
+        node = todo.pop()
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield from _with_packages(alias.name)
+        elif isinstance(node, ast.ImportFrom):
+            base = package.rsplit(".", node.level - 1)[0] if node.level else ""
+            source = ".".join(part for part in (base, node.module) if part)
+            yield from _with_packages(source)
+            yield from (f"{source}.{alias.name}" for alias in node.names)
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            todo += ast.iter_child_nodes(node)
+
+
+def _with_packages(module: str) -> list[str]:
+    """Return the name of a module after those of the packages around it, which are imported first.
+
+    >>> _with_packages("mine.nets.blocks")
+    ['mine', 'mine.nets', 'mine.nets.blocks']
+    """
+    parts = module.split(".")
+    return [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
