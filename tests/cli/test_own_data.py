@@ -257,5 +257,5 @@ def test_score_against_pictures_of_mixed_sizes_names_the_way_out(cli) -> None:
         (Path(folder) / "cat").mkdir(parents=True)
         for number, side in enumerate(sizes):
             Image.fromarray(np.full((side, side), 7 + number, np.uint8)).save(f"{folder}/cat/{number}.png")
-    said = cli("score", "--real", "real", "--fake", "fake").sentence
-    assert "images differ in size" in said and "for score, name a run that trained on them." in said
+    sentence = cli("score", "--real", "real", "--fake", "fake").sentence
+    assert "images differ in size" in sentence and "for score, name a run that trained on them." in sentence

@@ -144,19 +144,19 @@ def test_discrete_data_scores_as_the_same_distribution(offset: float) -> None:
     """With 25 different rows every ball has the radius 0; the shares used to be 0, too."""
     rng = torch.Generator().manual_seed(0)
     real, fake, more = (torch.randint(0, 5, (600, 2), generator=rng) * 0.1 + offset for _ in range(3))
-    found = prdc(real, fake)
-    assert [found.value(name) for name in ("precision", "recall", "coverage")] == [1, 1, 1]
-    assert found.tied > 0.9 and found.counts["recall"].error(0) == found.counts["coverage"].error(0) == 0
-    beside = prdc(real, torch.where(more > offset + 0.25, more + 0.05, more))  # 9 of 25 rows stay where data is
-    assert beside.value("precision") == pytest.approx(9 / 25, abs=0.06) == beside.value("coverage")
+    scores = prdc(real, fake)
+    assert [scores.value(name) for name in ("precision", "recall", "coverage")] == [1, 1, 1]
+    assert scores.tied > 0.9 and scores.counts["recall"].error(0) == scores.counts["coverage"].error(0) == 0
+    shifted = prdc(real, torch.where(more > offset + 0.25, more + 0.05, more))  # 9 of 25 rows stay where data is
+    assert shifted.value("precision") == pytest.approx(9 / 25, abs=0.06) == shifted.value("coverage")
 
 
 def test_a_point_at_the_edge_of_a_ball_lies_in_it() -> None:
     real = torch.tensor([[0.0], [1.0], [3.0], [7.0]])  # distances to the next one: 1, 1, 2, 4
     fake = torch.tensor([[-1.0], [11.0], [30.0], [60.0]])  # at the edge of the first ball and of the last
-    found = prdc(real, fake, k=1)
-    assert found.each["precision"].tolist() == [1, 1, 0, 0] and found.each["coverage"].tolist() == [1, 0, 0, 1]
-    assert found.each["density"].tolist() == [0, 0, 0, 0]  # counts the inside of balls alone
+    scores = prdc(real, fake, k=1)
+    assert scores.each["precision"].tolist() == [1, 1, 0, 0] and scores.each["coverage"].tolist() == [1, 0, 0, 1]
+    assert scores.each["density"].tolist() == [0, 0, 0, 0]  # counts the inside of balls alone
     assert prdc(fake, real, k=1).each["recall"].tolist() == [1, 1, 0, 0]
 
 
@@ -165,9 +165,9 @@ def test_density_of_discrete_data_carries_a_warning(ring: Any, replay: Replay) -
         return dataclasses.replace(samples, x=samples.x.round())
 
     coarse = dataclasses.replace(ring, x=ring.x.round())
-    found = score(replay(ring, change=rounded), coarse, ["prdc"], samples=400)
-    assert "100 % of the data has several neighbours at exactly the same distance" in found["density"]["warning"]
-    assert "neighbours" not in found["coverage"].get("warning", "") and found["coverage"]["value"] == 1
+    scores = score(replay(ring, change=rounded), coarse, ["prdc"], samples=400)
+    assert "100 % of the data has several neighbours at exactly the same distance" in scores["density"]["warning"]
+    assert "neighbours" not in scores["coverage"].get("warning", "") and scores["coverage"]["value"] == 1
     assert "neighbours" not in score(replay(ring), ring, ["density"], samples=400)["density"].get("warning", "")
 
 

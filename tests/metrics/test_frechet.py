@@ -130,5 +130,5 @@ def test_samples_that_are_all_alike_have_an_interval() -> None:
     real = moments(torch.randn(500, 8, generator=torch.Generator().manual_seed(0)))
     value, error = distance_and_error(torch.ones(100, 8), real)
     assert error == pytest.approx(0, abs=1e-9)
-    found = interval(value, error)["interval"]
-    assert found["low"] == pytest.approx(value) == found["high"]
+    ends = interval(value, error)["interval"]
+    assert ends["low"] == pytest.approx(value) == ends["high"]

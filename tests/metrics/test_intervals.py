@@ -213,8 +213,10 @@ def test_the_interval_of_a_share_contains_it() -> None:
 
 
 def test_intervals_end_at_the_least_and_the_largest_possible_value(digits: Any, replay: Replay) -> None:
-    found = score(replay(digits, change=lambda s: dataclasses.replace(s, x=s.x * 0)), digits, ["classifier_score"], 40)
-    assert found["classifier_score"]["value"] == pytest.approx(1) and found["classifier_score"]["interval"]["low"] >= 1
+    scores = score(replay(digits, change=lambda s: dataclasses.replace(s, x=s.x * 0)), digits, ["classifier_score"], 40)
+    assert (
+        scores["classifier_score"]["value"] == pytest.approx(1) and scores["classifier_score"]["interval"]["low"] >= 1
+    )
     seeds = [{"value": 7, "of": 8, "samples": 9}, {"value": 8, "of": 8, "samples": 9}]
     over_seeds = together(seeds, [0, 1], METRICS["modes"].bounds_of({"of": 8}))["interval"]
     assert over_seeds["high"] == 8 and over_seeds["cut"] is True and over_seeds["how"].endswith("cut at 8")

@@ -163,8 +163,8 @@ def test_the_error_of_nearer_is_that_of_repeated_draws(auc: float, samples: int,
 def test_rows_that_are_equally_far_have_equal_distances() -> None:
     """Subtracting a centre that float32 cannot hold would make distances differ that are the same."""
     training = np.array([[0.0], [3.0], [5.0], [6.0], [7.0], [250.0]], np.float32)
-    found = nearest(np.array([[4.0]]), training, 5)
-    assert found.distance.tolist() == [[1.0, 1.0, 2.0, 3.0, 4.0]]
+    near = nearest(np.array([[4.0]]), training, 5)
+    assert near.distance.tolist() == [[1.0, 1.0, 2.0, 3.0, 4.0]]
     eighths = np.random.default_rng(0).integers(0, 80, (300, 3)) / 8 + 1000.0
     squares = nearest(eighths[:50], eighths[50:], 4).distance ** 2 * 64
     assert np.allclose(squares, np.rint(squares), rtol=0, atol=1e-9)

@@ -158,6 +158,6 @@ def test_means_over_seeds_are_compared_with_the_same_interval() -> None:
 
     ends = {"low": 0.05, "high": 0.25, "level": 0.95, "how": "20 draws from the data"}
     each = [{"value": v, "samples": 9, "by_chance": 0.15, "real_interval": ends} for v in (0.2, 0.21, 0.22)]
-    found = together(each, [0, 1, 2])
-    assert found["real_interval"] == ends and word("fid", found) == LIKE
-    assert word("fid", {key: value for key, value in found.items() if key != "real_interval"}) == "worse"
+    entry = together(each, [0, 1, 2])
+    assert entry["real_interval"] == ends and word("fid", entry) == LIKE
+    assert word("fid", {key: value for key, value in entry.items() if key != "real_interval"}) == "worse"

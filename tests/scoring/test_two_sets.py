@@ -100,13 +100,10 @@ def test_two_files_are_read_with_the_same_range(digits_data: Dataset, tmp_path: 
     ):
         score_sets(unit, signed, ["fid"], network="pixels")
     assert score_sets(unit, half, ["fid"], network="pixels")["fid"]["value"] > 1  # the same range, darker images
-    for fake in (
-        unit,
-        signed,
-    ):  # bytes have one range only, so the float file alone is read by its values, and that is reported
-        told: list[str] = []
-        same = score_sets(whole, fake, ["fid"], network="pixels", progress=told.append)["fid"]["value"]
-        assert same < 0.1 and any(line.startswith(f"{fake}: float values in") for line in told)
+    for fake in (unit, signed):  # bytes have one range only, so the file of floats alone is read by its values
+        lines: list[str] = []
+        same = score_sets(whole, fake, ["fid"], network="pixels", progress=lines.append)["fid"]["value"]
+        assert same < 0.1 and any(line.startswith(f"{fake}: float values in") for line in lines)
 
 
 def test_more_samples_than_there_are_are_not_claimed(held_out: Path, digits_data: Dataset) -> None:

@@ -25,7 +25,7 @@ Scores = Mapping[str, Mapping[str, Any]]
 PRIMARY = "fid"
 ALPHA = 0.05  # the chance of a wrong verdict in each family
 _Z = NormalDist().inv_cdf(1 - ALPHA / 2)  # standard errors that an interval reaches to each side
-_NOT_BELOW_ALPHA = math.nextafter(ALPHA, 1.0)
+_ABOVE_ALPHA = math.nextafter(ALPHA, 1.0)
 
 
 def primary_of(metrics: Sequence[str]) -> str:
@@ -147,7 +147,7 @@ def difference(
         towards_zero = plain["value"] - low if plain["value"] > 0 else high - plain["value"]
         p = math.erfc(abs(gain) / max(towards_zero, 1e-300) * _Z / math.sqrt(2))
         if not sign((low, high)):
-            p = max(p, _NOT_BELOW_ALPHA)  # an interval that ends at 0 holds it, and decides nothing
+            p = max(p, _ABOVE_ALPHA)  # an interval that ends at 0 holds it, and decides nothing
         return _with_verdict(plain, gain, p)
     return plain
 

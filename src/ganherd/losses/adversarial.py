@@ -31,6 +31,7 @@ class Loss:
     penalty: Penalty | None = None
     clip: bool = False  # clip the discriminator's parameters after each of its updates
     g_sees_real: bool = False  # the generator's loss needs the discriminator's logits of real images, too
+    of_logits: bool = False  # probabilities instead of logits would train badly; False also if that is not known
 
 
 def _cross_entropy(real: Tensor, fake: Tensor) -> Tensor:
@@ -69,16 +70,18 @@ def _raise_critic(fake: Tensor) -> Tensor:
 
 
 # The generator minimises log(1 - D(G(z))), as in the 2014 paper; its gradient vanishes when the discriminator wins.
-MINIMAX = Loss(_cross_entropy, lambda fake: -softplus(fake).mean(-1))
+MINIMAX = Loss(_cross_entropy, lambda fake: -softplus(fake).mean(-1), of_logits=True)
 # The generator minimises -log D(G(z)), the heuristic of the same paper.
-NON_SATURATING = Loss(_cross_entropy, lambda fake: softplus(-fake).mean(-1))
+NON_SATURATING = Loss(_cross_entropy, lambda fake: softplus(-fake).mean(-1), of_logits=True)
 LEAST_SQUARES = Loss(_squares, lambda fake: 0.5 * (fake - 1.0).square().mean(-1))
 # The least-squares loss of Mustangs: like its code, it takes D(G(z)) as a probability, not as a logit.
-LEAST_SQUARES_SIGMOID = Loss(_squares_of_probabilities, lambda fake: (sigmoid(fake) - 1.0).square().mean(-1))
-WASSERSTEIN = Loss(_distance, _raise_critic, clip=True)
-HINGE = Loss(_hinge, _raise_critic)
+LEAST_SQUARES_SIGMOID = Loss(
+    _squares_of_probabilities, lambda fake: (sigmoid(fake) - 1.0).square().mean(-1), of_logits=True
+)
+WASSERSTEIN = Loss(_distance, _raise_critic, clip=True, of_logits=True)
+HINGE = Loss(_hinge, _raise_critic, of_logits=True)
 # Each real image is compared with a generated one (Jolicoeur-Martineau, 2018; R3GAN, 2024).
-RELATIVISTIC_PAIRING = Loss(_paired, lambda real, fake: _paired(fake, real), g_sees_real=True)
+RELATIVISTIC_PAIRING = Loss(_paired, lambda real, fake: _paired(fake, real), g_sees_real=True, of_logits=True)
 
 
 def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Tensor, at: Tensor) -> Tensor:
@@ -97,7 +100,7 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Ten
     return (norm - 1.0).square().mean(-1)
 
 
-WASSERSTEIN_GP = Loss(_distance, _raise_critic, penalty=gradient_penalty)
+WASSERSTEIN_GP = Loss(_distance, _raise_critic, penalty=gradient_penalty, of_logits=True)
 
 
 def r1_penalty(critic: Callable[[Tensor], Tensor], real: Tensor) -> Tensor:
@@ -142,6 +145,8 @@ class Game:
         self._d_losses = [self.loss(d)] if d is not None else self._losses
         self.penalties = tuple(dict.fromkeys(loss.penalty for loss in self._d_losses if loss.penalty is not None))
         self.penalty, self.clip = bool(self.penalties), any(loss.clip for loss in self._d_losses)
+        # the names of discriminator losses that need logits
+        self.of_logits = [name for name in ((d,) if d else names) if self.loss(name).of_logits]
         self.g_sees_real = any(loss.g_sees_real for loss in self._losses)
 
     def loss(self, name: str) -> Loss:

@@ -95,8 +95,8 @@ def test_a_resumed_run_does_not_call_its_next_picture_the_first(
     for name in ("step-00000500.png", "step-00001000.png"):
         (tmp_path / name).touch()  # a picture is drawn before it is announced
         Progress(["a"]).picture(tmp_path / name)
-    said = ["first picture: step-00000500.png", "next picture: step-00001000.png"]
-    assert capsys.readouterr().err.splitlines() == said
+    lines = ["first picture: step-00000500.png", "next picture: step-00001000.png"]
+    assert capsys.readouterr().err.splitlines() == lines
 
 
 def test_the_cells_of_a_grid_are_a_board() -> None:

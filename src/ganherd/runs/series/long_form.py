@@ -49,7 +49,7 @@ def points(record: Mapping[str, Any]) -> Iterator[Point]:
 
 
 def columns(
-    records: Iterable[Mapping[str, Any]], members: int, first_seed: int, seeds: int = 1, trials: int = 0
+    records: Iterable[Mapping[str, Any]], members: int, first_seed: int, seeds: int, trials: int = 0
 ) -> Columns:
     """Return all points of records as columns of equal length: `step`, `metric`, `member`, `seed` and `value`.
 
@@ -62,7 +62,7 @@ def columns(
         seeds: The number of replicas of each trial, one for each seed.
         trials: The number of trials; 0: the run has none.
 
-    >>> columns([{"step": 6, "loss_g": [0.5, 0.25]}], 2, 0)["value"].tolist()
+    >>> columns([{"step": 6, "loss_g": [0.5, 0.25]}], 2, 0, 1)["value"].tolist()
     [0.5, 0.25]
     """
     each = [point for record in records for point in points(record)]

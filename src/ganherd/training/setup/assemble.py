@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from ganherd import nets
 from ganherd.comm.ranks import Ranks
-from ganherd.data import dataset as source
 from ganherd.herd.batch_feed import BatchPlan
 from ganherd.herd.breeds import new_breeds
 from ganherd.herd.checks.net_pair import NetPair
@@ -44,10 +43,6 @@ from ganherd.util.text import did_you_mean, listed, member_labels
 from ganherd.util.user_code import importable_from
 
 Shape = tuple[int, ...]
-# Losses that are computed from logits. Least squares also suit probabilities, and a plug-in may expect either.
-_LOSSES_OF_LOGITS = {
-    "minimax", "non-saturating", "least-squares-sigmoid", "wasserstein", "wasserstein-gp", "hinge", "relativistic-pairing",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -191,7 +186,10 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
     if member_dropout.varies(recipe):
         build = partial(nets.build_discriminator, shape=dataset.shape, classes=classes, trust_code=trust_code)
         member_dropout.set_rates_(state, recipe, data.slots, seats, build)
-    of_nets = _refuse_misfits(recipe, dataset, [(name, make_g) for name, make_g, _ in each], make_d, losses)
+    for name, make_g, _ in each:
+        pair = NetPair(label_of(name), label_of(recipe.nets.discriminator.name), make_g, make_d, classes)
+        may_draw = not (is_packaged(name) and is_packaged(recipe.nets.discriminator.name))  # `try_out` names what draws
+        pair.refuse_misfits(recipe.nets.latent, dataset.shape, recipe.train.batch, may_draw)
     for blueprint, make, named, is_g in (
         *((breed.g, make_g, name, True) for breed, (name, make_g, _) in zip(breeds.all, each, strict=True)),
         (d, make_d, recipe.nets.discriminator.name, False),
@@ -221,6 +219,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         grown = grow.start(herd, recipe, rows, trust_code)
         started = [grown.get(row, origin) for row, origin in enumerate(started or [{} for _ in own])]
     of_settings = [*idle_schedules(recipe, herd.rules), *uneven_records(recipe, herd.rules, herd.device.type == "cuda")]
+    of_nets = _sigmoid_notes(recipe, pair, herd.rules.game.of_logits, dataset.shape)
     notes = (*dataset.notes, *data.notes, *of_nets, *origins.notes(started), *of_settings)
     light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
     return PreparedHerd(
@@ -319,27 +318,15 @@ def _freeze(module: nn.Module, layers: Sequence[str]) -> nn.Module:
     return module
 
 
-def _refuse_misfits(
-    recipe: Recipe,
-    dataset: source.Dataset,
-    generators: Sequence[tuple[str, Callable[[], nn.Module]]],
-    make_d: Callable[[], nn.Module],
-    losses: Sequence[str],
-) -> list[str]:
-    """Refuse nets that do not fit the data or each other, and return notes about a user's own discriminator.
+def _sigmoid_notes(recipe: Recipe, pair: NetPair, of_logits: Sequence[str], shape: Shape) -> list[str]:
+    """Return a note if a user's own discriminator returns probabilities, and losses need logits.
 
     Args:
-        generators: The name of the net of each breed, and a function that builds it.
-        make_d: Builds the discriminator.
-        losses: The names of the losses that members have.
+        of_logits: The names of the losses that do.
+        shape: The shape of one sample of the data.
     """
-    discriminator, shape, batch = recipe.nets.discriminator.name, dataset.shape, recipe.train.batch
-    for name, make_g in generators:
-        pair = NetPair(label_of(name), label_of(discriminator), make_g, make_d, len(dataset.labels))
-        may_draw = not (is_packaged(name) and is_packaged(discriminator))  # `try_out` names the function that draws
-        pair.refuse_misfits(recipe.nets.latent, shape, batch, may_draw)
-    of_logits = [name for name in losses if name in _LOSSES_OF_LOGITS]
-    if is_packaged(discriminator) or not of_logits or not pair.returns_probabilities(shape, batch):
+    own = not is_packaged(recipe.nets.discriminator.name)
+    if not own or not of_logits or not pair.returns_probabilities(shape, recipe.train.batch):
         return []
     are = f"loss {of_logits[0]} is" if len(of_logits) == 1 else f"losses {listed(of_logits)} are"
     return [

@@ -40,9 +40,9 @@ class Edge:
 
     def is_drawn(self, centre: int) -> bool:
         """Return whether to draw this line: of the two lines between two cells one is drawn, that from `centre` if any."""
-        if self.wraps or self.one_sided or centre in (self.cell, self.other):
-            return self.wraps or self.one_sided or self.cell == centre
-        return self.cell < self.other
+        if self.wraps or self.one_sided:
+            return True
+        return self.cell == centre or (self.cell < self.other and self.other != centre)
 
 
 def draw_topology(topology: Topology, centre: int | None = None, title: str = "") -> Figure:
