@@ -868,8 +868,8 @@ class CachedByBatch(Net):
         self.mid(torch.zeros(4, WIDTH))
 
     def mid(self, h: Tensor) -> Tensor:
-        if self.grid is None or len(self.grid) != len(h):
-            self.grid = torch.linspace(0.5, 1.5, WIDTH, dtype=h.dtype).expand(len(h), WIDTH)
+        if self.grid is None or len(self.grid) != len(h) or self.grid.device != h.device:
+            self.grid = torch.linspace(0.5, 1.5, WIDTH, dtype=h.dtype, device=h.device).expand(len(h), WIDTH)
         return h * self.grid
 
 

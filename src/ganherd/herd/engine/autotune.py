@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from ganherd.herd.checks.module_copies import short_message
+from ganherd.herd.engine.device_memory import release_cached
 from ganherd.herd.engine.engine_trials import (
     measure_rate,
     memory_per_member,
@@ -280,8 +281,7 @@ def _chunk(herd: StackedHerd, settings: Settings) -> int:
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
-    if herd.device.type == "cuda":
-        torch.cuda.empty_cache()
+    release_cached(herd.device)
     _try_step(herd, fused=False)
     return 1
 

@@ -25,8 +25,13 @@ def avoid_fragments() -> None:
 
 
 def release_cached(device: torch.device) -> None:
-    """Release cached memory of a GPU that is not in use, so that other streams and captured graphs can have it."""
+    """Release cached memory of a GPU that is not in use, so that other streams and captured graphs can have it.
+
+    This first waits for all streams. Before PyTorch releases memory of a segment that can grow, it waits only for the
+    stream that allocated it. Memory of a side stream may still be read by the main stream then.
+    """
     if device.type == "cuda":
+        torch.cuda.synchronize(device)
         torch.cuda.empty_cache()
 
 

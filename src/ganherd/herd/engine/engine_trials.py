@@ -18,6 +18,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils._pytree import tree_leaves
 
 from ganherd.herd.breeds import Breed
+from ganherd.herd.engine.device_memory import release_cached
 from ganherd.herd.engine.engines import (
     CompileReport,
     Engine,
@@ -178,8 +179,9 @@ def compiling_meanwhile(herd: StackedHerd) -> Iterator[None]:
     sources: Sequence[KernelSource] = ()
     with suppress(RuntimeError, MemoryError):  # it may not fit now; then its engine compiles them
         sources = _kernels_of(herd)
+    device = herd.device
     del herd  # the caller needs its memory
-    torch.cuda.empty_cache()
+    release_cached(device)
     with compile_ahead.compiling(sources):
         yield
 
