@@ -6,7 +6,7 @@ python benchmarks/ingredients.py --seconds 8 -n 200 --network classifier --set d
     --set nets.generator.width=8 --set nets.discriminator.width=8 --arms base,attention    a try on a CPU
 
 Needs cifar10 and inception-2015-12-05.pt in $GANHERD_DATA (or ~/.cache/ganherd). Each arm is the recipe `cifar10-speedrun-first`
-without augmentation and decay, with one thing changed, in a process of its own. The seconds are those of training alone: the start
+with one thing changed, in a process of its own. The seconds are those of training alone: the start
 and the scores come on top. One seed, which no reported result uses, so differences are indicative. Each row is written at once.
 """
 
@@ -55,6 +55,7 @@ ARMS: dict[str, tuple[str, tuple[str, ...]]] = {  # what is changed, and the set
     "momentum": ("one critic update, betas 0.5 and 0.999, twice the critic's rate, as cifar10-conditional", (
         "train.n_critic=1", "optim.beta1=0.5", "optim.beta2=0.999", "optim.lr_d=4e-4")),
     "batch256": ("batches of 256", ("train.batch=256",)),
+    "shared": ("the last critic update and the generator's share samples", ("train.fakes=shared",)),
     "decay": ("rates that fall linearly to 0 in the second half", (_DECAY,)),
     "diffaugment": ("DiffAugment at full strength", (_AUGMENT,)),
     "ada": ("adaptive augmentation from 0", (_AUGMENT, "train.augment_target=0.6", "train.augment_probability=0")),

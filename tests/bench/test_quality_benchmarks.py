@@ -24,7 +24,7 @@ def scripts() -> dict[str, ModuleType]:
         patch.syspath_prepend(str(BENCHMARKS))
         return {
             name: importlib.import_module(name)
-            for name in ("ingredients", "mode_coverage", "speedrun", "speedrun_points")
+            for name in ("ingredients", "late_phase", "mode_coverage", "speedrun", "speedrun_points")
         }
 
 
@@ -58,6 +58,36 @@ def test_rows_of_ingredients_are_written_at_once_and_not_measured_twice(
     rows = json.loads(path.read_text())["rows"]
     assert [row["arm"] for row in rows] == arms and {"command", "commit", "date"} <= rows[0].keys()
     assert "out of memory" in capsys.readouterr().out
+
+
+def test_a_way_of_the_late_phase_starts_from_what_was_trained_before_it(
+    scripts: dict[str, ModuleType], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own, path, trained = scripts["late_phase"], tmp_path / "out.json", []
+
+    def measured(name: str, args: argparse.Namespace) -> dict[str, object]:
+        start = own.WAYS[name].start
+        assert not start or f"herd.start_from={args.runs / start}" in own.settings_of(name, args) and start in trained
+        trained.append(name)
+        return {"steps": 7, "trained_seconds": 60.0, "fid": 20.0 - len(trained), "ifid": 30.5}
+
+    monkeypatch.setattr(own, "measured", measured)
+    monkeypatch.setattr(sys, "argv", ["late_phase.py", "--ways", "classes,decay", "-o", str(path)])
+    own.main()
+    own.main()
+    assert trained == ["base", "constant", "classes", "decay"]  # each once
+    rows = json.loads(path.read_text())["rows"]
+    assert [row["fid"] for row in rows] == [19.0, 18.0, 17.0, 16.0]
+    with Image.open(path.with_suffix(".png")) as picture:
+        assert picture.width > 2 * picture.height
+
+
+def test_the_chosen_way_of_the_late_phase_is_what_the_speedrun_trains(scripts: dict[str, ModuleType]) -> None:
+    own = scripts["late_phase"]
+    for name, recipe in (("base", "cifar10-speedrun-first"), ("classes", "cifar10-speedrun")):
+        settings = [word for word in own.WAYS[name].settings if not word.startswith("herd.")]
+        chosen, packaged = recipe_file.load(recipe, settings), recipe_file.load(recipe)
+        assert not recipe_file.difference(packaged, chosen)
 
 
 def test_mode_coverage_reports_means_with_intervals_over_seeds(scripts: dict[str, ModuleType]) -> None:

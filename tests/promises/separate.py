@@ -49,7 +49,7 @@ class SeparateGan:
         self.averaged = 0
         self.packing = self.recipe.nets.discriminator.settings.get("packing", 1)
         self.losses: list[tuple[float, float]] = []
-        self.shared: Tensor | None = None  # samples of this step that both updates see
+        self.shared: Tensor | None = None  # samples that the last discriminator update and the generator's see
 
     @staticmethod
     def _module(assembly: PreparedHerd, kind: str, member: int) -> nn.Module:
@@ -73,11 +73,14 @@ class SeparateGan:
                 (group,) = adam.param_groups
                 group["lr"] = self._at(step, f"lr_{kind}")
                 group["betas"] = (self._at(step, "beta1"), self._at(step, "beta2"))
-            self.shared = self._made(draws, step) if self.rules.fakes == "shared" else None
+            self.shared = None
             if self.rules.order == "g-d":
+                self._share(draws, step)
                 self._generator_update(draws, step)
             if step % (self.rules.skip_d + 1) == 0:
                 for update in range(self.rules.n_critic):
+                    if self.rules.order == "d-g" and update == self.rules.n_critic - 1:
+                        self._share(draws, step)
                     self._discriminator_update(draws, step, update)
             if self.rules.order == "d-g":
                 self._generator_update(draws, step)
@@ -89,8 +92,11 @@ class SeparateGan:
         x = self._batch(batch)
         calls = iter(range(8 * (update + 1), 8 * (update + 2)))
         own = next(calls)
-        fake = self._call(self.g, self._noise(draws, update), draws, own) if self.shared is None else self.shared
-        fake = fake.detach()
+        is_last = update == self.rules.n_critic - 1
+        if is_last and self.shared is not None:
+            fake = self.shared.detach()
+        else:
+            fake = self._call(self.g, self._noise(draws, update), draws, own).detach()
         x, fake = self._shown(x, draws, step, update, 0), self._shown(fake, draws, step, update, 1)
         real_logit, real_classes = self._judge(x, draws, next(calls))
         fake_logit, fake_classes = self._judge(fake, draws, next(calls))
@@ -175,6 +181,10 @@ class SeparateGan:
             below = torch.relu(self.own["lecam_real"] - logits[1]).pow(2).mean()
             term = term + self._at(step, "lecam") * (beyond + below)
         return term
+
+    def _share(self, draws: Streams, step: int) -> None:
+        """Make the samples that the last discriminator update and the generator's share, if the rules say so."""
+        self.shared = self._made(draws, step) if self.rules.fakes == "shared" else None
 
     def _made(self, draws: Streams, step: int) -> Tensor:
         """The samples that the generator is judged by."""

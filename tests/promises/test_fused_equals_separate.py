@@ -241,6 +241,8 @@ def test_every_net_can_be_fused_in_bf16(tmp_path, net, loss):
         {"train": {"order": "g-d"}},
         {"train": {"fakes": "shared"}},
         {"train": {"fakes": "shared", "order": "g-d", "skip_d": 1}},
+        {"train": {"fakes": "shared", "n_critic": 2}},
+        {"train": {"fakes": "shared", "order": "g-d", "n_critic": 3, "skip_d": 1}},
         {"train": {"ema": 0.9}},
         {"train": {"input_noise": [0.1, 0.0, 0.3], "input_noise_steps": 6}},
         {"train": {"input_noise": 0.3, "input_noise_steps": 6, "input_noise_decay": "steps", "input_noise_on": "real"}},
@@ -312,6 +314,7 @@ def test_fused_equals_separate_with_l2(tmp_path, sections):
         {"train": {"n_critic": 2}},
         {"train": {"skip_d": 1, "order": "g-d"}},
         {"train": {"fakes": "shared", "order": "g-d"}},
+        {"train": {"fakes": "shared", "n_critic": 2}},
         {"loss": {"name": "hinge", "r1_weight": 3.0}},
         {"train": {"flip": True, "augment": ["colour", "translation", "cutout"]}},
         # a generator that is not told the class pays for it all the same

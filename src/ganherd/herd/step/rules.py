@@ -25,7 +25,7 @@ class StepRules:
     n_critic: int = 1  # discriminator updates in a step
     skip_d: int = 0  # number of steps without discriminator updates after each step with them
     order: str = "d-g"  # or g-d: which net is updated first
-    fakes: str = "fresh"  # or shared: both updates of a step see the same samples
+    fakes: str = "fresh"  # or shared: the last discriminator update and the generator's see the same samples
     gp_weight: float = 10.0
     clip: float = 0.01  # limit of weight clipping
     clip_what: str = "all"  # all: clip all trainable weights; anything else: leave out those of batch norms

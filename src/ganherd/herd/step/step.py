@@ -165,14 +165,17 @@ class Step:
         uses_r1_or_r2 = self.rules.uses_r1_or_r2_at(step)
         ctx = _StepContext(state, batches, draws, now, uses_r1_or_r2, scale, sums.unbind(), opponents, gradient_hook)
         updates, generator_first = self.rules.d_updates(step), self.rules.order == "g-d"
-        shared = self._samples(ctx) if self.rules.fakes == "shared" else None
+        shares, shared, samples = self.rules.fakes == "shared", None, None
         if generator_first:
+            shared = self._samples(ctx) if shares else None
             self._update_generator(ctx, shared)
-        samples = None
         for update in range(updates):
+            is_last = update == updates - 1
+            if is_last and shares and not generator_first:
+                shared = self._samples(ctx)
             # The generator does not change during the last discriminator update, so its samples can be drawn in parallel.
-            ahead = not (generator_first or shared) and update == updates - 1 and self._streams is not None
-            samples = self._update_discriminator(ctx, update, shared, ahead)
+            ahead = is_last and not (generator_first or shares) and self._streams is not None
+            samples = self._update_discriminator(ctx, update, shared if is_last else None, ahead)
         if samples is not None:
             self._join(_AHEAD)
         if not generator_first:

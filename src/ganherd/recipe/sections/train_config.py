@@ -57,7 +57,7 @@ class TrainConfig(Section):
     n_critic: int = Field(1, ge=1)  # discriminator updates for each generator update, on fresh batches
     skip_d: int = Field(0, ge=0)  # the discriminator is updated at every (skip_d + 1)-th step only
     order: Literal["d-g", "g-d"] = "d-g"  # which net of a member is updated first
-    # fresh: each update draws new samples; shared: both updates of a step use the same
+    # fresh: each update draws new samples; shared: the last discriminator update of a step and the generator's use the same
     fakes: Literal["fresh", "shared"] = "fresh"
     input_noise: PerMember = 0.0  # standard deviation of noise that is added to the discriminator's input
     input_noise_steps: Steps = 0  # steps after which the input noise has decayed to 0; 0: it does not decay
@@ -95,11 +95,6 @@ class TrainConfig(Section):
             raise refuse(
                 "train.input_noise_decay train.input_noise_steps",
                 "train.input_noise_decay steps needs train.input_noise_steps: the number of steps over which it decays",
-            )
-        if self.fakes == "shared" and self.n_critic > 1:
-            raise refuse(
-                "train.fakes train.n_critic",
-                "train.fakes shared is for one discriminator update a step: set train.n_critic to 1 or train.fakes to fresh",
             )
         return self
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from ganherd import nets
+from ganherd.features.extract import tf32
 from ganherd.herd import rng
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.nets import class_extraction
@@ -25,12 +26,13 @@ _LEAST = 16  # … of which each class has at least this many
 class ByClass:
     """The nets of one conditional GAN, as one unconditional generator and discriminator for each class."""
 
-    def __init__(self, source: OriginRun, member: State) -> None:
+    def __init__(self, source: OriginRun, member: State, device: torch.device) -> None:
         """Extract the generators of all classes.
 
         Args:
             source: The finished run.
             member: The state [1, …] of its conditional GAN.
+            device: Where the statistics of the generator's layers are estimated.
         """
         facts, own = source.facts, source.recipe.nets
         shape, classes = tuple(facts.shape), len(facts.labels)
@@ -42,7 +44,9 @@ class ByClass:
         noise = rng.Streams(np.array([facts.seeds[0]]), 0)
         z = noise.prior((rng.CALIBRATE,), (len(labels), own.latent), own.prior_of(0), next(g.parameters()).dtype)[0]
         self._path, self._labels, self._d, self._updates = source.path, facts.labels, d, member["g.adam.t"]
-        self._generators = list(class_extraction.generators(g, z, labels))
+        with tf32(False):
+            extracted = class_extraction.generators(g.to(device), z.to(device), labels.to(device))
+            self._generators = [{name: value.cpu() for name, value in named.items()} for named in extracted]
 
     def state(self, name: str, g: Blueprint, d: Blueprint) -> State:
         """Return the nets of a class as the state [1, …] of a member.
