@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -27,7 +26,7 @@ from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.util.files import atomic_write
 from ganherd.util.text import text_table
-from provenance import provenance
+from provenance import machine, provenance
 
 HERE = Path(__file__).parent / "results"
 RECIPE = "cifar10-speedrun-first"
@@ -104,13 +103,6 @@ def measured(arm: str, args: argparse.Namespace) -> dict[str, Any]:
     scores = json.loads(command("score", run, "--metrics", "fid,ifid", "-n", args.n, *network, "--json"))["scores"]
     facts = {"steps": info.step, "trained_seconds": round(info.seconds, 1), "wall_seconds": round(wall, 1)}
     return {**facts, **{name: one.get("value") for name, one in scores.items()}, "scores": scores}
-
-
-def machine() -> str:
-    import torch
-
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return f"{name}, PyTorch {torch.__version__}"
 
 
 def table(rows: list[dict[str, Any]]) -> str:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import time
@@ -30,7 +29,7 @@ from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.util.files import atomic_write
 from ganherd.util.text import text_table
-from provenance import provenance
+from provenance import machine, provenance
 
 HERE = Path(__file__).parent / "results"
 FIRST, SECOND = "cifar10-speedrun-first", "cifar10-speedrun"
@@ -169,13 +168,6 @@ def draw(rows: Sequence[Row], path: Path) -> None:
         axis.set(xlabel="minutes of training", title=score.upper())
     axes[0].legend(fontsize=7, frameon=False)
     pictures.save(figure, path)
-
-
-def machine() -> str:
-    import torch
-
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return f"{name}, PyTorch {torch.__version__}"
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
 import subprocess
 import sys
@@ -16,6 +17,14 @@ def commit() -> str:
         return subprocess.run(words, cwd=Path(__file__).parent, capture_output=True, text=True).stdout.strip()
     except FileNotFoundError:
         return ""
+
+
+def machine() -> str:
+    """Return the name of the GPU, or of the processor's architecture if there is none, and PyTorch's version."""
+    import torch
+
+    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+    return f"{name}, PyTorch {torch.__version__}"
 
 
 def provenance() -> dict[str, str]:

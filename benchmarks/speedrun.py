@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import shutil
 import subprocess
 import sys
@@ -30,7 +29,7 @@ from ganherd.runs.folder import RunFolder
 from ganherd.util.errors import Interrupted
 from ganherd.util.files import atomic_write
 from ganherd.util.text import text_table
-from provenance import provenance
+from provenance import machine, provenance
 from speedrun_points import Clock, KeepPoints, StopAfter, points_of
 
 HERE = Path(__file__).parent / "results"
@@ -155,13 +154,6 @@ def draw(result: Row, path: Path) -> None:
         axis.yaxis.set_minor_formatter(NullFormatter())
         axis.legend(fontsize=8, frameon=False)
     pictures.save(figure, path)
-
-
-def machine() -> str:
-    import torch
-
-    name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
-    return f"{name}, PyTorch {torch.__version__}"
 
 
 def main() -> None:

@@ -67,7 +67,7 @@ def test_a_way_of_the_late_phase_starts_from_what_was_trained_before_it(
 
     def measured(name: str, args: argparse.Namespace) -> dict[str, object]:
         start = own.WAYS[name].start
-        assert not start or f"herd.start_from={args.runs / start}" in own.settings_of(name, args) and start in trained
+        assert not start or (f"herd.start_from={args.runs / start}" in own.settings_of(name, args) and start in trained)
         trained.append(name)
         return {"steps": 7, "trained_seconds": 60.0, "fid": 20.0 - len(trained), "ifid": 30.5}
 
