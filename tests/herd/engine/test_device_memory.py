@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from ganherd.herd.engine.device_memory import release_cached
+from ganherd.herd.engine.device_memory import avoid_fragments, release_cached
 
 
 def test_all_streams_have_finished_before_memory_is_released(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,6 +24,7 @@ def test_nothing_is_released_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.gpu
 def test_memory_of_a_side_stream_can_be_released_while_the_main_stream_reads_it() -> None:
+    avoid_fragments()
     device = torch.device("cuda")
     side, busy = torch.cuda.Stream(device), torch.randn(4096, 4096, device=device)
     for _ in range(20):
