@@ -53,7 +53,7 @@ class Way:
 
 WAYS = {
     "base": Way("one GAN of all classes, constant learning rates, no augmentation", "", (*_PLAIN, _CONSTANT)),
-    "constant": Way("the base goes on", "base", (*_PLAIN, _CONSTANT)),
+    "constant": Way("the base continues", "base", (*_PLAIN, _CONSTANT)),
     "decay": Way("its learning rates fall to 0", "base", (*_PLAIN, _DECAY)),
     "shared": Way("its last critic update shares samples", "base", (*_PLAIN, _CONSTANT, "train.fakes=shared")),
     "augmented": Way("adaptive augmentation up to 0.2", "base", (*_ADAPTIVE, _CONSTANT, "train.augment_target=0.2")),
@@ -133,9 +133,11 @@ def logits(run: Path, rows: int) -> dict[str, float]:
 def records(run: Path) -> dict[str, list[float]]:
     """Return about twenty records of the losses and of the probability of augmentation, means over the members."""
     every = [record.content for record in RunFolder.open(run).metrics()]
-    kept = every[:: max(1, len(every) // 20)]
+    chosen = every[:: max(1, len(every) // 20)]
     names = ("step", "loss_d", "loss_g", "real", "fake", "augment")
-    return {n: [round(float(np.mean(r[n])), 4) for r in kept] for n in names if all(r.get(n) is not None for r in kept)}
+    return {
+        n: [round(float(np.mean(r[n])), 4) for r in chosen] for n in names if all(r.get(n) is not None for r in chosen)
+    }
 
 
 def with_starts(names: Sequence[str]) -> list[str]:
