@@ -95,7 +95,22 @@ class WithoutLayers(nn.Module):
         return self.score(self.basis(x).flatten(1)).view(x.shape[0])
 
 
+class WithAttention(nn.Module):
+    """A critic with attention between pixels, for which PyTorch has kernels that cannot be differentiated twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (nn.Conv2d(1, 4, 1) for _ in range(3))
+        self.score = nn.Linear(4 * 20, 1)
+
+    def forward(self, x):
+        query, key, value = (part(x).flatten(2).mT for part in (self.query, self.key, self.value))
+        return self.score(F.scaled_dot_product_attention(query, key, value).flatten(1)).flatten()
+
+
 def critic_of(penalty: str) -> nn.Module:
+    if penalty == "r1, attention":
+        return WithAttention()
     if penalty == "r1, residual":  # spectral norm, and convolutions that are pooled
         return ResidualDiscriminator((1, 6, 8), width=3)
     if penalty == "r1, functions":
@@ -108,7 +123,7 @@ def critic_of(penalty: str) -> nn.Module:
 
 
 @pytest.mark.further("r1, residual")
-@pytest.mark.parametrize("penalty", ["gradient", "r1", "r1, residual", "r1, functions"])
+@pytest.mark.parametrize("penalty", ["gradient", "r1", "r1, residual", "r1, functions", "r1, attention"])
 def test_gradient_penalty_by_kernels_equals_plain_pytorch(penalty, monkeypatch):
     monkeypatch.setattr(rng, "draw", rng._hashed)  # the CPU draws otherwise than a GPU; here both the same
     torch.manual_seed(0)

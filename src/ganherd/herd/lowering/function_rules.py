@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import lru_cache
 from inspect import signature
 from string import ascii_letters
@@ -17,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ganherd.herd import rng
 from ganherd.herd.lowering import ops, shape_rules
@@ -105,7 +107,11 @@ def _attention(
     call: Call, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, **kwargs: Any,
 ) -> Any:  # fmt: skip
-    """Run attention with members and samples as one axis, for which PyTorch has fast kernels."""
+    """Run attention with members and samples as one axis, for which PyTorch has fast kernels.
+
+    These cannot be differentiated twice. Without them, PyTorch uses products and a softmax, as it does for one member
+    whose tensors have three axes.
+    """
     if dropout_p or query.dim() < 4:
         return NotImplemented
     tensors = [query, key, value] + ([] if attn_mask is None else [attn_mask])
@@ -116,7 +122,9 @@ def _attention(
         return x.expand(*lead, *x.shape[-2:]).flatten(0, max(0, len(lead) - 2))
 
     q, k, v, *mask = map(fold, tensors)
-    out: Tensor = call.function(q, k, v, attn_mask=mask[0] if mask else None, is_causal=is_causal, **kwargs)
+    twice = getattr(call.library, "DIFFERENTIABLE_TWICE", False)
+    with sdpa_kernel(SDPBackend.MATH) if twice else nullcontext():
+        out: Tensor = call.function(q, k, v, attn_mask=mask[0] if mask else None, is_causal=is_causal, **kwargs)
     return out.reshape(*lead, *out.shape[-2:])
 
 

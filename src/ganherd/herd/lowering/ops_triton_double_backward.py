@@ -19,7 +19,10 @@ from ganherd.herd.lowering.ops_triton import (
     linear,
 )
 
+DIFFERENTIABLE_TWICE = True  # for rules that choose between ways of PyTorch, see `function_rules`
+
 __all__ = [
+    "DIFFERENTIABLE_TWICE",
     "add_doubled", "apply_to_images", "batch_norm", "conv2d", "conv_transpose2d", "divide", "dropout", "has_conv_kernel",
     "has_group_kernel", "instance_norm", "is_aligned", "linear", "rows_of",
 ]  # fmt: skip
