@@ -16,7 +16,7 @@ from ganherd.recipe.schema import Recipe
 from ganherd.runs import run_status
 from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.runs.longer_budget import longer_budget
-from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VerdictRecord
 from ganherd.runs.run_status import PartsStatus, RunStatus
 from ganherd.runs.score_entry import Scores
 from ganherd.runs.series import long_form
@@ -102,7 +102,7 @@ class Run:
     @property
     def verdict(self) -> VerdictRecord | None:
         """The verdict on the quality of the run, such as "good"; None if the run was not judged."""
-        return read_verdict(self.folder.scores_path)
+        return self.folder.verdict
 
     def metrics(self, most: int | None = None) -> long_form.Columns:
         """Return the recorded numbers in long form, as columns for `pandas.DataFrame(run.metrics())`.
@@ -258,8 +258,8 @@ class Run:
         """Return HTML that a notebook shows for the run: its name, state, verdict and final picture."""
         facts = ", ".join(self._facts().values())
         lines = [f"<b>{html.escape(str(from_here(self.path)))}</b>: {html.escape(facts)}"]
-        if self.verdict is not None:
-            lines.append(html.escape(self.verdict.for_run(self.folder.again).sentence))
+        if (verdict := self.verdict) is not None:
+            lines.append(html.escape(verdict.sentence))
         picture = self.folder.samples / "final.png"
         if picture.is_file() and not picture.is_symlink():
             content = base64.b64encode(files.read(picture)).decode()

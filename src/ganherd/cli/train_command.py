@@ -290,7 +290,7 @@ class TrainCommand:
             from ganherd import scoring
 
             show_screen("", *(scoring.full if self.verbose else scoring.brief)(run.scores))
-        show_verdict(run.verdict, path)
+        show_verdict(run.verdict)
         # rows of a table are written to a .csv, images and points to a picture
         more = "-n 1000 -o rows.csv" if "columns" in run.scores else "-n 64 -o grid.png"
         show(f"\nMore samples: ganherd sample {name} {more}")

@@ -123,11 +123,6 @@ class RunStory:
         """The path of the run folder, quoted for a shell command."""
         return shlex.quote(str(self.path))
 
-    @property
-    def again(self) -> str:
-        """The command that resumes the run."""
-        return RunFolder(self.path).again
-
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Call `read` and return its result; if it raises an error, add a note about `what` and return None."""
         try:

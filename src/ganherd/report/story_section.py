@@ -131,7 +131,7 @@ def _answers(story: RunStory) -> Iterator[tuple[Any, str, str]]:
     """
     again = f"`ganherd report {story.command_path}`"
     if story.judged is not None:
-        reason = story.judged.for_run(story.again).sentence.removeprefix(story.judged.word)
+        reason = story.judged.sentence.removeprefix(story.judged.word)
         yield Cell(story.judged.word.capitalize(), tag="b"), reason, f"verdict {style_of(story.judged.word)}"
     elif story.state == "finished":
         yield (
