@@ -192,7 +192,7 @@ class Run:
             nets: The nets of the run, if they were defined in a notebook or a function and are not in this process.
             data: The data of the run, if it was given as arrays that are not in this process.
             callbacks: Objects whose hooks are called; None: those that this object was created with.
-            quiet: Print nothing.
+            quiet: Print no progress, only warnings.
             finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a
                 report.
         """
