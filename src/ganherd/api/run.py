@@ -13,6 +13,7 @@ from ganherd.api.request import budget_text, check_overrides
 from ganherd.nets.catalog import is_strange
 from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sources.option_override import OptionOverride
 from ganherd.runs import run_status
 from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.runs.longer_budget import longer_budget
@@ -209,7 +210,7 @@ class Run:
         length = budget_text(budget)
         if length is not None:
             length = longer_budget(self.path, length) if length.startswith("+") else length
-            overrides = [*overrides, f"train.budget={length}"]
+            overrides = [*overrides, OptionOverride.of("train.budget", length, f"budget={budget!r}")]
         session.resume(
             self.path,
             overrides,

@@ -131,8 +131,11 @@ def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | No
     >>> recipe_overrides(["train.batch=8"], "90s", None)
     ['train.batch=8', 'train.budget=90s']
     """
-    given = {"train.budget": check_unit(budget) or None, "herd.seeds": seeds}
-    return [*(sets or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    from ganherd.recipe.sources.option_override import OptionOverride
+
+    given = (("train.budget", "--budget", check_unit(budget) or None), ("herd.seeds", "--seeds", seeds))
+    named = [OptionOverride.of(key, value, f"{option} {value}") for key, option, value in given if value is not None]
+    return [*(sets or ()), *named]
 
 
 def check_unit(budget: str | None) -> str | None:

@@ -107,10 +107,11 @@ class TrainCommand:
 
         The recipe is that of the finished run, unless another one is given.
         """
+        from ganherd.recipe.sources.option_override import OptionOverride
         from ganherd.runs.folder import RunFolder
 
         self.grown_from = finished
-        self.overrides.append(f"herd.grow_from={finished}")
+        self.overrides.append(OptionOverride.of("herd.grow_from", finished, f"--grow {finished}"))
         if self.recipe is None:
             folder = RunFolder.open(finished)
             self.recipe, self.recipe_name = str(folder.recipe_path), folder.info.recipe
