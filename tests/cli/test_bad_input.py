@@ -312,3 +312,28 @@ def test_a_module_that_is_not_there(train) -> None:
     )
     Path("broken_nets.py").write_text("1 / 0\n")
     assert "ZeroDivisionError" in train("--set", "nets.generator={name: 'broken_nets:G', settings: {}}")
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (("train", "--budget", "10parsecs"), "--budget 10parsecs: train.budget must be steps, epochs or time"),
+        (("train", "--seeds", "0"), "--seeds 0: herd.seeds must be a whole number of at least 1"),
+        (("train", "digits-conditional", "--grow", "RUN"), "--grow RUN: herd.grow_from adds classes to members that never"),
+        (("train", "--resume", "RUN", "--budget", "10parsecs"), "--budget 10parsecs: train.budget must be"),
+        (("compare", "digits-wcgan", "r15-gap4", "--budget", "10parsecs"), "--budget 10parsecs: train.budget must be"),
+        (("sweep", "digits-wcgan", "--vary", "optim.lr_g=1e-3,1e-4", "--seeds", "70000"), "--seeds 70000: herd.seeds must be"),
+        (("launch", "slurm", "digits-wcgan", "--budget", "10parsecs"), "--budget 10parsecs: train.budget must be"),
+    ],
+)  # fmt: skip
+def test_a_wrong_value_is_reported_with_the_option_that_gave_it(cli, run, command: tuple[str, ...], named: str) -> None:
+    told = cli(*(word.replace("RUN", str(run)) for word in command)).sentence
+    assert told.startswith(named.replace("RUN", str(run))) and "--set" not in told
+
+
+def test_a_wrong_budget_of_resume_is_reported_with_that_argument(run) -> None:
+    import ganherd
+    from ganherd.util.errors import UserError
+
+    with pytest.raises(UserError, match=r"^budget='10parsecs': train\.budget must be"):
+        ganherd.Run(run).resume(budget="10parsecs")

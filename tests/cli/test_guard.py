@@ -38,6 +38,19 @@ class D(nn.Module):
         return self.layer(x.flatten(1))
 '''  # fmt: skip
 
+ASKS = '''
+import math
+from torch import nn
+
+class D(nn.Module):
+    def __init__(self, shape):
+        super().__init__()
+        self.layer = nn.Linear(math.prod(shape), 1)
+    def forward(self, x):
+        scale = 2 if self.layer.weight.requires_grad else 1
+        return self.layer(x.flatten(1)) * scale
+'''  # fmt: skip
+
 DEVIATION = '''
 def deviation(x):
     return x.reshape(8, -1, x.shape[1]).std(0).repeat(8, 1)
@@ -105,6 +118,15 @@ def test_a_net_that_even_loop_trains_wrongly_is_refused_with_the_likely_cause(cl
         "The discriminator guarded_nets:D cannot be trained as plain PyTorch trains it: with the engine loop,"
     )
     assert "its output differs by 1.0e-01. Likely cause: " in told
+    assert not Path("new").exists()
+
+
+def test_a_net_that_asks_for_requires_grad_is_refused_with_that_cause(cli, recipe) -> None:
+    Path("guarded_nets.py").write_text(ASKS)
+    told = cli("train", recipe, "--run", "new").sentence
+    assert "its output differs by" in told
+    assert "Likely cause: its output depends on requires_grad (guarded_nets.py, line 10)" in told
+    assert "Leave requires_grad out of forward" in told and "Python state" not in told
     assert not Path("new").exists()
 
 

@@ -134,6 +134,27 @@ def test_impossible_requests_are_refused(run) -> None:
         made.sample(1, replica=1)
 
 
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"y": [0.0, 1.0]},
+            r"y must be 2 whole numbers, .* not float64 .*: pass integers, for example y\.astype\(int\)\.",
+        ),
+        ({"y": [0]}, r"y must be 2 whole numbers, one for each sample, not int64 of shape \(1,\)"),
+        ({"y": [0, 99]}, r"the mixture has no label 99; it has 3 labels, from 0 on"),
+        ({"y": [-2, 0]}, r"the mixture has no label -2"),
+        ({"member": [0.5, 1.0]}, r"member must be 2 whole numbers"),
+    ],
+)
+def test_samples_need_whole_numbers_as_labels_and_members(run, change: dict[str, Any], message: str) -> None:
+    mixture = ganherd.load(run)
+    given = {name: np.array(values) for name, values in ({"y": [0, -1], "member": [0, 1]} | change).items()}
+    x = np.zeros((2, *mixture.shape), np.uint8)
+    with pytest.raises(UserError, match=message):
+        repr(mixture.as_samples(x, **given))
+
+
 def test_a_broken_member_is_named_and_the_others_still_work(run) -> None:
     made = ganherd.load(run)
     next(iter(made.breeds[0].params.values()))[1] = float("nan")

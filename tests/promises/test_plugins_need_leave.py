@@ -157,6 +157,19 @@ def test_the_users_recipe_and_the_flag_give_leave(
     assert answer.code == 0 and "note: the code of the loss honest has changed since the run was started" in answer.err
 
 
+def test_quiet_does_not_mute_the_note_about_changed_code(
+    cli: Cli, data: Path, honest: Path, monkeypatch: pytest.MonkeyPatch, brief: None
+) -> None:
+    sections = {"loss": {"name": "honest"}, "data": {"partition": "all"}}
+    Path("own.yaml").write_text(yaml.safe_dump(tiny_recipe(data, **sections)))
+    assert cli("train", "own.yaml", "--run", "new", "--quiet").err == ""
+    forget(honest, monkeypatch)
+    (honest / "honest_plugin.py").write_text(HONEST + "# a new version\n")
+    answer = cli("train", "--resume", "new", "--budget", "9steps", "--trust-code", "--quiet")
+    assert answer.code == 0
+    assert answer.err == "note: the code of the loss honest has changed since the run was started.\n"
+
+
 def forget(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Forget the plug-in, as a new process would."""
     from installed_plugins import ALL

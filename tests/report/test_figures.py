@@ -124,6 +124,23 @@ def test_images_of_other_data_are_not_drawn_as_the_same(tmp_path: Path, runs: di
         list(class_maps.classes(of(runs["single"], other), 0, lambda line: None))
 
 
+@pytest.mark.usefixtures("brief_classifier")
+@pytest.mark.parametrize("figure", [class_maps.classes, class_maps.tsne])
+def test_runs_that_held_out_other_rows_of_the_same_images_are_drawn_together(
+    tmp_path: Path, runs: dict[str, Path], figure: Any
+) -> None:
+    other = shutil.copytree(runs["single"], tmp_path / "other")
+    recipe = yaml.safe_load((other / "recipe.yaml").read_text())
+    recipe["data"]["holdout"] = 0.5
+    (other / "recipe.yaml").write_text(yaml.safe_dump(recipe))
+    opened_runs = of(runs["single"], other)
+    assert opened_runs[0].dataset.digest != opened_runs[1].dataset.digest
+    ((_, caption, _),) = figure(opened_runs, 0, lambda line: None)
+    assert "The data is what single was trained on. Other images of it were held out by: other." in caption
+    ((_, caption, _),) = figure(opened_runs[:1], 0, lambda line: None)
+    assert "held out" not in caption.partition("seed 0")[2]
+
+
 def test_spread_is_the_standard_deviation_over_the_members_of_each_seed(runs: dict[str, Path]) -> None:
     ((_, _, picture),) = learning_curves.spread(of(runs["single"], runs["gap"]), 0, lambda line: None)
     held = np.array([line[COSTS[1]] for line in run_files.json_lines(runs["gap"] / "metrics.jsonl")]).reshape(-1, 2, 3)

@@ -329,6 +329,20 @@ def test_a_short_training_is_undertrained_in_status_check_and_file(run: Path, tm
     assert answer.code == 1 == facts["exit_code"] and facts["word"] == "undertrained" and len(facts["members"]) == 3
 
 
+def test_json_of_each_command_names_the_run_in_the_advice(run: Path, tmp_path: Path, cli: Any) -> None:
+    folder = _copy(run, tmp_path)
+    again = f"ganherd train --resume {folder} --budget"
+    status = json.loads(cli("status", folder, "--json").out)
+    assert again in status["verdict"]["try_next"]
+    for options in ((), ("--again",)):  # the recorded verdict, and a new one
+        checked = json.loads(cli("check", folder, "--json", *options).out)
+        assert again in checked["try_next"] and not any("RUN" in one["try_next"] for one in checked["members"])
+    assert again in json.loads(cli("score", folder, "--json").out)["verdict"]["try_next"]
+    assert again in json.loads(cli("train", "--resume", folder, "--json").out)["verdict"]["try_next"]
+    stored = read_verdict(folder / "scores.json")
+    assert stored is not None and "--resume RUN" in stored.try_next
+
+
 def test_a_run_that_cannot_be_judged_still_finishes_with_its_scores(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

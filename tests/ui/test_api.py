@@ -48,7 +48,7 @@ def test_advice_to_train_longer_names_the_run(
     longer = "train longer, for example: ganherd train --resume RUN --budget +1000steps"
     member = MemberVerdict(name="member 0 (0)", member=0, word="undertrained", reason="young", try_next=longer)
     verdict = VerdictRecord(word="undertrained", reason="young", try_next=longer, members=[member])
-    monkeypatch.setattr("ganherd.web.run_facts.current_verdict", lambda *_: verdict)
+    monkeypatch.setattr("ganherd.runs.folder.read_verdict", lambda path: verdict)
     shown = page.get("/api/runs/classes").json["verdict"]
     named = f"train longer, for example: ganherd train --resume {shown_runs / 'classes'} --budget +1000steps"
     assert [shown["try_next"], shown["members"][0]["try_next"]] == [named, named]

@@ -61,7 +61,7 @@ def train(
         device: auto, cpu, cuda, or one GPU such as cuda:1.
         run: The new folder. Default: `runs/NNNNN-NAME`.
         callbacks: Objects whose hooks are called during the training.
-        quiet: Print nothing.
+        quiet: Print no progress, only warnings.
         trust_code: Also allow TorchScript, and the modules that a recipe file in a run folder names. Modules that your
             own recipe names are always imported.
         finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a
@@ -124,7 +124,7 @@ def resume(
         nets: The nets of the run, if they were defined in a notebook or a function.
         data: The data of the run, if it was given as arrays.
         callbacks: Objects whose hooks are called during the training.
-        quiet: Print nothing.
+        quiet: Print no progress, only warnings.
         trust_code: Allow code that the run names and that is not ganherd's own.
         finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a
             report.

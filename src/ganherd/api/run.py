@@ -13,10 +13,11 @@ from ganherd.api.request import budget_text, check_overrides
 from ganherd.nets.catalog import is_strange
 from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sources.option_override import OptionOverride
 from ganherd.runs import run_status
 from ganherd.runs.folder import RunFolder, mixture_of
 from ganherd.runs.longer_budget import longer_budget
-from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VerdictRecord
 from ganherd.runs.run_status import PartsStatus, RunStatus
 from ganherd.runs.score_entry import Scores
 from ganherd.runs.series import long_form
@@ -102,7 +103,7 @@ class Run:
     @property
     def verdict(self) -> VerdictRecord | None:
         """The verdict on the quality of the run, such as "good"; None if the run was not judged."""
-        return read_verdict(self.folder.scores_path)
+        return self.folder.verdict
 
     def metrics(self, most: int | None = None) -> long_form.Columns:
         """Return the recorded numbers in long form, as columns for `pandas.DataFrame(run.metrics())`.
@@ -192,7 +193,7 @@ class Run:
             nets: The nets of the run, if they were defined in a notebook or a function and are not in this process.
             data: The data of the run, if it was given as arrays that are not in this process.
             callbacks: Objects whose hooks are called; None: those that this object was created with.
-            quiet: Print nothing.
+            quiet: Print no progress, only warnings.
             finishers: Objects that make files from the trained mixture. Default: member weights, a picture, scores, a
                 report.
         """
@@ -209,7 +210,7 @@ class Run:
         length = budget_text(budget)
         if length is not None:
             length = longer_budget(self.path, length) if length.startswith("+") else length
-            overrides = [*overrides, f"train.budget={length}"]
+            overrides = [*overrides, OptionOverride.of("train.budget", length, f"budget={budget!r}")]
         session.resume(
             self.path,
             overrides,
@@ -258,8 +259,8 @@ class Run:
         """Return HTML that a notebook shows for the run: its name, state, verdict and final picture."""
         facts = ", ".join(self._facts().values())
         lines = [f"<b>{html.escape(str(from_here(self.path)))}</b>: {html.escape(facts)}"]
-        if self.verdict is not None:
-            lines.append(html.escape(self.verdict.for_run(self.folder.again).sentence))
+        if (verdict := self.verdict) is not None:
+            lines.append(html.escape(verdict.sentence))
         picture = self.folder.samples / "final.png"
         if picture.is_file() and not picture.is_symlink():
             content = base64.b64encode(files.read(picture)).decode()

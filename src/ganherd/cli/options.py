@@ -131,8 +131,11 @@ def recipe_overrides(sets: list[str] | None, budget: str | None, seeds: int | No
     >>> recipe_overrides(["train.batch=8"], "90s", None)
     ['train.batch=8', 'train.budget=90s']
     """
-    given = {"train.budget": check_unit(budget) or None, "herd.seeds": seeds}
-    return [*(sets or ()), *(f"{key}={value}" for key, value in given.items() if value is not None)]
+    from ganherd.recipe.sources.option_override import OptionOverride
+
+    given = (("train.budget", "--budget", check_unit(budget) or None), ("herd.seeds", "--seeds", seeds))
+    named = [OptionOverride.of(key, value, f"{option} {value}") for key, option, value in given if value is not None]
+    return [*(sets or ()), *named]
 
 
 def check_unit(budget: str | None) -> str | None:
@@ -184,19 +187,17 @@ def print_screen(as_json: bool, facts: Mapping[str, Any], *blocks: Block) -> Non
         show_screen(*blocks)
 
 
-def show_verdict(verdict: VerdictRecord | None, run: Path) -> None:
+def show_verdict(verdict: VerdictRecord | None) -> None:
     """Print the verdict on a run in one line: the word, the reason and what to try; print nothing for None."""
     if verdict is not None:
-        show_screen("", ("verdict  ", *coloured_verdict(verdict, run)))
+        show_screen("", ("verdict  ", *coloured_verdict(verdict)))
 
 
-def coloured_verdict(verdict: VerdictRecord, run: Path) -> Line:
+def coloured_verdict(verdict: VerdictRecord) -> Line:
     """Return the sentence of a verdict, whose first word (e.g. "good") has the colour of the verdict."""
-    from ganherd.runs.folder import RunFolder
     from ganherd.runs.results.verdict_record import style_of
 
-    sentence = verdict.for_run(RunFolder(run).again).sentence
-    return Styled(verdict.word, style_of(verdict.word)), sentence.removeprefix(verdict.word)
+    return Styled(verdict.word, style_of(verdict.word)), verdict.sentence.removeprefix(verdict.word)
 
 
 def named_files(files: Mapping[str, Path]) -> str:

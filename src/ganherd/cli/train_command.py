@@ -107,10 +107,11 @@ class TrainCommand:
 
         The recipe is that of the finished run, unless another one is given.
         """
+        from ganherd.recipe.sources.option_override import OptionOverride
         from ganherd.runs.folder import RunFolder
 
         self.grown_from = finished
-        self.overrides.append(f"herd.grow_from={finished}")
+        self.overrides.append(OptionOverride.of("herd.grow_from", finished, f"--grow {finished}"))
         if self.recipe is None:
             folder = RunFolder.open(finished)
             self.recipe, self.recipe_name = str(folder.recipe_path), folder.info.recipe
@@ -290,7 +291,7 @@ class TrainCommand:
             from ganherd import scoring
 
             show_screen("", *(scoring.full if self.verbose else scoring.brief)(run.scores))
-        show_verdict(run.verdict, path)
+        show_verdict(run.verdict)
         # rows of a table are written to a .csv, images and points to a picture
         more = "-n 1000 -o rows.csv" if "columns" in run.scores else "-n 64 -o grid.png"
         show(f"\nMore samples: ganherd sample {name} {more}")

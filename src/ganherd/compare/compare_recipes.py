@@ -24,6 +24,7 @@ from ganherd.compare.entry import BUDGET, IMAGES, Entry, TrainedSteps, look_at, 
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe, parse_budget
+from ganherd.recipe.sources.option_override import OptionOverride
 from ganherd.runs.folder import RunFolder
 from ganherd.runs.score_entry import Scores
 from ganherd.util import files
@@ -68,7 +69,11 @@ class ComparisonRequest:
         """
         budget = budget or _common_budget(compared, overrides)
         # no run is scored by itself: all are measured alike in the end
-        common = [f"train.budget={budget}", f"herd.seeds={seeds}", "run.scores=false"]
+        common = [
+            OptionOverride.of("train.budget", budget, f"--budget {budget}"),
+            OptionOverride.of("herd.seeds", seeds, f"--seeds {seeds}"),
+            "run.scores=false",
+        ]
         recipes = {}
         for one in compared:
             recipes[one.name] = recipe_file.load(one.source, [*overrides, *one.overrides, *common])

@@ -259,7 +259,16 @@ class Mixture:
             x: The values [n, …] in the units of the data.
             y: int64 [n], the label of each sample; -1: none.
             member: int64 [n], the member that generated each sample.
+
+        Raises:
+            UserError: `y` or `member` is no array of n whole numbers, or names a label that the mixture lacks.
         """
+        y, member = _numbers("y", y, len(x)), _numbers("member", member, len(x))
+        if len(y) and not -1 <= y.min() <= y.max() < len(self.labels):
+            wrong = y.min() if y.min() < -1 else y.max()
+            raise UserError(
+                f"the mixture has no label {wrong}; it has {counted(len(self.labels), 'labels')}, from 0 on."
+            )
         points = projected(x, self, self.plane) if self.plane else None
         return Samples(x, y, member, self.labels, self.columns, points)
 
@@ -388,6 +397,17 @@ class Mixture:
         values |= {name: list(values[name]) if isinstance(values[name], tuple) else values[name] for name in _TUPLES}
         values |= {"generator": each[0].generator, "breeds": each if each[1:] else [], "streams": self.stream_version}
         mixture_files.write(folder, mixture_files.MixtureFacts(**values), tensors_of(self.breeds))
+
+
+def _numbers(name: str, values: Any, n: int) -> np.ndarray:
+    """Return an argument with a number for each of n samples as int64 [n]; raise a `UserError` if it is anything else."""
+    numbers = np.asarray(values)
+    if numbers.shape != (n,) or (n and numbers.dtype.kind not in "iu"):
+        raise UserError(
+            f"{name} must be {n} whole numbers, one for each sample, not {numbers.dtype} of shape {numbers.shape}: pass "
+            f"integers, for example {name}.astype(int)."
+        )
+    return numbers.astype(np.int64, copy=False)
 
 
 def _known_device(device: Any) -> torch.device:

@@ -25,6 +25,7 @@ from ganherd.recipe.base import Section
 from ganherd.recipe.messages import sentence
 from ganherd.recipe.preset_texts import complete_text, first_line, preset_names
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sources.option_override import option_of
 from ganherd.recipe.strategy_config import read_strategy
 from ganherd.recipe.yaml_lines import RecipeData, inherited, merge
 from ganherd.util import files
@@ -363,7 +364,7 @@ def _override(data: RecipeData, lines: yaml_lines.Lines, text: str) -> None:
     """
     key, equals, value = text.partition("=")
     path = tuple(part.strip() for part in key.split("."))
-    option = f"--set {text}"
+    option = option_of(text)
     if not equals or not all(path):
         raise UserError(f"{option}: write key=value, for example --set train.batch=32")
     parsed, _ = yaml_lines.read(value, option, option=True)

@@ -106,6 +106,7 @@ class RunStory:
     pictures: list[GalleryPicture] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     path: Path = Path()
+    first: RunInfo | None = None  # run.json of the first phase; None: there was only one, or its folder is not there
     embedded: JsonObject | None = None  # what the page's script shows, see `web.embedded_run`
 
     @property
@@ -122,11 +123,6 @@ class RunStory:
     def command_path(self) -> str:
         """The path of the run folder, quoted for a shell command."""
         return shlex.quote(str(self.path))
-
-    @property
-    def again(self) -> str:
-        """The command that resumes the run."""
-        return RunFolder(self.path).again
 
     def attempt(self, what: str, read: Callable[[], T]) -> T | None:
         """Call `read` and return its result; if it raises an error, add a note about `what` and return None."""
@@ -159,6 +155,7 @@ def gather(
     story = RunStory(folder.resolve().name, RunInfo(), {}, [], [], {}, [], path=folder)
     story.recipe = story.attempt("the recipe", lambda: run.recipe.model_dump(mode="json")) or {}
     story.info = story.attempt("run.json", lambda: run.info) or RunInfo()
+    story.first = story.attempt("the first phase", lambda: _first_phase(run, story.info))
     story.metrics = story.attempt("metrics.jsonl", lambda: run.metrics(MOST_RECORDS)) or []
     story.events = story.attempt("events.jsonl", run.events) or []
     shown = ShownRun(folder.resolve().name, folder)
@@ -195,6 +192,12 @@ def gather(
     story.verdict = current_verdict(RunFolder(folder), judged_step)
     story.members = story.attempt("the members", lambda: _members(story, mixture)) or []
     return story
+
+
+def _first_phase(run: RunFolder, info: RunInfo) -> RunInfo | None:
+    """Return run.json of the first phase, whose folder is next to the run; None if members did not start from it."""
+    started_from = {Path(one.path).name for one in info.origins or [] if one.path}
+    return run.first.info if started_from == {run.first.path.name} and run.first.info_path.is_file() else None
 
 
 def _add_progress(story: RunStory, checkpoints: Path, saved: int) -> None:

@@ -103,6 +103,8 @@ def summary(story: RunStory) -> str:
         text += f" for {number(story.step)} steps in {duration(story.seconds)}"
     else:
         text += f" up to step {number(story.step)}" + (f" of a budget of {_spaced(budget)}" if budget else "")
+    if (first := story.first) is not None:
+        text += f", after a first phase of {number(first.step)} steps in {duration(first.seconds)}"
     return text + "."
 
 
@@ -121,6 +123,8 @@ def _started_from(story: RunStory) -> str:
         return ""
     runs = [Path(path).name + (f" (step {number(step)})" if step is not None else "") for path, step in starts]
     several = f"{count(len(runs), 'other run')}" if len(runs) > _MOST_ORIGINS else listed(runs)
+    if story.first is not None:
+        return f"Members started from the first phase, {several}. The steps and the time below are those of the second phase."
     return f"Members started from {several}. The steps and the time here do not include the training before that."
 
 
@@ -131,7 +135,7 @@ def _answers(story: RunStory) -> Iterator[tuple[Any, str, str]]:
     """
     again = f"`ganherd report {story.command_path}`"
     if story.judged is not None:
-        reason = story.judged.for_run(story.again).sentence.removeprefix(story.judged.word)
+        reason = story.judged.sentence.removeprefix(story.judged.word)
         yield Cell(story.judged.word.capitalize(), tag="b"), reason, f"verdict {style_of(story.judged.word)}"
     elif story.state == "finished":
         yield (

@@ -16,6 +16,7 @@ from ganherd.recipe.schema import Recipe
 from ganherd.recipe.sources.data_address import short_name
 from ganherd.runs import json_lines
 from ganherd.runs.models import EventRecord, MetricsRecord, RunInfo
+from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
 from ganherd.util import files
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
@@ -172,6 +173,15 @@ class RunFolder:
             raise UserError(
                 f"{self.info_path} is not what ganherd writes ({error}); it cannot be resumed exactly."
             ) from None
+
+    @property
+    def verdict(self) -> VerdictRecord | None:
+        """The verdict in scores.json, whose advice names this run; None if the run was not judged.
+
+        The file names no run, because the folder may be moved.
+        """
+        stored = read_verdict(self.scores_path)
+        return None if stored is None else stored.for_run(self.again)
 
     def write_info(self, **changes: Any) -> None:
         """Change keys of run.json; all others stay as they are."""

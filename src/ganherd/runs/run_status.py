@@ -16,7 +16,7 @@ from ganherd.runs import profile
 from ganherd.runs.folder import RunFolder, saved_steps, unfinished
 from ganherd.runs.json_lines import read_all, read_last
 from ganherd.runs.models import BudgetRecord, EngineRecord, EventRecord, MetricsRecord
-from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VerdictRecord
 from ganherd.util.errors import UserError, counted
 from ganherd.util.files import JsonObject, is_locked
 
@@ -150,7 +150,7 @@ def _describe(folder: RunFolder) -> RunStatus:
 
 def current_verdict(folder: RunFolder, step: int | None) -> VerdictRecord | None:
     """Return the verdict on the run's mixture at this step; None if there is none, or only one of another step."""
-    verdict = read_verdict(folder.scores_path)
+    verdict = folder.verdict
     return verdict if verdict is not None and verdict.step in (step, None) else None
 
 

@@ -46,7 +46,7 @@ def text(status: RunStatus | PartsStatus) -> str:
         lines.append(f"… {earlier:,} before these in events.jsonl")
     lines += [f"step {alarm.step:,}: {alarm.name} {_in_words(alarm)}" for alarm in status.alarms[-_SHOWN:]]
     if status.verdict is not None:  # the verdict on the final mixture matters more than alarms during the training
-        lines.append(f"verdict: {status.verdict.for_run(RunFolder(status.run).again).sentence}")
+        lines.append(f"verdict: {status.verdict.sentence}")
     elif status.active_alarms:
         names = [f"{alarm.name} ({words(alarm.alarm)})" for alarm in status.active_alarms]
         lines.append(f"not well now: {few(names, 5)}")

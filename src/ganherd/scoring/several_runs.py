@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.results.verdict_record import VERDICT, VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VERDICT, VerdictRecord
 from ganherd.runs.score_entry import Scores
 from ganherd.scoring.one_run import keep, score_run
 from ganherd.scoring.score_table import brief, full, side_by_side
@@ -92,7 +92,7 @@ def score_runs(
             # The number is that of the contest, not that of the images of AIS
             own = None if contests and others == ["ais"] else samples
             scores[str(run)] |= score_run(run, others, own, seed, trust_code, progress, **settings)
-    recorded = {str(run): read_verdict(RunFolder(run).scores_path) for run in runs} if names is None else {}
+    recorded = {str(run): RunFolder(run).verdict for run in runs} if names is None else {}
     verdicts = {run: verdict for run, verdict in recorded.items() if verdict is not None}
     result = ScoredRun(scores, per=settings.get("per"), verdicts=verdicts)
     if not contests:

@@ -16,6 +16,7 @@ from ganherd.metrics.metric_registry import METRICS, known_metrics
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.member_values import Trial, name_of_trial
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sources.option_override import OptionOverride
 from ganherd.sweep import optuna_sampler
 from ganherd.sweep.search_space import DEFAULT_TRIALS, Dimension, as_overrides, parse_dimension, propose, split
 from ganherd.sweep.sweep_record import SweepGroup, SweepRecord, TrialScore
@@ -196,8 +197,10 @@ def _divide_into_runs(
         first_run: The number of the first of these runs in the sweep.
     """
     is_own = request.is_own or request.trust_code
-    common = [*request.overrides, f"herd.seeds={request.seeds}", "run.scores=false", "run.repair.policy=tell"]
-    common += [f"train.budget={request.budget}"] if request.budget else []
+    seeds = OptionOverride.of("herd.seeds", request.seeds, f"--seeds {request.seeds}")
+    common = [*request.overrides, seeds, "run.scores=false", "run.repair.policy=tell"]
+    if request.budget:
+        common.append(OptionOverride.of("train.budget", request.budget, f"--budget {request.budget}"))
     fused = [split(trial)[0] for trial in proposed]
     shared = [split(trial)[1] for trial in proposed]
     kinds = [kind for number, kind in enumerate(shared) if kind not in shared[:number]]

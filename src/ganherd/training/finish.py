@@ -23,12 +23,13 @@ from ganherd.mixture.mixture_files import Neighbourhoods
 from ganherd.mixture.recalibration import recalibrate_batch_norm
 from ganherd.recipe.schema import NetConfig, Recipe
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VerdictRecord
 from ganherd.runs.score_entry import Scores
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import peak_memory
 from ganherd.util.meter import Detail
+from ganherd.util.paths import from_here
 
 if TYPE_CHECKING:
     from ganherd.training.loop import Trainer
@@ -48,8 +49,8 @@ class TrainedRun:
 
     @property
     def verdict(self) -> VerdictRecord | None:
-        """The verdict on the mixture, read from scores.json; None if the run was not scored."""
-        return read_verdict(self.folder.scores_path)
+        """The verdict on the mixture, whose advice names the run as users type it; None if the run was not scored."""
+        return RunFolder(from_here(self.path)).verdict
 
 
 @dataclass

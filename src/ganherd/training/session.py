@@ -76,6 +76,11 @@ class SessionOptions:
             return self.series.say
         return (lambda text: None) if self.quiet else printed.say
 
+    @property
+    def warn(self) -> Callable[[str], None]:
+        """The function that prints warnings for the user; `quiet` does not mute them."""
+        return printed.say if self.series is None else self.series.warn
+
 
 class Session:
     """Prepare, train and finish one run in this process, or as one rank of a job.
@@ -94,6 +99,7 @@ class Session:
         self.source, self.options, self.recovery = source, options, recovery
         self.job: Communicator = recovery.job if recovery else Local()
         self.log: Callable[[str], None] = (lambda text: None) if self.job.rank > 0 else options.log
+        self.warn: Callable[[str], None] = (lambda text: None) if self.job.rank > 0 else options.warn
         self.stop = StopRequest()
         self._created = time.monotonic()
         self._held = ExitStack()  # locks and settings that last until the session ends

@@ -130,7 +130,7 @@ def details(run: ShownRun) -> JsonObject:
         problem = ""
     except UserError as error:
         recipe, problem = None, str(error)
-    now, again = progress(run), folder.again  # which reads the recipe
+    now = progress(run)
     verdict = current_verdict(folder, info.step) if now["state"] == "finished" else None
     answer = {
         "id": run.id,
@@ -146,10 +146,10 @@ def details(run: ShownRun) -> JsonObject:
         "layout": layout(recipe),
         "sprites": sprites(run),
         "figures": figures(run),
-        "verdict": None if verdict is None else verdict.for_run(again).as_json(),
+        "verdict": None if verdict is None else verdict.as_json(),
         "settings": _flat(recipe.model_dump()) if recipe else {},
         "has_mixture": (folder.mixture / "mixture.json").is_file(),
-        "resume": again,
+        "resume": folder.again,
         **_origin(info),
     }
     return clean(answer)

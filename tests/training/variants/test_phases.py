@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ import yaml
 from recipes import tiny_data, tiny_recipe
 
 import ganherd
+from ganherd import report
 from ganherd.recipe import recipe_file
 from ganherd.runs.folder import RunFolder
 from ganherd.training import session
@@ -64,6 +66,18 @@ def test_one_command_is_the_same_as_two(recipe: dict[str, Any]) -> None:
     assert bytes_of(Path("run")) == bytes_of(Path("second"))
     assert RunFolder(Path("run")).info.origins[0].path == str(Path("run-first").absolute())
     assert RunFolder(Path("run-first")).info.recipe == "one"
+
+
+def test_the_report_names_the_steps_and_the_time_of_both_phases(recipe: dict[str, Any]) -> None:
+    folder = ganherd.train(recipe, run="run", quiet=True).folder
+    folder.write_info(seconds=65.0)
+    folder.first.write_info(seconds=605.0)
+    text = report.write(folder).read_text()
+    assert "for 2 steps in 1 min 5 s, after a first phase of 6 steps in 10 min 5 s." in text
+    assert "Members started from the first phase, run-first (step 6)." in text
+    shutil.rmtree(folder.first.path)
+    text = report.write(folder).read_text()
+    assert "after a first phase" not in text and "Members started from run-first (step 6)." in text
 
 
 def test_stopped_in_the_first_phase_the_same_command_goes_on(

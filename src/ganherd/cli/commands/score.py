@@ -125,5 +125,5 @@ def score(
         scored.write(output)
     print_screen(as_json, scored.facts(), *scored.screen(verbose))
     if not as_json and wanted is None:
-        for run, verdict in scored.verdicts.items():
-            show_verdict(verdict, Path(run))
+        for verdict in scored.verdicts.values():
+            show_verdict(verdict)

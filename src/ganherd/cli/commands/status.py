@@ -47,7 +47,7 @@ def check(
     if as_json:
         print_json({"run": str(run), **verdict.as_json(), "exit_code": verdict.exit_code})
     else:
-        show_screen(coloured_verdict(verdict, run))
+        show_screen(coloured_verdict(verdict))
         if len(verdict.members) > 1:
             rows = [(one.name, Styled(one.word, style_of(one.word)), one.reason) for one in verdict.members]
             show_screen("", Columns(("member", "verdict", "reason"), rows, whole={0, 1}))

@@ -1,1 +1,1 @@
-"""What `data.source` of a recipe can name."""
+"""Where values of a recipe come from: what `data.source` can name, and the options that give overrides."""

@@ -11,6 +11,7 @@ from ganherd.data.keyed_random import shuffle
 from ganherd.metrics.distributions.histogram import class_histogram, expected_by_chance, total_variation
 from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Log
 from ganherd.scoring import maps as drawing
+from ganherd.util.errors import few
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -27,7 +28,7 @@ def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, 
     """
     from ganherd.features.real_features import RealFeatures
 
-    data = _images(runs)
+    data, note = _images(runs)
     reference = RealFeatures(data, progress=log)  # of the classifier or pixels: Inception takes minutes on a CPU
     rows = np.sort(shuffle(len(data.x), "rows of a map", seed)[:MAPPED])
     real = reference.real.rows(rows)
@@ -43,7 +44,7 @@ def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, 
     caption = (
         f"t-SNE of {len(real):,} rows of the data and at most as many samples of each run, features of "
         f"{reference.network.name}, seed {seed}. Share of the data whose nearest other row is a sample, half if both are alike: "
-        f"{overlaps}."
+        f"{overlaps}.{note}"
     )
     yield "map", caption, drawing.draw_map(at, f"{data.name}: data and samples", together=False)
 
@@ -53,7 +54,7 @@ def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[st
 
     The caption and the labels give the distance from the class frequencies of the data (Figure 14 of the GAP paper).
     """
-    data = _images(runs)
+    data, note = _images(runs)
     if len(data.labels) < 2:
         raise FigureSkipped("the data has no classes")
     from ganherd.features.classifier import classifier_for
@@ -70,20 +71,27 @@ def classes(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[st
     right = "" if judge.held_out_accuracy is None else f" (right on {100 * judge.held_out_accuracy:.1f} % held out)"
     caption = (
         f"Classes that {judge.name}{right} sees in {COUNTED:,} samples of each run, seed {seed}. TVD: total variation "
-        f"distance from the shares of the data (marks); perfect draws would show about {chance:.3f}."
+        f"distance from the shares of the data (marks); perfect draws would show about {chance:.3f}.{note}"
     )
     yield "classes", caption, drawing.draw_histograms(shares, data.labels, expected, f"{data.name}: classes seen")
 
 
-def _images(runs: Sequence[FigureRun]) -> Dataset:
-    """Return the data set of the runs; raise `FigureSkipped` if their data sets differ or are not images."""
-    data = runs[0].dataset
-    others = [run for run in runs if run.dataset.digest != data.digest]
-    if others:
-        raise FigureSkipped(f"{others[0].name} was trained on other data than {runs[0].name}")
+def _images(runs: Sequence[FigureRun]) -> tuple[Dataset, str]:
+    """Return the data set of the runs, and a sentence for the caption if some runs held out other rows of it.
+
+    Raises:
+        FigureSkipped: The runs have other data, or their data is not images.
+    """
+    first = runs[0]
+    data = first.dataset
+    differing = [run for run in runs if run.dataset.digest != data.digest]
+    if strange := [run for run in differing if run.split_like(first).digest != data.digest]:
+        raise FigureSkipped(f"{strange[0].name} was trained on other data than {first.name}")
     if not data.is_image:
         raise FigureSkipped("it is for images, and these are points")
-    return data
+    names = few([run.name for run in differing], 5)
+    note = f" The data is what {first.name} was trained on. Other images of it were held out by: {names}."
+    return data, note if differing else ""
 
 
 def _overlap(groups: dict[str, np.ndarray]) -> dict[str, float]:

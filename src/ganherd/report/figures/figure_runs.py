@@ -17,7 +17,7 @@ from ganherd.util.errors import UserError
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
     from ganherd.mixture.mixture import Mixture
-    from ganherd.recipe.schema import Recipe
+    from ganherd.recipe.schema import DataConfig, Recipe
 
 _MOST_RECORDS = 4000  # of a longer run at least this many records are read, evenly chosen
 Log = Callable[[str], None]
@@ -51,11 +51,19 @@ class FigureRun:
 
     @cached_property
     def dataset(self) -> Dataset:
+        return self._load(self.recipe.data)
+
+    def split_like(self, other: FigureRun) -> Dataset:
+        """Return the run's data with as many held-out rows as another run has."""
+        return self._load(self.recipe.data.model_copy(update={"holdout": other.recipe.data.holdout}))
+
+    def _load(self, settings: DataConfig) -> Dataset:
+        """Return the data of these settings; it is read only once."""
         from ganherd.data.dataset import load
 
-        key = self.recipe.data.model_dump_json()
+        key = settings.model_dump_json()
         if key not in self.datasets:
-            self.datasets[key] = load(self.recipe.data)
+            self.datasets[key] = load(settings)
         return self.datasets[key]
 
     @cached_property

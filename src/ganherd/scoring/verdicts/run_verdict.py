@@ -9,7 +9,7 @@ from ganherd.features.material import ScoringContext
 from ganherd.features.networks import cheap
 from ganherd.features.real_features import RealFeatures
 from ganherd.runs.folder import RunFolder
-from ganherd.runs.results.verdict_record import VerdictRecord, read_verdict
+from ganherd.runs.results.verdict_record import VerdictRecord
 from ganherd.scoring.verdicts.course import courses
 from ganherd.scoring.verdicts.joining import join_replicas, judge_herd
 from ganherd.scoring.verdicts.judgement import Course
@@ -63,14 +63,14 @@ def check_run(
     from ganherd.scoring.one_run import keep
 
     folder = RunFolder.open(run)
-    known = read_verdict(folder.scores_path)
+    known = folder.verdict
     if known and not rejudge and known.step == mixture_files.read_facts(mixture_of(run)).step:
         return known
     loaded = mixture.load(run, trust_code)  # first, so that untrusted code is refused before data is read
     data = load(folder.recipe.data)
     verdict = judge_contexts(contexts(loaded, data, samples, seed, progress), folder)
     keep(run, {}, verdict=verdict)
-    return verdict
+    return verdict.for_run(folder.again)
 
 
 def _reference(context: ScoringContext) -> RealFeatures:

@@ -162,7 +162,7 @@ class Recovery:
             each = ranks.all_gather_json(run_on_all_ranks(ranks.member_comm, work))
         self.note_return(lost, max(repeated for repeated, _ in each))
         for sentence in dict.fromkeys(sentence for _, damaged in each for sentence in damaged):
-            session.log(f"{sentence}; the checkpoint before it is used.")
+            session.warn(f"{sentence}; the checkpoint before it is used.")
 
     def share(self, ranks: Ranks, folder: RunFolder) -> RunFolder:
         """Send the path of the run's folder from the first rank to all others, spares included, and return the folder.

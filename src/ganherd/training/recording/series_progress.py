@@ -105,7 +105,7 @@ class SeriesProgress:
                     end = f"{self._number(task)} done: {task.name}, {self._progress.summary(took)}"
                     task.done = True
                     left = "" if self._is_live else self.time_left()
-                    self._print(f"{end}; {left}" if left else end, end)
+                    self._print_progress(f"{end}; {left}" if left else end)
             finally:
                 with self._lock:
                     self._progress = None
@@ -143,7 +143,7 @@ class SeriesProgress:
             self._task, self._status, self._task_began = task, "", time.monotonic()
         if not self._is_live:
             start = f"{self._number(task)}: {task.name}"
-            self._print(start, start)
+            self._print_progress(start)
             self._meter.line_is_due(at_once=True)
         try:
             yield task
@@ -162,14 +162,25 @@ class SeriesProgress:
         if isinstance(text, Detail) and (task is not None or self._is_live):
             self._status = text.strip()
             self.print_if_due()
-        elif task is not None and task.kind == "training":
+        elif not self._quiet:
+            self.warn(text)
+
+    def warn(self, text: str) -> None:
+        """Print a warning once, during a training with its name. It is printed even if the progress is not shown."""
+        task = self._task
+        if task is not None and task.kind == "training":
             self._print(f"{task.name}: {text}", (task.group or task.name, text))
         else:
             self._print(text, text)
 
+    def _print_progress(self, line: str) -> None:
+        """Print a line about a task that begins or ends, unless `quiet` is set."""
+        if not self._quiet:
+            self._print(line, line)
+
     def _print(self, line: str, key: Hashable) -> None:
         """Print a line, unless one with the same key was printed before."""
-        if self._quiet or key in self._printed:
+        if key in self._printed:
             return
         self._printed.add(key)
         if self._live is not None:

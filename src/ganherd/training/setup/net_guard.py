@@ -24,6 +24,7 @@ from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.features.cache import cache_folder
 from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import FAILS, Agreement
+from ganherd.herd.checks.gradient_flags import line_that_asks
 from ganherd.herd.checks.guard import GuardReport
 from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
 from ganherd.herd.engine.engines import Plan, new_plan
@@ -41,9 +42,13 @@ from ganherd.util.objects.memory_objects import label_of
 from ganherd.util.user_code import importable_from, installed_folders
 from ganherd.util.version import PACKAGE, __version__
 
-_LIKELY_CAUSE = (
+_STATE_OR_DRAWS = (
     " Likely cause: forward keeps Python state from call to call, or draws random numbers outside of the member's stream. "
     "Keep state in buffers, and draw with torch.rand or torch.randn."
+)
+_FLAGS = (
+    " Likely cause: its output depends on requires_grad{line}, which is true for parameters in plain PyTorch, but here only "
+    "while they are trained. Leave requires_grad out of forward."
 )
 _REPORT = TypeAdapter(GuardReport)
 _NARROW = 4  # channels of a packaged net while it is checked: its code is the same at every width
@@ -77,10 +82,16 @@ def _reasons(prepared: PreparedHerd, say: Callable[[str], None], plan: Plan | No
         if loop.why:
             raise UserError(
                 f"The {task.role} {task.name} cannot be trained as plain PyTorch trains it: with the engine loop, "
-                f"{loop.why}.{'' if loop.failed else _LIKELY_CAUSE}"
+                f"{loop.why}.{'' if loop.failed else _likely_cause(task)}"
             )
         out.append(_why_alone(fused))
     return out
+
+
+def _likely_cause(task: ComparisonTask) -> str:
+    """Return sentences for users about why the engine `loop` trains a net differently from plain PyTorch."""
+    line = line_that_asks(task)
+    return _STATE_OR_DRAWS if line is None else _FLAGS.format(line=line)
 
 
 def _why_alone(fused: Agreement) -> str:

@@ -196,7 +196,7 @@ class RecordedRun(RunSource):
         identity.check_callbacks(self.info, session.options.callbacks, self.folder)
         with importable_from(self.recipe.code):
             for note in identity.changed_plugins(self.info, self.recipe):
-                session.log(f"note: {note}")
+                session.warn(f"note: {note}")
         self.plan, self.budget = identity.recorded(self.info, self.folder)
         self.is_training_only = self.info.budget is not None and self.info.budget.training_only
         self.looks = identity.recorded_looks(self.info, self.folder)
@@ -243,7 +243,7 @@ class RecordedRun(RunSource):
             records = {"metrics": self.folder.metrics_path, "events": self.folder.events_path}
             session.resumed, damaged = checkpoint.newest_of_all(self.folder.checkpoints, herd.herd.nets, ranks, records)
             for sentence in damaged:
-                session.log(f"{sentence}; the checkpoint before it is used.")
+                session.warn(f"{sentence}; the checkpoint before it is used.")
         if not self.begins:
             assert session.resumed is not None
             run_on_all_ranks(ranks.member_comm, partial(identity.take_up, herd, session.resumed))
