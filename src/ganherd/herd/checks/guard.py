@@ -13,6 +13,7 @@ PyTorch, nor behaviour that begins after more steps than it makes.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -54,7 +55,9 @@ class _PlainFailure(Exception):
     """Raised if plain PyTorch itself cannot train the net."""
 
 
-def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
+def check(
+    task: ComparisonTask, extent: Extent | None = None, dtypes: Sequence[torch.dtype] = (torch.float64, torch.float32)
+) -> GuardReport:
     """Train a net with plain PyTorch and with each engine, and compare the results.
 
     Small batches are tried first, and the batch of the recipe if the net does not run with them.
@@ -62,6 +65,7 @@ def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
     Args:
         task: The net to check.
         extent: How much to compute; None: less for a net that is expensive on a CPU.
+        dtypes: The number formats to compute in; the first is used with which plain PyTorch can train the net.
 
     Raises:
         UserError: If plain PyTorch cannot train the net either, or if there is not enough memory.
@@ -71,10 +75,10 @@ def check(task: ComparisonTask, extent: Extent | None = None) -> GuardReport:
     try:
         for batch in few:
             with suppress(UserError):  # the net may need the full batch
-                report = _check(task, replace(extent, batch=batch))
+                report = _check(task, replace(extent, batch=batch), dtypes)
                 if not report.results["loop"].failed:
                     return report
-        return _check(task, replace(extent, batch=own))
+        return _check(task, replace(extent, batch=own), dtypes)
     except Exception as error:
         if not is_out_of_memory(error):
             raise
@@ -92,9 +96,9 @@ def _work(task: ComparisonTask) -> float:
         return 0.0
 
 
-def _check(task: ComparisonTask, extent: Extent) -> GuardReport:
+def _check(task: ComparisonTask, extent: Extent, dtypes: Sequence[torch.dtype]) -> GuardReport:
     """Compare all engines with plain PyTorch, with one batch size and number of steps."""
-    dtype, plain = _reference(task, extent)
+    dtype, plain = _reference(task, extent, dtypes)
     with slow_operations() as slow:
         results = {name: _result(task, extent, dtype, name, plain) for name in ENGINES}
     return GuardReport(extent.describe(dtype), results, tuple(sorted(slow)))
@@ -103,17 +107,17 @@ def _check(task: ComparisonTask, extent: Extent) -> GuardReport:
 # -- the two sides of the comparison ----------------------------------------------------------------------------------
 
 
-def _reference(task: ComparisonTask, extent: Extent) -> tuple[torch.dtype, History]:
-    """Train with plain PyTorch in float64 or, if the module does not run in float64, in float32.
+def _reference(task: ComparisonTask, extent: Extent, dtypes: Sequence[torch.dtype]) -> tuple[torch.dtype, History]:
+    """Train with plain PyTorch in the first of these number formats in which the module runs.
 
     Returns:
         The dtype, and the snapshots of all members.
 
     Raises:
-        UserError: If the net cannot be trained in either.
+        UserError: If the net cannot be trained in any of them.
     """
     failures = []
-    for dtype, separate_backward in product((torch.float64, torch.float32), (False, True)):
+    for dtype, separate_backward in product(dtypes, (False, True)):
         try:
             return dtype, _train_plainly(task, extent, dtype, separate_backward)
         except _PlainFailure as error:
