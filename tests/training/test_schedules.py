@@ -117,12 +117,26 @@ def test_mistakes_are_named(schedule: dict[str, Any], says: str) -> None:
         recipe_file.load({"train": {"schedules": [schedule]}})
 
 
+ADAPTIVE: dict[str, Any] = {"loss": {"name": "hinge"}, "train": {"augment_target": 0.6, "augment": ["flip"]}}
+
+
+def mutating(**mutation: Any) -> dict[str, Any]:
+    """Return sections of a grid whose losses mutate."""
+    return {"data": {"partition": "all"}, "strategy": {"name": "cellular", "cellular": {"mutation": mutation}}}
+
+
 @pytest.mark.parametrize(
     ("sections", "says"),
     [
         ({"train": {"augment_target": 0.6}}, "train.augment is empty"),
         ({"loss": {"consistency_weight": [0.0, 1.0], "consistency_augment": []}}, "loss.consistency_augment is empty"),
         ({"train": {"augment_target": 0.6, "augment": ["flip"]}}, "no such sign"),  # the default is a critic
+        (
+            ADAPTIVE | {"herd": {"trials": [{"loss.name": "hinge"}, {"loss.name": "wasserstein"}]}},
+            "loss.name wasserstein",
+        ),
+        (ADAPTIVE | mutating(losses=["hinge", "wasserstein-gp"]), "mutation.losses wasserstein-gp have no such sign"),
+        (ADAPTIVE | mutating(losses=["hinge", "minimax"], d_loss="wasserstein"), "mutation.d_loss wasserstein have no"),
     ],
 )
 def test_augmentation_that_cannot_be_used_is_refused(sections: dict[str, Any], says: str) -> None:

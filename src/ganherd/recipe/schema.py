@@ -60,18 +60,6 @@ class Recipe(Section):
         return self
 
     @model_validator(mode="after")
-    def _has_signs(self) -> Recipe:
-        """Refuse adaptive augmentation with losses for which the sign of a logit does not mean real or generated."""
-        critics = [name for name in self.loss.names if name.startswith(("wasserstein", "relativistic"))]
-        if self.train.augment_target is not None and critics:
-            raise refuse(
-                "train.augment_target loss.name",
-                f"train.augment_target needs logits whose sign says real or generated, and those of loss.name {critics[0]} "
-                "have no such sign: take hinge or non-saturating, or leave it out",
-            )
-        return self
-
-    @model_validator(mode="after")
     def _packs_are_full(self) -> Recipe:
         """Refuse a batch that does not divide into packs: samples that the discriminator judges together."""
         samples = self.nets.packing
@@ -179,6 +167,29 @@ class Recipe(Section):
                     wrong = error.errors()[0]
                     why = wrong.get("ctx", {}).get("sentence") or f"{key} cannot be {value!r}: {wrong['msg']}"
                     raise refuse("herd.trials", f"herd.trials, entry {number}: {why}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _has_signs(self) -> Recipe:
+        """Refuse adaptive augmentation with losses for which the sign of a logit does not mean real or generated.
+
+        These are the losses of all trials, and those that a strategy draws.
+        """
+        if self.train.augment_target is None:
+            return self
+        mutation = self.strategy.settings.mutation_rules
+        of_trials = [("loss.name", name) for trial in self.each_trial for name in trial.loss.names]
+        of_mutation = [("strategy.cellular.mutation.losses", name) for name in mutation.losses]
+        common = mutation.d_loss  # if it is set, all discriminators are trained with it
+        used = [("strategy.cellular.mutation.d_loss", common)] if common else [*of_trials, *of_mutation]
+        critics = [(key, name) for key, name in used if name.startswith(("wasserstein", "relativistic"))]
+        if critics:
+            key, name = critics[0]
+            raise refuse(
+                f"train.augment_target {key} herd.trials",
+                f"train.augment_target needs logits whose sign says real or generated, and those of {key} {name} have no such "
+                "sign: take hinge or non-saturating, or leave it out",
+            )
         return self
 
     def _with_setting(self, key: str, value: Any) -> Recipe:
