@@ -6,6 +6,7 @@ of settings in a sweep.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
@@ -189,6 +190,27 @@ class Recipe(Section):
                 f"train.augment_target {key} herd.trials",
                 f"train.augment_target needs logits whose sign says real or generated, and those of {key} {name} have no such "
                 "sign: take hinge or non-saturating, or leave it out",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _betas_stay_betas(self) -> Recipe:
+        """Refuse schedules that move a beta of Adam to 1, which would divide by 0, or below 0."""
+        for name in ("beta1", "beta2"):
+            ends = [(one.first, one.last) for one in self.train.schedules if f"optim.{name}" in one.keys]
+            if not ends:
+                continue
+            each = [getattr(trial.optim, name) for trial in self.each_trial]
+            least = min(min(beta) if isinstance(beta, list) else beta for beta in each)
+            if any(0 in pair for pair in ends):
+                why = f"a factor of 0 on 1 - optim.{name} makes it 1, with which Adam divides by 0"
+            elif (1.0 - least) * math.prod(max(pair) for pair in ends) > 1.0 + 1e-9:
+                why = f"the factors on 1 - optim.{name} make it negative: its value is {least:g}"
+            else:
+                continue
+            raise refuse(
+                f"train.schedules optim.{name}",
+                f"train.schedules moves optim.{name} out of [0, 1): {why}; give other values of first and last",
             )
         return self
 
