@@ -221,6 +221,7 @@ def test_a_mapping_of_nets_may_hold_classes_with_settings() -> None:
         ({"recipe": 5}, "the recipe is a int: give the name of one, a file, a mapping or a ganherd.Recipe."),
         ({"overrides": "train.batch=8"}, "overrides is a str: give a list of settings such as"),
         ({"overrides": [5]}, "overrides holds a int: give a list of settings such as"),
+        ({"overrides": None}, "overrides is a NoneType: give a list of settings such as"),
         ({"budget": 2.5}, "budget is a float: give a number of steps or a text such as 5000steps, 20epochs or 10m."),
         ({"budget": True}, "budget is a bool"),
         ({"optim": [1]}, "optim is a list: give a mapping, such as {'lr_g': 0.0001}."),

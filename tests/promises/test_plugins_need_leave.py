@@ -23,6 +23,7 @@ Cli = Callable[..., Answer]
 GROUPS = ("strategies", "losses", "generators", "discriminators", "metrics", "data_sources", "augmentations", "engines")
 KEYS = {  # a key of a recipe, and what a hostile folder writes there
     "loss.name": "NAME",
+    "herd.trials": [{"loss.name": "NAME"}, {"loss.name": "hinge"}],
     "strategy": {"name": "NAME", "NAME": {"every": "3steps"}},
     "data.source": "NAME",
     "nets.generator": {"name": "NAME", "settings": {"width": 3}},

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ganherd.recipe.plugins.recipe_plugins import code_digest
+from ganherd.recipe import recipe_file
+from ganherd.recipe.plugins.recipe_plugins import code_digest, plugins_of
 
 FILES = {
     "digest_net.py": "import torch\nimport digest_tools.layers\nfrom digest_values import GAIN\n"
@@ -81,3 +82,13 @@ def test_a_folder_may_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dige
 def test_a_file_that_is_no_python_any_more_counts_as_it_is(tmp_path: Path, digest: str) -> None:
     (tmp_path / "digest_net.py").write_text("def (")
     assert code_digest("digest_net") not in ("", digest)
+
+
+def test_code_that_only_a_trial_uses_is_code_of_the_recipe() -> None:
+    """Otherwise run.json would not record it, and a resume would not notice that it changed."""
+    recipe = {
+        "loss": {"name": "hinge", "consistency_augment": ["mine:shift"]},
+        "herd": {"trials": [{"loss.name": "mine:Loss", "loss.consistency_weight": weight} for weight in (0.0, 1.0)]},
+    }
+    names = [name for _, name in plugins_of(recipe_file.load(recipe, is_own=False))]
+    assert names == ["mine:Loss", "mine:shift"]

@@ -162,6 +162,16 @@ def test_overlap_is_one_half_for_equal_distributions() -> None:
     assert found["same"] == pytest.approx(0.5, abs=0.06) and found["far"] == 0 and found["copies"] == 1
 
 
+@pytest.mark.usefixtures("brief_classifier")
+def test_a_map_of_rows_that_are_all_equal_is_left_out(runs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    embed = class_maps.drawing.embed
+    monkeypatch.setattr(
+        class_maps.drawing, "embed", lambda groups, *rest, **named: embed({"data": np.ones((9, 2))}, *rest, **named)
+    )
+    with pytest.raises(FigureSkipped, match="all 9 rows of a map are equal"):
+        list(class_maps.tsne(of(runs["single"]), 0, lambda line: None))
+
+
 def test_figures_that_do_not_fit_are_left_out_with_a_reason(runs: dict[str, Path], tmp_path: Path) -> None:
     nothing = lambda line: None  # noqa: E731
     with pytest.raises(FigureSkipped, match="one each"):

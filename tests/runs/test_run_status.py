@@ -168,6 +168,7 @@ def test_a_run_without_a_record_has_no_rate(tmp_path: Path) -> None:
     status = run_status.describe(tmp_path / "run")
     assert "member-steps/s" in status_text.text(status)
     assert "member-steps/s" not in status_text.text(replace(status, rate=0.0))
+    assert "\n1 member on " in status_text.text(replace(status, members=1))
 
 
 def test_a_rank_that_is_late_by_a_factor_is_named(tmp_path: Path) -> None:

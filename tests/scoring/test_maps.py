@@ -47,11 +47,27 @@ def test_the_seed_decides(clouds: dict[str, np.ndarray], embedded: dict[str, np.
 
 @pytest.mark.parametrize(
     ("rows", "says"),
-    [(np.full((9, 3), np.nan), "NaN"), (np.zeros((3, 3)), "at least 5"), (np.zeros((0, 3)), "at least one")],
+    [
+        (np.full((9, 3), np.nan), "NaN"),
+        (np.zeros((3, 3)), "at least 5"),
+        (np.zeros((0, 3)), "at least one"),
+        (np.tile([1.0, 2.0, 3.0], (40, 1)), "all 40 rows of a map are equal"),
+    ],
 )
 def test_what_cannot_be_mapped_is_refused(rows: np.ndarray, says: str) -> None:
     with pytest.raises(UserError, match=says):
         maps.embed({"data": rows})
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e30])
+@pytest.mark.parametrize("columns", [1, 2, 3])
+def test_rows_of_few_columns_and_any_scale_are_mapped(columns: int, scale: float) -> None:
+    """A table may have one column, or columns in tiny or huge units."""
+    rows = np.repeat([[0.0], [1.0]], 20, axis=0) * scale + np.zeros(columns)
+    at = maps.embed({"data": rows, "herd": rows})
+    assert all(np.isfinite(points).all() and points.shape == (40, 2) for points in at.values())
+    nearest = ((at["herd"][:, None] - at["data"]) ** 2).sum(-1).argmin(1)
+    assert (nearest // 20 == np.arange(40) // 20).all()
 
 
 def _svg(figure: Any, folder: Path) -> str:

@@ -214,6 +214,13 @@ def test_pure_functions() -> None:
     assert flat == {"a": None}
 
 
+def test_data_that_does_not_vary_is_the_reason_why_there_is_no_diversity(digits: Any, replay: Replay) -> None:
+    """More samples would not help."""
+    same = dataclasses.replace(digits, x=np.full_like(digits.x, 7))
+    warning = score(replay(same), same, ["diversity"], samples=30)["diversity"]["warning"]
+    assert warning == "no class has two samples and data that vary: no class of the data has two rows that differ"
+
+
 def test_the_registry_needs_no_torch() -> None:
     code = "import sys; from ganherd.scoring import METRICS as M; print('torch' in sys.modules, 'fid' in M)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

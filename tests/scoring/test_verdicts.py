@@ -100,6 +100,29 @@ def test_noise_on_top_of_a_mean_image_is_no_variation(percent: int) -> None:
     assert judge(evidence, Course(5000)).word == "collapsed"
 
 
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda rng: rng.integers(0, 2, (400, 3)),
+        lambda rng: rng.integers(0, 2, (400, 1)),
+        lambda rng: rng.poisson(0.2, (400, 4)),
+        lambda rng: np.ones((400, 3)),
+        lambda rng: np.random.default_rng(5).integers(0, 256, (6, 1, 8, 8))[rng.integers(0, 6, 400)],
+    ],
+    ids=["three bits", "one bit", "counts", "constant", "six images"],
+)
+def test_rows_that_mostly_repeat_have_not_collapsed_unless_they_vary_less_than_the_data(
+    draw: Callable[[np.random.Generator], np.ndarray],
+) -> None:
+    rng = np.random.default_rng(0)
+    x, held_out, fresh = (draw(rng).astype(np.float32) for _ in range(3))
+    real = RealRows(pixels(x), x, held_out)
+    assert judge(compare(pixels(fresh), fresh, real), Course(5000)).word == "good"
+    alike = np.repeat(x[:1], 400, axis=0)
+    if x.std(0).any():
+        assert judge(compare(pixels(alike), alike, real), Course(5000)).word == "collapsed"
+
+
 def test_a_class_without_one_end_of_its_widest_direction_has_collapsed() -> None:
     rows = verdict_data.digits()
     x = rows.x[rows.y == 4]

@@ -16,7 +16,7 @@ import ganherd
 from ganherd.mixture.mixture import Mixture
 from ganherd.recipe.schema import Recipe
 from ganherd.runs.folder import RunFolder
-from ganherd.sweep import halving, run_sweep, sweep_plan, sweep_record
+from ganherd.sweep import halving, ranking, run_sweep, sweep_plan, sweep_record
 from ganherd.sweep.optuna_sampler import propose_round
 from ganherd.sweep.run_sweep import SweepRequest, sweep
 from ganherd.sweep.search_space import parse_dimension
@@ -379,3 +379,26 @@ def test_messages_name_the_options_of_a_sweep(cli, recipe: str) -> None:
     Path("full").mkdir()
     with RunFolder("full").lock():
         assert "choose another -o" in sentence("--vary", "optim.lr_g=1e-4,1e-3", "-o", "full")
+
+
+def test_a_setting_without_effect_has_no_best_value(recipe: str, tmp_path: Path) -> None:
+    """The gradient penalty is no part of the loss, so both trials are the same GANs."""
+    wanted = request(recipe, "loss.gp_weight=1,5", overrides=("loss.name=hinge",))
+    record = sweep(wanted, tmp_path / "out", quiet=True)
+    assert ranking.answer(record).startswith("None is best: all 2 trials that trained as long have KID ")
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ([2.0, 1.0], "Best: b, with FID 1.000. Its"),
+        ([2.0, 1.0, 1.0], "Best: b, with FID 1.000. c has exactly the same FID. Its"),
+        ([2.0, 1.0, 1.0, 1.0], "Best: b, with FID 1.000. 2 other trials have exactly the same FID. Its"),
+        ([1.0, 1.0, 1.0], "None is best: all 3 trials that trained as long have FID 1.000, so"),
+    ],
+)
+def test_trials_with_exactly_the_best_score_are_counted(values: list[float], says: str) -> None:
+    scores = [sweep_record.TrialScore(trial=number, value=value) for number, value in enumerate(values)]
+    rung = sweep_record.RungResult(step=9, scores=scores, left=[])
+    record = sweep_record.SweepRecord.model_construct(score="fid", names=["a", "b", "c", "d"], rungs=[rung], seeds=1)
+    assert ranking.answer(record).startswith(says)

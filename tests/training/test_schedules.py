@@ -118,11 +118,47 @@ def test_mistakes_are_named(schedule: dict[str, Any], says: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("schedules", "optim", "says"),
+    [
+        ([{"keys": ["optim.beta1"], "last": 0}], {}, "makes it 1"),
+        ([{"keys": ["optim.lr_g", "optim.beta2"], "first": 0, "last": 1}], {}, "makes it 1"),
+        ([{"keys": ["optim.beta1"], "last": 2.5}], {}, "negative: its value is 0.5"),
+        ([{"keys": ["optim.beta1"], "last": 2}] * 2, {"beta1": [0.9, 0.7]}, "negative: its value is 0.7"),
+    ],
+)
+def test_a_beta_cannot_be_moved_out_of_its_range(
+    schedules: list[dict[str, Any]], optim: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(UserError, match=f"out of .0, 1.*{says}"):
+        recipe_file.load({"optim": optim, "train": {"schedules": schedules}})
+
+
+def test_a_beta_may_be_moved_to_0() -> None:
+    schedule = {"keys": ["optim.beta1"], "last": 2}
+    recipe = recipe_file.load({"optim": {"beta1": 0.5}, "train": {"schedules": [schedule]}})
+    assert recipe.train.schedules[0].last == 2
+
+
+ADAPTIVE: dict[str, Any] = {"loss": {"name": "hinge"}, "train": {"augment_target": 0.6, "augment": ["flip"]}}
+
+
+def mutating(**mutation: Any) -> dict[str, Any]:
+    """Return sections of a grid whose losses mutate."""
+    return {"data": {"partition": "all"}, "strategy": {"name": "cellular", "cellular": {"mutation": mutation}}}
+
+
+@pytest.mark.parametrize(
     ("sections", "says"),
     [
         ({"train": {"augment_target": 0.6}}, "train.augment is empty"),
         ({"loss": {"consistency_weight": [0.0, 1.0], "consistency_augment": []}}, "loss.consistency_augment is empty"),
         ({"train": {"augment_target": 0.6, "augment": ["flip"]}}, "no such sign"),  # the default is a critic
+        (
+            ADAPTIVE | {"herd": {"trials": [{"loss.name": "hinge"}, {"loss.name": "wasserstein"}]}},
+            "loss.name wasserstein",
+        ),
+        (ADAPTIVE | mutating(losses=["hinge", "wasserstein-gp"]), "mutation.losses wasserstein-gp have no such sign"),
+        (ADAPTIVE | mutating(losses=["hinge", "minimax"], d_loss="wasserstein"), "mutation.d_loss wasserstein have no"),
     ],
 )
 def test_augmentation_that_cannot_be_used_is_refused(sections: dict[str, Any], says: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, SupportsIndex
@@ -78,9 +78,10 @@ class TrainingRequest:
 
 def check_overrides(overrides: Sequence[str]) -> None:
     """Raise a `UserError` if the overrides are not a list of texts such as `train.batch=32`."""
-    wrong = [f"holds a {type(text).__name__}" for text in overrides if not isinstance(text, str)]
-    if isinstance(overrides, str | Mapping):
+    if isinstance(overrides, str | Mapping) or not isinstance(overrides, Iterable):
         wrong = [f"is a {type(overrides).__name__}"]
+    else:
+        wrong = [f"holds a {type(text).__name__}" for text in overrides if not isinstance(text, str)]
     if wrong:
         raise UserError(f"overrides {wrong[0]}: give a list of settings such as ['train.batch=32'].")
 

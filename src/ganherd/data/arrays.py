@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, counted
 
 Array = npt.NDArray[Any]
 
@@ -249,7 +249,7 @@ def _labels(raw: RawData, name: str) -> tuple[Array, Array | None, tuple[str, ..
         return y, y_test, (), []
     notes = []
     if without := int((y < 0).sum()):
-        notes.append(f"{without:,} training rows have no label (-1)")
+        notes.append(f"{counted(without, 'training rows')} {'has' if without == 1 else 'have'} no label (-1)")
     if names:
         top = int(max(y.max(), -1 if y_test is None else y_test.max()))
         if top >= len(names):

@@ -103,7 +103,10 @@ def measure(material: ScoringContext) -> ScoreEntry:
     }
     fewest = min((int((samples.y == k).sum()) for k in np.unique(samples.y)), default=0)
     if not known:
-        out["warning"] = "no class has two samples and data that vary: ask for more samples"
+        each = [real[data] for _, _, data in _classes(samples.y, dataset.y, dataset.labels)]
+        varies = any(ratio(rows, rows) is not None for rows in each)
+        advice = "ask for more samples" if varies else "no class of the data has two rows that differ"
+        out["warning"] = f"no class has two samples and data that vary: {advice}"
     elif fewest < FEW:
         whose = "there are" if (samples.y < 0).all() else "a class has"
         out["warning"] = f"{whose} only {counted(fewest, 'samples')}: ask for more"

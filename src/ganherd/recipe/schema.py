@@ -6,6 +6,7 @@ of settings in a sweep.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from pydantic import Field, ValidationError, model_validator
@@ -57,18 +58,6 @@ class Recipe(Section):
                     f"{key} herd.members",
                     f"{key} cannot be neighbour in a herd of one member: set it to rollback or reseed",
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _has_signs(self) -> Recipe:
-        """Refuse adaptive augmentation with losses for which the sign of a logit does not mean real or generated."""
-        critics = [name for name in self.loss.names if name.startswith(("wasserstein", "relativistic"))]
-        if self.train.augment_target is not None and critics:
-            raise refuse(
-                "train.augment_target loss.name",
-                f"train.augment_target needs logits whose sign says real or generated, and those of loss.name {critics[0]} "
-                "have no such sign: take hinge or non-saturating, or leave it out",
-            )
         return self
 
     @model_validator(mode="after")
@@ -179,6 +168,50 @@ class Recipe(Section):
                     wrong = error.errors()[0]
                     why = wrong.get("ctx", {}).get("sentence") or f"{key} cannot be {value!r}: {wrong['msg']}"
                     raise refuse("herd.trials", f"herd.trials, entry {number}: {why}") from None
+        return self
+
+    @model_validator(mode="after")
+    def _has_signs(self) -> Recipe:
+        """Refuse adaptive augmentation with losses for which the sign of a logit does not mean real or generated.
+
+        These are the losses of all trials, and those that a strategy draws.
+        """
+        if self.train.augment_target is None:
+            return self
+        mutation = self.strategy.settings.mutation_rules
+        of_trials = [("loss.name", name) for trial in self.each_trial for name in trial.loss.names]
+        of_mutation = [("strategy.cellular.mutation.losses", name) for name in mutation.losses]
+        common = mutation.d_loss  # if it is set, all discriminators are trained with it
+        used = [("strategy.cellular.mutation.d_loss", common)] if common else [*of_trials, *of_mutation]
+        critics = [(key, name) for key, name in used if name.startswith(("wasserstein", "relativistic"))]
+        if critics:
+            key, name = critics[0]
+            raise refuse(
+                f"train.augment_target {key} herd.trials",
+                f"train.augment_target needs logits whose sign says real or generated, and those of {key} {name} have no such "
+                "sign: take hinge or non-saturating, or leave it out",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _betas_stay_betas(self) -> Recipe:
+        """Refuse schedules that move a beta of Adam to 1, which would divide by 0, or below 0."""
+        for name in ("beta1", "beta2"):
+            ends = [(one.first, one.last) for one in self.train.schedules if f"optim.{name}" in one.keys]
+            if not ends:
+                continue
+            each = [getattr(trial.optim, name) for trial in self.each_trial]
+            least = min(min(beta) if isinstance(beta, list) else beta for beta in each)
+            if any(0 in pair for pair in ends):
+                why = f"a factor of 0 on 1 - optim.{name} makes it 1, with which Adam divides by 0"
+            elif (1.0 - least) * math.prod(max(pair) for pair in ends) > 1.0 + 1e-9:
+                why = f"the factors on 1 - optim.{name} make it negative: its value is {least:g}"
+            else:
+                continue
+            raise refuse(
+                f"train.schedules optim.{name}",
+                f"train.schedules moves optim.{name} out of [0, 1): {why}; give other values of first and last",
+            )
         return self
 
     def _with_setting(self, key: str, value: Any) -> Recipe:

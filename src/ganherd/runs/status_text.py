@@ -32,7 +32,7 @@ def text(status: RunStatus | PartsStatus) -> str:
     record = f", last record {duration(status.heartbeat)} ago" if status.heartbeat is not None else ""
     lines = [
         f"{status.run}: {state}, step {status.step:,} of {status.steps:,}{left}",
-        f"{status.members} members on {status.host} ({status.engine.name}){rate}{record}",
+        f"{counted(status.members, 'members')} on {status.host} ({status.engine.name}){rate}{record}",
     ]
     lines += [f"reason for ending: {status.reason}"] if status.reason and status.state != "running" else []
     lines += _rank_lines(status.ranks) if status.state == "running" else []

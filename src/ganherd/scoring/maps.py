@@ -30,6 +30,9 @@ def embed(groups: Mapping[str, np.ndarray], seed: int = 0, most: int = MOST) -> 
     """Return one t-SNE map of all groups together: float [n, 2] for the rows of each, at most `most`, drawn by the seed.
 
     Rows are flattened. Of rows with more than 50 numbers the first 50 principal components are taken.
+
+    Raises:
+        UserError: There are fewer than 5 rows, all rows are equal, or some are not finite.
     """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
@@ -42,10 +45,16 @@ def embed(groups: Mapping[str, np.ndarray], seed: int = 0, most: int = MOST) -> 
         raise UserError("a map was asked of rows that hold NaN or infinity.")
     if len(flat) < 5:
         raise UserError(f"a t-SNE map needs at least 5 rows in all, not {len(flat)}.")
+    if (flat == flat[0]).all():  # t-SNE would divide by their spread, and crash the process
+        raise UserError(f"all {len(flat):,} rows of a map are equal: there is nothing to draw.")
     if min(flat.shape) > 50:
         flat = PCA(50, svd_solver="randomized", random_state=seed).fit_transform(flat)
     perplexity = min(PERPLEXITY, (len(flat) - 1) / 3)
-    flat = flat / max(float(flat.std()), 1e-12)  # t-SNE's first steps depend on the scale
+    # t-SNE's first steps depend on the scale; in float64, squares of large numbers do not overflow
+    centred = flat - flat.mean(0, dtype=np.float64)
+    flat = (centred / max(float(centred.std()), 1e-300)).astype(np.float32)
+    if flat.shape[1] == 1:  # t-SNE starts from two principal components
+        flat = np.pad(flat, ((0, 0), (0, 1)))
     points = TSNE(2, perplexity=perplexity, init="pca", random_state=seed, n_jobs=1).fit_transform(flat)
     edges = np.cumsum([len(rows) for rows in subsets.values()])[:-1]
     return dict(zip(subsets, np.split(points, edges), strict=True))

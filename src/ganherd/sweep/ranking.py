@@ -50,6 +50,15 @@ def answer(record: SweepRecord) -> str:
     alike = [trial for trial in rivals if _overlap(best.score, trial.score)]
     if not rivals:
         return winner
+    equal = [trial for trial in rivals if trial.score.value == best.score.value]
+    if len(equal) == len(rivals):
+        return (
+            f"None is best: all {len(rivals) + 1} trials that trained as long have {title} "
+            f"{shown(best.score, record.score)}, so this recipe or this score does not depend on what they vary."
+        )
+    if equal:
+        others = f"{len(equal)} other trials have" if len(equal) > 1 else f"{equal[0].name} has"
+        winner += f" {others} exactly the same {title}."
     if best.score.low is None:
         return f"{winner} Its interval is not known; --seeds 3 gives one."
     if alike:

@@ -51,6 +51,19 @@ def test_numbered_classes_are_in_the_order_of_their_numbers(tmp_path: Path) -> N
     assert folder(tmp_path).labels == ("2", "9", "10")
 
 
+@pytest.mark.parametrize("around", ["train", "pets"])
+def test_folders_in_the_only_class_folder_are_noted(tmp_path: Path, around: str) -> None:
+    """An archive may unpack to a folder around those of the classes; they would be one class without a word."""
+    for name in ("cats", "dogs"):
+        save(tmp_path / around / name / "1.png")
+    data = folder(tmp_path)
+    assert data.labels == (around,)
+    assert data.notes[0].startswith(f"the only class is {around}, whose folder holds the folders cats, dogs")
+    assert data.notes[0].endswith(f"name {tmp_path / around}")
+    save(tmp_path / around / "2.png")
+    assert not any("the only class" in note for note in folder(tmp_path).notes)
+
+
 def test_a_flat_folder_has_no_labels(tmp_path: Path) -> None:
     for i in range(4):
         save(tmp_path / f"{i}.png", i)

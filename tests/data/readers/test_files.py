@@ -106,6 +106,8 @@ def test_data_without_labels_has_none(tmp_path: Path) -> None:
     some = npz(tmp_path, x=IMAGES, y=np.where(LABELS == 0, -1, LABELS))
     assert some.labels == ("1", "2", "3") and set(some.y) == {-1, 0, 1, 2}
     assert any("no label" in note for note in some.notes)
+    single = npz(tmp_path, x=IMAGES, y=np.where(np.arange(len(LABELS)) == 3, -1, LABELS))
+    assert "1 training row has no label (-1)" in single.notes
 
 
 def test_bad_labels_are_refused(tmp_path: Path) -> None:

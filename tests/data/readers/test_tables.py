@@ -53,6 +53,25 @@ def test_a_table_without_a_header_has_numbered_columns_and_words_as_labels(tmp_p
     assert read(tmp_path, "1,2,3,4\n5,6,7,8\n").labels == ()
 
 
+def test_a_column_of_measured_numbers_is_no_label(tmp_path: Path) -> None:
+    """Otherwise each row of a table for regression would become a class, with a GAN of its own."""
+    data = read(tmp_path, "a,b,c,y\n1,2,3,0.5\n4,5,6,0.7\n")
+    assert data.columns == ("a", "b", "c", "y") and data.labels == ()
+    assert data.notes[0].startswith(
+        "column 'y' holds fractions, so it is taken for numbers and no label; to take it for"
+    )
+    data = read(tmp_path, "0.5 1.5 0.2\n1.5 2.5 1.2\n", "t.txt")
+    assert data.shape == (3,) and data.labels == () and data.notes[0].startswith("column 3 holds fractions")
+    data = read(tmp_path, "a,b,c,target\n" + "".join(f"1,2,{i},{i * 7}\n" for i in range(30)))
+    assert data.labels == () and "column 'target' holds 30 different numbers in 30 rows" in data.notes[0]
+
+
+def test_numbers_that_are_labels_stay_labels(tmp_path: Path) -> None:
+    assert read(tmp_path, "0.5 1.5 1\n1.5 2.5 2.0\n", "t.txt").labels == ("1", "2")
+    assert read(tmp_path, "a,b,c,y\n1,2,3,0.5\n4,5,6,0.7\n", label="y").labels == ("0.5", "0.7")
+    assert read(tmp_path, "a,b,c,label\n1,2,3,NA\n4,5,6,EU\n").labels == ("EU", "NA")
+
+
 def test_the_index_that_pandas_writes_is_left_out(tmp_path: Path) -> None:
     data = read(tmp_path, ",a,b,c\n0,1,2,3\n1,4,5,7\n")
     assert data.columns == ("a", "b", "c") and "the first column counts the rows" in data.notes[0]
@@ -70,6 +89,8 @@ def test_the_index_that_pandas_writes_is_left_out(tmp_path: Path) -> None:
         ("a,a,c\n1,2,3\n", "two columns named 'a'"),
         ("label\nx\ny\n", "no column of numbers"),
         ("a,b,c,label\n1,2,3,x\n1,2,4,\n", "row 2 (line 3): the label is missing"),
+        ("a,b,c,label\n1,2,3,0\n1,2,4,NA\n", "row 2 (line 3): the label is missing (NA among numbers)"),
+        ("a,b,c,label\n1,2,3,nan\n1,2,4,1\n", "row 1 (line 2): the label is missing (nan among numbers)"),
     ],
 )
 def test_bad_tables_are_refused_with_the_place(tmp_path: Path, text: str, sentence: str) -> None:

@@ -198,12 +198,11 @@ def test_all_members_of_a_class_may_start_from_the_only_one_of_that_class(runs: 
     assert retrain.chosen(prepared, "one.1, 2") == [3, 4, 5, 9, 10, 11]
 
 
-def conditional(data: Path, run: Path) -> Path:
+def conditional(data: Path, run: Path, *overrides: str) -> Path:
     """Train one conditional GAN."""
     nets = {"discriminator": {"name": "conditional", "width": 3}}
-    ganherd.train(
-        recipe(data, {"name": "conditional", "width": 3}, herd={"members": 1}, nets=nets), run=run, quiet=True
-    )
+    settings = recipe(data, {"name": "conditional", "width": 3}, herd={"members": 1}, nets=nets)
+    ganherd.train(settings, overrides, run=run, quiet=True)
     return run
 
 
@@ -227,6 +226,20 @@ def test_by_class_each_member_takes_its_class_out_of_a_conditional_gan(runs: dic
     assert ganherd.load(tmp_path / "own").sample(5, seed=0).x.shape[0] == 5
     settings["data"]["source"] = str(tiny_data(few, labels=(str(names[0]), "other")))
     assert "knows of no class 'other'" in refused(settings)
+
+
+def test_replicas_take_their_classes_out_of_a_conditional_gan_as_separate_runs_do(
+    runs: dict[str, Path], tmp_path: Path
+) -> None:
+    """The noise that measures the layers belongs to the replica's own seed."""
+    together = conditional(runs["data"], tmp_path / "together", "herd.seeds=2", "train.precision=float64")
+    alone = conditional(runs["data"], tmp_path / "alone", "run.seed=1", "train.precision=float64")
+    states = []
+    for source, seeds, seed in ((together, 2, 0), (alone, 1, 1)):
+        settings = recipe(runs["data"], None, herd={"start_from": str(source), "seeds": seeds}, run={"seed": seed})
+        settings["data"]["partition"], settings["train"]["precision"] = "by-class", "float64"
+        states.append(assemble(recipe_file.load(settings)).herd.state["g.params"])
+    assert torch.allclose(states[0][3:], states[1], rtol=0, atol=1e-9)
 
 
 def test_weights_are_taken_to_another_precision(runs: dict[str, Path]) -> None:

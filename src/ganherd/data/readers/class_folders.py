@@ -19,7 +19,7 @@ from typing import IO, Any, Literal
 import numpy as np
 
 from ganherd.data.arrays import Array, RawData
-from ganherd.data.readers.image_tree import identity, list_tree
+from ganherd.data.readers.image_tree import Tree, identity, list_tree
 from ganherd.recipe import schema
 from ganherd.util.errors import UserError, counted, few
 
@@ -65,12 +65,29 @@ def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
             raise UserError(f"{root / group.folder} holds no images ({', '.join(FORMATS)}){f'; {bad}' if bad else ''}.")
     x = {split: reader.stack(own) for split, own in images.items()}
     labels = {split: np.array(own, np.int64) if tree.labels else None for split, own in y.items()}
-    notes = [*reader.notes(), *([f"skipped: {bad}"] if bad else [])]
+    notes = [*reader.notes(), *_nested_notes(tree, root), *([f"skipped: {bad}"] if bad else [])]
     if "test" in x:
         train, test = (group.folder.split(os.sep)[0] for group in (tree.groups[0], tree.groups[-1]))
         notes.insert(0, f"trained on {train}/, held out {test}/")
     arrays = (x["train"], labels["train"], x.get("test"), labels.get("test"))
     return RawData(*arrays, tree.labels or None, tuple(notes), len(reader.skipped))
+
+
+def _nested_notes(tree: Tree, root: Path) -> list[str]:
+    """Return a note, in a list, if the only class folder holds several folders, which could be the classes.
+
+    Archives often unpack to one folder around those of the classes.
+    """
+    folders = {group.folder for group in tree.groups}
+    inner = sorted({Path(file).parts[0] for group in tree.groups for file in group.files if len(Path(file).parts) > 1})
+    is_flat = any(os.sep not in file for group in tree.groups for file in group.files)
+    if len(tree.labels) != 1 or len(folders) != 1 or is_flat or len(inner) < 2:
+        return []
+    folder = next(iter(folders))
+    return [
+        f"the only class is {tree.labels[0]}, whose folder holds the folders {few(inner, 5)}: if these are the classes, name "
+        f"{root / folder}"
+    ]
 
 
 def resized(x: Array, size: int) -> Array:

@@ -11,6 +11,7 @@ import numpy as np
 
 from ganherd.data.arrays import RawData
 from ganherd.data.readers.files_by_format import LESS, reading
+from ganherd.data.samples.image_sample import are_captions
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
 from ganherd.util.text import did_you_mean
@@ -24,7 +25,8 @@ def read_table(path: Path, label: str | None = None) -> RawData:
     """Read a table: rows of numbers separated by commas, semicolons, tabs or blanks; lines that begin with # are ignored.
 
     Labels are in the column that `label` names, otherwise in one called label, class, target or y. Without a header they are in
-    the third of three columns (`x y label`), or in a last column of words.
+    the third of three columns (`x y label`), or in a last column of words. A column that only seems to hold labels is one of
+    numbers if it has fractions, or if its numbers hardly repeat.
 
     Args:
         path: A .csv, .tsv or .txt file.
@@ -54,6 +56,13 @@ def read_table(path: Path, label: str | None = None) -> RawData:
         )
     names, notes = _names(header, width, path), []
     labelled = _label_column(names, header is not None, rows, label, path)
+    if labelled is not None and label is None and (why := _why_numbers([row[labelled] for row in rows])):
+        column = names[labelled]
+        way = f"; to take it for labels, set data.label to {column}" if header is not None else ""
+        notes.append(
+            f"{column if header is None else f'column {column!r}'} {why}, so it is taken for numbers and no label{way}"
+        )
+        labelled = None
     values = [j for j in range(width) if j != labelled]
     if header is not None and values and not header[values[0]] and _counts_up([row[values[0]] for row in rows]):
         notes.append("the first column counts the rows: it is left out")
@@ -138,6 +147,24 @@ def _label_column(
     return last if len(names) == 3 or (last and is_word) else None
 
 
+def _why_numbers(cells: list[str]) -> str:
+    """Return why a column that could be the labels holds measured numbers; "" if it holds labels.
+
+    >>> _why_numbers(["0.5", "1"]), _why_numbers(["0", "1.0"]), _why_numbers([str(i) for i in range(30)])
+    ('holds fractions', '', 'holds 30 different numbers in 30 rows')
+    """
+    try:
+        values = np.array(cells).astype(np.float64)
+    except ValueError:
+        return ""
+    known = values[np.isfinite(values)]
+    if (known != np.rint(known)).any():
+        return "holds fractions"
+    if are_captions(known.tolist()):
+        return f"holds {len(set(known.tolist())):,} different numbers in {len(values):,} rows"
+    return ""
+
+
 def _number(cell: str, path: Path, row: int, line: int, column: str) -> float:
     """Return the number in a cell, or raise a UserError that names its row (counted from 0), line and column."""
     place = f"{path}, row {row + 1} (line {line}), column {column}"
@@ -179,6 +206,13 @@ def _labels(y: np.ndarray | None, path: Path, lines: list[int]) -> np.ndarray | 
         return None
     if (empty := np.flatnonzero(y == "")).size:
         raise UserError(f"{path}, row {empty[0] + 1} (line {lines[empty[0]]}): the label is missing; fill it in.")
+    is_missing = np.array([str(label).lower() in _MISSING for label in y])
+    if is_missing.any() and all(_is_number(str(label)) for label in y[~is_missing]) and not is_missing.all():
+        row = int(np.flatnonzero(is_missing)[0])
+        raise UserError(
+            f"{path}, row {row + 1} (line {lines[row]}): the label is missing ({y[row]} among numbers); fill it in, or remove the "
+            "row."
+        )
     try:
         numbers = y.astype(np.float64)
     except ValueError:

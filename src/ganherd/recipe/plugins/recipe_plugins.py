@@ -56,16 +56,16 @@ def plugins_of(recipe: Recipe) -> Iterator[tuple[Registry[Any], str]]:
 
 def _names(recipe: Recipe) -> Iterator[tuple[Registry[Any], str]]:
     """Yield every name of a registered entry that training this recipe uses, with its registry."""
-    nets, losses, mutation = recipe.nets, recipe.loss.name, recipe.strategy.settings.mutation_rules
+    nets, mutation, trials = recipe.nets, recipe.strategy.settings.mutation_rules, recipe.each_trial
     yield STRATEGIES, recipe.strategy.name
     if is_named_source(recipe.data.source):
         yield DATA_SOURCES, recipe.data.source
     yield from ((GENERATORS, net.name) for net in (nets.generator, *(breed.generator for breed in nets.breeds)))
     yield DISCRIMINATORS, nets.discriminator.name
-    for name in (*(losses if isinstance(losses, list) else [losses]), *mutation.losses, mutation.d_loss):
+    for name in (*(name for trial in trials for name in trial.loss.names), *mutation.losses, mutation.d_loss):
         if name is not None:
             yield LOSSES, name
-    consistency = recipe.loss.consistency_augment if recipe.loss.uses_consistency else []
+    consistency = recipe.loss.consistency_augment if any(trial.loss.uses_consistency for trial in trials) else []
     for one in (*recipe.train.augment, *consistency):
         yield AUGMENTATIONS, one if isinstance(one, str) else one.name
     for metric in recipe.run.metrics:

@@ -11,7 +11,7 @@ from ganherd.data.keyed_random import shuffle
 from ganherd.metrics.distributions.histogram import class_histogram, expected_by_chance, total_variation
 from ganherd.report.figures.figure_runs import FigureRun, FigureSkipped, Log
 from ganherd.scoring import maps as drawing
-from ganherd.util.errors import few
+from ganherd.util.errors import UserError, few
 
 if TYPE_CHECKING:
     from ganherd.data.dataset import Dataset
@@ -39,7 +39,10 @@ def tsne(runs: Sequence[FigureRun], seed: int, log: Log) -> Iterator[tuple[str, 
         features = reference.of(sample, run.name)
         groups[run.name] = features.x.cpu().numpy()
     log(f"t-SNE of {sum(map(len, groups.values())):,} rows, some seconds")
-    at = drawing.embed(groups, seed, most=MAPPED)
+    try:
+        at = drawing.embed(groups, seed, most=MAPPED)
+    except UserError as why:
+        raise FigureSkipped(str(why).removesuffix(".")) from None
     overlaps = "; ".join(f"{name} {100 * share:.0f} %" for name, share in _overlap(groups).items())
     caption = (
         f"t-SNE of {len(real):,} rows of the data and at most as many samples of each run, features of "

@@ -16,6 +16,7 @@ from ganherd.data.keyed_random import shuffle
 from ganherd.features.extract import moments
 from ganherd.metrics.frechet import distance
 from ganherd.metrics.memorisation import BY_CHANCE, below, nearest
+from ganherd.metrics.statistics.redraws import rounding
 
 SPLITS = 4  # random halves of the real rows, over which the statistics are averaged
 NEIGHBOURS = 5
@@ -25,6 +26,7 @@ MOST_TRAINING = 20_000  # training rows among which copies are searched
 FEWEST_HELD_OUT = 10  # rows; with fewer, copies cannot be recognised
 MAIN = 0.5  # share of the variance of the data that its main directions hold
 END = 0.25  # share of the data at one end of a main direction
+MOST_REPEATS = 0.5  # share of real rows with an equal one, above which the distance to the nearest row says nothing
 FEATURES = 64  # dimensions that larger images are projected to before copies are searched
 
 
@@ -48,7 +50,8 @@ class Evidence:
     missing: float | None = None
     spread: float | None = None  # standard deviation of pixels or coordinates by the data's
     main_spread: float | None = None  # the same along the main directions of the data
-    variety: float | None = None  # distance of a sample to its nearest other sample, by that of real rows
+    # distance of a sample to its nearest other sample, by that of real rows; None if most real rows have an equal one
+    variety: float | None = None
     detail: float | None = None  # differences between neighbouring pixels by the data's; points have none
     copies: float | None = None  # share of samples that look like copies of one training row; 0.05 is chance
     # how often a sample is nearer to the training rows than held-out rows are; 0.5 is chance
@@ -98,7 +101,7 @@ def compare(features: Tensor, x: np.ndarray, real: RealRows, key: int = 0) -> Ev
         missing=max(missing_end(flat, flat_real), *(one["missing"] for one in each)),
         spread=_ratio(_spread(x), _spread(real.x)),
         main_spread=main_spread(flat, flat_real),
-        variety=min(one["variety"] for one in each),
+        variety=min((one["variety"] for one in each if one["repeats"] <= MOST_REPEATS), default=None),
         detail=_ratio(_detail(x), _detail(real.x)) if x.ndim == 4 else None,
         copies=copies,
         nearer=nearer,
@@ -127,11 +130,16 @@ def _against_halves(fake: Tensor, real: Tensor, size: int, key: int) -> dict[str
     out["missing"] = missing_share(
         fake, real[torch.from_numpy(shuffle(len(real), "regions of the data", key)[: 4 * MOST])]
     )
-    return out | {"fid": mean["fid"], "real_fid": mean["real_fid"]}
+    return out | {"fid": mean["fid"], "real_fid": mean["real_fid"], "repeats": mean["real_repeats"]}
 
 
 def _statistics(fake: Tensor, real: Tensor) -> dict[str, float]:
-    """Return Fréchet distance, precision, coverage, recall and the typical distance between samples, of equally many rows."""
+    """Compare equally many samples and real rows.
+
+    Returns:
+        Fréchet distance, precision, coverage, recall, the typical distance of a sample to the nearest other one, and the share
+        of samples that have an equal one.
+    """
     within, among, between = torch.cdist(real, real), torch.cdist(fake, fake), torch.cdist(real, fake)
     real_radius = within.kthvalue(NEIGHBOURS + 1, dim=1).values
     fake_radius = among.kthvalue(NEIGHBOURS + 1, dim=1).values
@@ -142,6 +150,7 @@ def _statistics(fake: Tensor, real: Tensor) -> dict[str, float]:
         "coverage": float((between.min(1).values <= real_radius).double().mean()),
         "recall": float((between <= fake_radius[None, :]).any(1).double().mean()),
         "variety": float(to_nearest.mean()),
+        "repeats": float((to_nearest.square() <= rounding(fake, to_nearest)).double().mean()),
     }
 
 

@@ -26,12 +26,13 @@ _LEAST = 16  # … of which each class has at least this many
 class ByClass:
     """The nets of one conditional GAN, as one unconditional generator and discriminator for each class."""
 
-    def __init__(self, source: OriginRun, member: State, device: torch.device) -> None:
+    def __init__(self, source: OriginRun, member: State, replica: int, device: torch.device) -> None:
         """Extract the generators of all classes.
 
         Args:
             source: The finished run.
             member: The state [1, …] of its conditional GAN.
+            replica: The number of the replica that it belongs to, whose seed decides the noise.
             device: Where the statistics of the generator's layers are estimated.
         """
         facts, own = source.facts, source.recipe.nets
@@ -41,7 +42,7 @@ class ByClass:
         _load(g, member, "g", "g.ema" if "g.ema" in member else "g.params")
         _load(d, member, "d", "d.params")
         labels = _labels(facts.label_weights)
-        noise = rng.Streams(np.array([facts.seeds[0]]), 0)
+        noise = rng.Streams(np.array([facts.seeds[replica]]), 0)
         z = noise.prior((rng.CALIBRATE,), (len(labels), own.latent), own.prior_of(0), next(g.parameters()).dtype)[0]
         self._path, self._labels, self._d, self._updates = source.path, facts.labels, d, member["g.adam.t"]
         with tf32(False):

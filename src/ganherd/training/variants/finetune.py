@@ -269,7 +269,9 @@ def start(herd: StackedHerd, data: MemberData, own: Sequence[int], trust_code: b
         wanted = {row: (one.member, one.replica) for row, one in enumerate(origins) if one.run == path}
         for row, member_state, origin in source.read(wanted, trust_code):
             if conditional:
-                by_class[wanted[row]] = by_class.get(wanted[row]) or ByClass(source, member_state, herd.device)
+                by_class[wanted[row]] = by_class.get(wanted[row]) or ByClass(
+                    source, member_state, wanted[row][1], herd.device
+                )
                 label = int(data.label[own[row]])
                 name = data.dataset.labels[label] if label >= 0 else ""
                 member_state = by_class[wanted[row]].state(name, herd.g, herd.d)
