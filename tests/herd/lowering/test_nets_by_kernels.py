@@ -77,7 +77,7 @@ def test_random_modules_train_by_kernels_as_in_plain_pytorch() -> None:
     assert sum(map(random_module, range(IN_TEST))) >= IN_TEST // 3  # the others cannot be fused
 
 
-@pytest.mark.further(but="a few random modules")
+@pytest.mark.further
 def test_more_random_modules_train_by_kernels_as_in_plain_pytorch() -> None:
     assert sum(map(random_module, range(IN_TEST, 2 * IN_CI))) >= IN_CI // 2
 
@@ -88,7 +88,7 @@ def test_thousands_of_random_modules_train_by_kernels_as_in_plain_pytorch() -> N
     assert sum(map(random_module, range(2 * IN_CI, IN_LONG))) > IN_LONG / 3
 
 
-@pytest.mark.further(but="random modules")
+@pytest.mark.further(but=["Attention", "Residual", "SpectralNorm"])
 @pytest.mark.parametrize("net", USERS_NETS, ids=lambda net: net.__name__)
 def test_a_users_net_trains_by_kernels_as_in_plain_pytorch(net: Callable[..., nn.Module]) -> None:
     roles = (("generator", False), ("discriminator", False), ("discriminator", True))
