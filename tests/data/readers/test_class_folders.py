@@ -82,6 +82,14 @@ def test_train_and_test_folders_are_the_sources_own_split(tmp_path: Path) -> Non
     assert "has c, unlike" in refused(tmp_path)
 
 
+def test_a_second_folder_of_held_out_images_is_noted_as_unused(tmp_path: Path) -> None:
+    for split in ("train", "val", "test"):
+        save(tmp_path / split / "a" / "0.png")
+    data = folder(tmp_path)
+    assert len(data.x) == len(data.x_test) == 1
+    assert data.notes[0] == "trained on train/, held out test/, val/ is not used"
+
+
 def test_hidden_files_and_clutter_are_not_seen(tmp_path: Path) -> None:
     save(tmp_path / "a" / "0.png")
     for name in (".DS_Store", "a/.hidden.png", "a/Thumbs.db"):

@@ -68,7 +68,8 @@ def read_folder(root: Path, settings: schema.DataConfig) -> RawData:
     notes = [*reader.notes(), *_nested_notes(tree, root), *([f"skipped: {bad}"] if bad else [])]
     if "test" in x:
         train, test = (group.folder.split(os.sep)[0] for group in (tree.groups[0], tree.groups[-1]))
-        notes.insert(0, f"trained on {train}/, held out {test}/")
+        unused = "".join(f", {name}/ is not used" for name in tree.unused)
+        notes.insert(0, f"trained on {train}/, held out {test}/{unused}")
     arrays = (x["train"], labels["train"], x.get("test"), labels.get("test"))
     return RawData(*arrays, tree.labels or None, tuple(notes), len(reader.skipped))
 

@@ -38,6 +38,7 @@ class Tree:
     labels: tuple[str, ...]  # names of the classes; (): the images have no labels
     groups: tuple[FileGroup, ...]
     unclassified: tuple[str, ...]  # files next to class folders, which belong to no class
+    unused: tuple[str, ...] = ()  # further folders of held-out images, which are not read
 
 
 def list_tree(root: Path, leave_out: Path | None = None, allow_empty: bool = False) -> Tree:
@@ -62,7 +63,7 @@ def list_tree(root: Path, leave_out: Path | None = None, allow_empty: bool = Fal
         return Tree(labels, tuple(groups), tuple(unclassified))
     labels, groups, unclassified = _split(root, inside["train"], "train", None, seen, allow_empty)
     _, more, also = _split(root, test[0], "test", labels, seen, allow_empty)
-    return Tree(labels, (*groups, *more), (*unclassified, *also))
+    return Tree(labels, (*groups, *more), (*unclassified, *also), tuple(test[1:]))
 
 
 def _split(
