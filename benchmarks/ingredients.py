@@ -6,7 +6,7 @@ python benchmarks/ingredients.py --seconds 8 -n 200 --network classifier --set d
     --set nets.generator.width=8 --set nets.discriminator.width=8 --arms base,attention    a try on a CPU
 
 Needs cifar10 and inception-2015-12-05.pt in $GANHERD_DATA (or ~/.cache/ganherd). Each arm is the recipe `cifar10-speedrun-first`
-with one thing changed, in a process of its own. The seconds are those of training alone: the start
+with one thing changed, in a separate process. The seconds are those of training alone: the start
 and the scores come on top. One seed, which no reported result uses, so differences are indicative. Each row is written at once.
 """
 

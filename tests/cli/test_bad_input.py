@@ -327,8 +327,8 @@ def test_a_module_that_is_not_there(train) -> None:
     ],
 )  # fmt: skip
 def test_a_wrong_value_is_reported_with_the_option_that_gave_it(cli, run, command: tuple[str, ...], named: str) -> None:
-    told = cli(*(word.replace("RUN", str(run)) for word in command)).sentence
-    assert told.startswith(named.replace("RUN", str(run))) and "--set" not in told
+    message = cli(*(word.replace("RUN", str(run)) for word in command)).sentence
+    assert message.startswith(named.replace("RUN", str(run))) and "--set" not in message
 
 
 def test_a_wrong_budget_of_resume_is_reported_with_that_argument(run) -> None:

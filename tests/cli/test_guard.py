@@ -121,12 +121,12 @@ def test_a_net_that_even_loop_trains_wrongly_is_refused_with_the_likely_cause(cl
     assert not Path("new").exists()
 
 
-def test_a_net_that_asks_for_requires_grad_is_refused_with_that_cause(cli, recipe) -> None:
+def test_a_net_that_reads_requires_grad_is_refused_with_that_cause(cli, recipe) -> None:
     Path("guarded_nets.py").write_text(ASKS)
-    told = cli("train", recipe, "--run", "new").sentence
-    assert "its output differs by" in told
-    assert "Likely cause: its output depends on requires_grad (guarded_nets.py, line 10)" in told
-    assert "Leave requires_grad out of forward" in told and "Python state" not in told
+    message = cli("train", recipe, "--run", "new").sentence
+    assert "its output differs by" in message
+    assert "Likely cause: its output depends on requires_grad (guarded_nets.py, line 10)" in message
+    assert "Leave requires_grad out of forward" in message and "Python state" not in message
     assert not Path("new").exists()
 
 

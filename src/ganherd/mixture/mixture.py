@@ -261,9 +261,9 @@ class Mixture:
             member: int64 [n], the member that generated each sample.
 
         Raises:
-            UserError: `y` or `member` is no array of n whole numbers, or names a label that the mixture lacks.
+            UserError: `y` or `member` is not an array of n whole numbers, or `y` names a label that the mixture lacks.
         """
-        y, member = _numbers("y", y, len(x)), _numbers("member", member, len(x))
+        y, member = _whole_numbers("y", y, len(x)), _whole_numbers("member", member, len(x))
         if len(y) and not -1 <= y.min() <= y.max() < len(self.labels):
             wrong = y.min() if y.min() < -1 else y.max()
             raise UserError(
@@ -399,7 +399,7 @@ class Mixture:
         mixture_files.write(folder, mixture_files.MixtureFacts(**values), tensors_of(self.breeds))
 
 
-def _numbers(name: str, values: Any, n: int) -> np.ndarray:
+def _whole_numbers(name: str, values: Any, n: int) -> np.ndarray:
     """Return an argument with a number for each of n samples as int64 [n]; raise a `UserError` if it is anything else."""
     numbers = np.asarray(values)
     if numbers.shape != (n,) or (n and numbers.dtype.kind not in "iu"):

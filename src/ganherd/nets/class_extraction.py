@@ -117,11 +117,13 @@ def _moments(
 
     hooks = [norm.layer.register_forward_pre_hook(partial(see, name)) for name, norm in norms.items()]
     before = {name: value.clone() for name, value in conditional.named_buffers()}
-    with torch.no_grad():
-        conditional.train()(z, y)
+    try:
+        with torch.no_grad():
+            conditional.train()(z, y)
+    finally:  # also if memory is not enough for the pass
         conditional.load_state_dict(before, strict=False)  # the pass only measured
-    for hook in hooks:
-        hook.remove()
+        for hook in hooks:
+            hook.remove()
     return moments
 
 

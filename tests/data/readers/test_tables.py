@@ -54,7 +54,7 @@ def test_a_table_without_a_header_has_numbered_columns_and_words_as_labels(tmp_p
 
 
 def test_a_column_of_measured_numbers_is_no_label(tmp_path: Path) -> None:
-    """Otherwise each row of a table for regression would become a class, with a GAN of its own."""
+    """Otherwise each row of a table for regression would become a class with a separate GAN."""
     data = read(tmp_path, "a,b,c,y\n1,2,3,0.5\n4,5,6,0.7\n")
     assert data.columns == ("a", "b", "c", "y") and data.labels == ()
     assert data.notes[0].startswith(

@@ -20,7 +20,7 @@ from ganherd.recipe import recipe_file
 from ganherd.runs import checkpoint
 from ganherd.runs.folder import RunFolder
 from ganherd.training.setup.assemble import PreparedHerd, assemble
-from ganherd.training.variants import retrain
+from ganherd.training.variants import class_start, finetune, retrain
 from ganherd.util.errors import UserError
 
 SMALL = {"name": "small", "width": 6, "batch_norm": True}
@@ -240,6 +240,29 @@ def test_replicas_take_their_classes_out_of_a_conditional_gan_as_separate_runs_d
         settings["data"]["partition"], settings["train"]["precision"] = "by-class", "float64"
         states.append(assemble(recipe_file.load(settings)).herd.state["g.params"])
     assert torch.allclose(states[0][3:], states[1], rtol=0, atol=1e-9)
+
+
+def test_classes_are_extracted_on_the_cpu_if_the_device_has_too_little_memory(
+    runs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = recipe(runs["data"], None, herd={"start_from": str(conditional(runs["data"], tmp_path / "told"))})
+    settings["data"]["partition"] = "by-class"
+    expected = assemble(recipe_file.load(settings)).herd.state["g.params"]
+    extract, devices = class_start._generators, []
+
+    def without_memory(g: Any, z: torch.Tensor, labels: torch.Tensor, device: torch.device) -> Any:
+        devices.append(device.type)
+        if device.type == "cuda":
+            with pytest.raises(RuntimeError):  # in the middle of the pass
+                extract(g, torch.cat([z, z], 1), labels, torch.device("cpu"))
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return extract(g, z, labels, device)
+
+    monkeypatch.setattr(class_start, "_generators", without_memory)
+    on_gpu = lambda source, member, replica, device: class_start.ByClass(source, member, replica, torch.device("cuda"))  # noqa: E731
+    monkeypatch.setattr(finetune, "ByClass", on_gpu)
+    assert torch.equal(assemble(recipe_file.load(settings)).herd.state["g.params"], expected)
+    assert devices == ["cuda", "cpu"]
 
 
 def test_weights_are_taken_to_another_precision(runs: dict[str, Path]) -> None:

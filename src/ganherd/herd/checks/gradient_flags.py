@@ -1,7 +1,7 @@
 """Find out whether the output of a net depends on whether its parameters require gradients.
 
-Engines make parameters require gradients only if a pass is differentiated by them. In plain PyTorch they always do, unless
-they are frozen. So a net that asks for `weight.requires_grad` may get another answer.
+In plain PyTorch all parameters require gradients unless they are frozen. Engines let them require gradients only in passes
+whose gradients are needed. So a net that reads `weight.requires_grad` may see a different value.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from ganherd.herd.member_randomness import MemberRandomness
 from ganherd.herd.state import build_seeded, takes_label
 
 
-def line_that_asks(task: ComparisonTask) -> str | None:
-    """Return the line of a net's forward that reads `requires_grad`, if the net's output depends on the answer.
+def line_that_reads_flag(task: ComparisonTask) -> str | None:
+    """Return the line of a net's forward that reads `requires_grad`, if the net's output depends on it.
 
     Returns:
         The line in brackets, e.g. " (nets.py, line 12)", or "" if it is not found; None if the output does not depend

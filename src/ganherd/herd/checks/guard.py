@@ -65,7 +65,7 @@ def check(
     Args:
         task: The net to check.
         extent: How much to compute; None: less for a net that is expensive on a CPU.
-        dtypes: The number formats to compute in; the first is used with which plain PyTorch can train the net.
+        dtypes: The dtypes to try, in this order, until plain PyTorch can train the net.
 
     Raises:
         UserError: If plain PyTorch cannot train the net either, or if there is not enough memory.
@@ -108,7 +108,7 @@ def _check(task: ComparisonTask, extent: Extent, dtypes: Sequence[torch.dtype]) 
 
 
 def _reference(task: ComparisonTask, extent: Extent, dtypes: Sequence[torch.dtype]) -> tuple[torch.dtype, History]:
-    """Train with plain PyTorch in the first of these number formats in which the module runs.
+    """Train with plain PyTorch in the first of these dtypes in which the module runs.
 
     Returns:
         The dtype, and the snapshots of all members.

@@ -103,5 +103,5 @@ def step_work(rules: StepRules, g: float, d: float) -> float:
     """
     penalties = int(rules.game.penalty) + (int(rules.r1 > 0) + int(rules.r2 > 0)) / rules.r1_every
     updates = rules.n_critic / (rules.skip_d + 1)
-    fresh = updates - (rules.fakes == "shared") / (rules.skip_d + 1)  # discriminator updates with samples of their own
+    fresh = updates - (rules.fakes == "shared") / (rules.skip_d + 1)  # discriminator updates with new samples
     return rules.batch * (fresh * g + updates * (2 * 3 + 6 * penalties) * d + 3 * g + 2 * d)

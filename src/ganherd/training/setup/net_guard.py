@@ -24,7 +24,7 @@ from ganherd.comm.ranks import run_on_all_ranks
 from ganherd.features.cache import cache_folder
 from ganherd.herd.checks import guard
 from ganherd.herd.checks.agreement import FAILS, Agreement
-from ganherd.herd.checks.gradient_flags import line_that_asks
+from ganherd.herd.checks.gradient_flags import line_that_reads_flag
 from ganherd.herd.checks.guard import GuardReport
 from ganherd.herd.checks.trial import SMALL_EXTENT, ComparisonTask
 from ganherd.herd.engine.engines import Plan, new_plan
@@ -90,7 +90,7 @@ def _reasons(prepared: PreparedHerd, say: Callable[[str], None], plan: Plan | No
 
 def _likely_cause(task: ComparisonTask) -> str:
     """Return sentences for users about why the engine `loop` trains a net differently from plain PyTorch."""
-    line = line_that_asks(task)
+    line = line_that_reads_flag(task)
     return _STATE_OR_DRAWS if line is None else _FLAGS.format(line=line)
 
 

@@ -14,7 +14,9 @@ from ganherd.features.extract import tf32
 from ganherd.herd import rng
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.nets import class_extraction
+from ganherd.nets.class_extraction import Named
 from ganherd.util.errors import UserError
+from ganherd.util.memory import is_out_of_memory
 
 if TYPE_CHECKING:
     from ganherd.training.variants.finetune import OriginRun
@@ -33,7 +35,7 @@ class ByClass:
             source: The finished run.
             member: The state [1, …] of its conditional GAN.
             replica: The number of the replica that it belongs to, whose seed decides the noise.
-            device: Where the statistics of the generator's layers are estimated.
+            device: The device that estimates the statistics of the generator's layers, if it has enough memory.
         """
         facts, own = source.facts, source.recipe.nets
         shape, classes = tuple(facts.shape), len(facts.labels)
@@ -45,9 +47,12 @@ class ByClass:
         noise = rng.Streams(np.array([facts.seeds[replica]]), 0)
         z = noise.prior((rng.CALIBRATE,), (len(labels), own.latent), own.prior_of(0), next(g.parameters()).dtype)[0]
         self._path, self._labels, self._d, self._updates = source.path, facts.labels, d, member["g.adam.t"]
-        with tf32(False):
-            extracted = class_extraction.generators(g.to(device), z.to(device), labels.to(device))
-            self._generators = [{name: value.cpu() for name, value in named.items()} for named in extracted]
+        try:
+            self._generators = _generators(g, z, labels, device)
+        except (RuntimeError, MemoryError) as error:  # one pass over all samples may not fit next to a herd
+            if device.type == "cpu" or not is_out_of_memory(error):
+                raise
+            self._generators = _generators(g, z, labels, torch.device("cpu"))
 
     def state(self, name: str, g: Blueprint, d: Blueprint) -> State:
         """Return the nets of a class as the state [1, …] of a member.
@@ -70,6 +75,13 @@ class ByClass:
             out[f"{kind}.params"] = blueprint.join_rows({key: named[key][None] for key in blueprint.shapes}, [0])
             out |= {f"{kind}.buffers.{key}": named[key][None] for key in blueprint.buffers}
         return out
+
+
+def _generators(g: Any, z: Tensor, labels: Tensor, device: torch.device) -> list[Named]:
+    """Return the parameters and buffers of the generator of each class, computed on a device and returned on the CPU."""
+    with tf32(False):
+        extracted = class_extraction.generators(g.to(device), z.to(device), labels.to(device))
+        return [{name: value.cpu() for name, value in named.items()} for named in extracted]
 
 
 def _load(module: nn.Module, member: State, kind: str, rows: str) -> None:
