@@ -163,6 +163,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--interval", type=float, default=30, help="seconds of training between points")
     parser.add_argument("--stop-after", type=float, help="seconds after which the training stops, to be continued")
+    parser.add_argument("--points-only", action="store_true", help="train and keep the points, and score nothing yet")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="a setting of the recipe")
     parser.add_argument("--network", help="network of the scores; default: that of FID")
     parser.add_argument("-n", type=int, default=50_000, help="samples for each score")
@@ -176,6 +177,9 @@ def main() -> None:
         train(args)
         return
     recipe_file.load(args.recipe, settings_of(args))  # a wrong setting is refused before anything starts
+    if args.points_only:
+        print(trained(args).path)
+        return
     facts = {"benchmark": "speedrun", "recipe": args.recipe, "settings": settings_of(args), "seed": args.seed}
     result: Row = json.loads(args.o.read_text()) if args.o.is_file() else {}
     if any(result.get(key) != value for key, value in facts.items()):
