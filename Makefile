@@ -3,6 +3,7 @@
 # make test-quick  unit tests of every package: no launchers, no fault injection, no long trainings; under a minute
 # make test-long  what CI leaves out, killed ranks under Open MPI included: more than half an hour; writes benchmarks/results/faults.json
 # make test-all  what CI runs next: all further cases, the build of the documentation, the page in a browser, notebooks
+# make test-gpu   the tests that need a GPU; minutes, and with nothing else on the GPU
 # make docs   builds the documentation into site/
 # make setup  an environment with all extras, an MPI from wheels included
 #
@@ -31,7 +32,7 @@ PYTHON := $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 	"$$p" -c '$(NEW_ENOUGH)' 2>/dev/null && { echo "$$p"; break; }; done)
 endif
 
-.PHONY: run test test-quick test-all test-long docs setup clean
+.PHONY: run test test-quick test-all test-gpu test-long docs setup clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/.installed
@@ -56,6 +57,10 @@ test-quick: $(VENV)/.installed-test
 
 test-long: $(VENV)/.installed-test
 	$(PYTEST) -m long $(ARGS)
+
+# one file has half of these tests, so they are shared out one by one
+test-gpu: $(VENV)/.installed-test
+	$(PYTEST) -n 10 --dist worksteal -m gpu tests $(ARGS)
 
 setup: $(VENV)/.installed-dev
 	@echo "ready: $(BIN)/ganherd --help"

@@ -5,7 +5,7 @@ python benchmarks/ingredients.py --seconds 180 --arms base,attention,lecam    th
 python benchmarks/ingredients.py --seconds 8 -n 200 --network classifier --set data.source=tiny.npz --set engine.device=cpu \
     --set nets.generator.width=8 --set nets.discriminator.width=8 --arms base,attention    a try on a CPU
 
-Needs cifar10 and inception-2015-12-05.pt in $GANHERD_DATA (or ~/.cache/ganherd). Each arm is the recipe `cifar10-speedrun-first`
+Needs cifar10 and inception-2015-12-05.pt in $GANHERD_DATA (or ~/.cache/ganherd). Each arm is the recipe `cifar10-conditional`
 with one thing changed, in a separate process. The seconds are those of training alone: the start
 and the scores come on top. One seed, which no reported result uses, so differences are indicative. Each row is written at once.
 """
@@ -29,7 +29,7 @@ from ganherd.util.text import text_table
 from provenance import machine, provenance
 
 HERE = Path(__file__).parent / "results"
-RECIPE = "cifar10-speedrun-first"
+RECIPE = "cifar10-conditional"
 _G, _D = "nets.generator.", "nets.discriminator."
 # what every arm has: no augmentation, constant rates
 BASE = ("train.augment=[]", "train.augment_target=null", "train.augment_probability=1", "train.schedules=[]")
@@ -44,17 +44,17 @@ def _pair(g: str, d: str) -> tuple[str, str]:
 
 ARMS: dict[str, tuple[str, tuple[str, ...]]] = {  # what is changed, and the settings that do it
     "base": ("constant width 256 / 128, hinge, spectral norm, two critic updates, average of weights", ()),
-    "doubling": ("widths of cifar10-conditional: 64 to 512", (
+    "doubling": ("widths that double, 64 to 512", (
         f"{_G}width=64", f"{_G}growth=8", f"{_D}width=64", f"{_D}growth=8", f"{_D}smallest=4", f"{_D}flat_blocks=0")),
     "attention": ("self-attention at 16 px in both nets", (f"{_G}attention=true", f"{_D}attention=true")),
     "plain": ("a plain discriminator, width 256", (f"{_D}body=plain", f"{_D}width=256", f"{_D}smallest=4", f"{_D}flat_blocks=0")),
     "wide": ("a discriminator of width 256", (f"{_D}width=256",)),
     "critic1": ("one critic update", ("train.n_critic=1",)),
     "critic5": ("five critic updates, as SNGAN", ("train.n_critic=5",)),
-    "momentum": ("one critic update, betas 0.5 and 0.999, twice the critic's rate, as cifar10-conditional", (
+    "momentum": ("one critic update, betas 0.5 and 0.999, twice the critic's rate", (
         "train.n_critic=1", "optim.beta1=0.5", "optim.beta2=0.999", "optim.lr_d=4e-4")),
     "batch256": ("batches of 256", ("train.batch=256",)),
-    "shared": ("the last critic update and the generator's share samples", ("train.fakes=shared",)),
+    "fresh": ("new samples for every update", ("train.fakes=fresh",)),
     "decay": ("rates that fall linearly to 0 in the second half", (_DECAY,)),
     "diffaugment": ("DiffAugment at full strength", (_AUGMENT,)),
     "ada": ("adaptive augmentation from 0", (_AUGMENT, "train.augment_target=0.6", "train.augment_probability=0")),

@@ -4,8 +4,8 @@ python benchmarks/late_phase.py --runs /tmp/late --limit 560       on a GPU; the
 python benchmarks/late_phase.py --base-steps 40 --steps 20 --class-steps 4 --ways decay -n 200 --network classifier \
     --set data.source=tiny.npz --set engine.device=cpu --set nets.generator.width=8 --set nets.discriminator.width=8    on a CPU
 
-The base is `cifar10-speedrun-first`. Each way starts from the last step of the base or of another way (Adam starts from zero),
-with one thing changed; the ways called `classes` train a GAN for each class, as the second phase of `cifar10-speedrun`. One seed,
+The base is `cifar10-conditional`. Each way starts from the last step of the base or of another way (Adam starts from zero),
+with one thing changed; the ways called `classes` train a GAN for each class, as the second phase of `cifar10-perclass`. One seed,
 which no reported result uses. Each row is written at once. A row also has the mean logits of the discriminator on training and
 on held-out images: the more they differ, the more it has learnt training images by heart.
 """
@@ -32,7 +32,7 @@ from ganherd.util.text import text_table
 from provenance import machine, provenance
 
 HERE = Path(__file__).parent / "results"
-FIRST, SECOND = "cifar10-speedrun-first", "cifar10-speedrun"
+FIRST, SECOND = "cifar10-conditional", "cifar10-perclass"
 _PLAIN = ("train.augment=[]", "train.augment_target=null", "train.augment_probability=1")
 _CONSTANT = "train.schedules=[]"
 _DECAY = "train.schedules=[{keys: [optim.lr_g, optim.lr_d], last: 0}]"
@@ -55,7 +55,7 @@ WAYS = {
     "base": Way("one GAN of all classes, constant learning rates, no augmentation", "", (*_PLAIN, _CONSTANT)),
     "constant": Way("the base continues", "base", (*_PLAIN, _CONSTANT)),
     "decay": Way("its learning rates fall to 0", "base", (*_PLAIN, _DECAY)),
-    "shared": Way("its last critic update shares samples", "base", (*_PLAIN, _CONSTANT, "train.fakes=shared")),
+    "fresh": Way("each update draws new samples", "base", (*_PLAIN, _CONSTANT, "train.fakes=fresh")),
     "augmented": Way("adaptive augmentation up to 0.2", "base", (*_ADAPTIVE, _CONSTANT, "train.augment_target=0.2")),
     "classes-decay": Way(
         "a GAN for each class, learning rates fall to 0, adaptive augmentation up to 0.6", "base",

@@ -156,6 +156,19 @@ def draw(result: Row, path: Path) -> None:
     pictures.save(figure, path)
 
 
+def draw_nearest(run: Path, args: argparse.Namespace, path: Path) -> None:
+    """Draw those of 2,000 samples that look most like copies of training images, next to the nearest of these."""
+    import ganherd
+    from ganherd.data.dataset import load
+    from ganherd.metrics.memorisation import draw_neighbours, nearest
+
+    samples, training = (
+        ganherd.load(run).sample(min(args.n, 2_000), seed=args.seed).x,
+        load(RunFolder.open(run).recipe.data).x,
+    )
+    draw_neighbours(samples, training, nearest(samples, training)).save(path)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", default="cifar10-speedrun")
@@ -186,7 +199,9 @@ def main() -> None:
         result = {**facts, **provenance(), "machine": machine(), "samples": args.n, "points": []}
     measured(result, args)
     draw(result, args.o.with_suffix(".png"))
-    command("sample", args.folder / "herd", "--per-class", 64, "-o", args.o.with_name(f"{args.o.stem}-samples.png"))
+    herd = args.folder / "herd"
+    command("sample", herd, "--per-class", 64, "-o", args.o.with_name(f"{args.o.stem}-samples.png"))
+    draw_nearest(herd, args, args.o.with_name(f"{args.o.stem}-nearest.png"))
     print(f"\n{table(result)}\n{args.o}")
 
 

@@ -84,7 +84,7 @@ def test_a_way_of_the_late_phase_starts_from_what_was_trained_before_it(
 
 def test_the_chosen_way_of_the_late_phase_is_what_the_speedrun_trains(scripts: dict[str, ModuleType]) -> None:
     own = scripts["late_phase"]
-    for name, recipe in (("base", "cifar10-speedrun-first"), ("classes", "cifar10-speedrun")):
+    for name, recipe in (("base", "cifar10-conditional"), ("classes", "cifar10-perclass")):
         settings = [word for word in own.WAYS[name].settings if not word.startswith("herd.")]
         chosen, packaged = recipe_file.load(recipe, settings), recipe_file.load(recipe)
         assert not recipe_file.difference(packaged, chosen)

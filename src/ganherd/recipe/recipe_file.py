@@ -36,7 +36,11 @@ from ganherd.util.text import did_you_mean
 from ganherd.util.user_code import importable_from
 
 DEFAULT = "digits-wcgan"  # the recipe of `ganherd train` without arguments
-_ALSO = {"cifar10-wcgan-wgan": "cifar10-wgan"}  # old names of packaged recipes, with their current ones
+_ALSO = {  # other names of packaged recipes, with their own ones
+    "cifar10-speedrun": "cifar10-perclass",
+    "cifar10-speedrun-first": "cifar10-conditional",
+    "cifar10-wcgan-wgan": "cifar10-wgan",
+}
 _MOST_BYTES = 2**20  # no recipe is this long; a wrong file must not fill the memory
 
 RecipeSource = str | Path | RecipeData | Recipe
