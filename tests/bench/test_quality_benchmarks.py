@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -24,7 +25,7 @@ def scripts() -> dict[str, ModuleType]:
         patch.syspath_prepend(str(BENCHMARKS))
         return {
             name: importlib.import_module(name)
-            for name in ("ingredients", "late_phase", "mode_coverage", "speedrun", "speedrun_points")
+            for name in ("few_images", "ingredients", "late_phase", "mode_coverage", "speedrun", "speedrun_points")
         }
 
 
@@ -185,3 +186,19 @@ def test_the_picture_of_samples_has_a_panel_for_each_seed(
     row = json.loads(path.read_text())["rows"][0]
     assert [one["seed"] for one in row["per_seed"]] == [0, 1] and row["steps"] == 2
     assert "ring8-modes" in capsys.readouterr().out
+
+
+def test_all_ways_with_few_images_have_the_same_nets_and_images(scripts: dict[str, ModuleType], tmp_path: Path) -> None:
+    own = scripts["few_images"]
+    recipes = {way: recipe_file.load(own.recipe_of(way, tmp_path)) for way in own.WAYS}
+    assert recipes["start"].nets == recipes["nothing"].nets and recipes["nothing"].herd.first is None
+    first = recipe_file.load(recipes["start"].herd.first.recipe)
+    assert first == recipes["conditional"] and first.train.augment_target == 0.2 and first.data.partition == "all"
+    pixels = np.arange(90, dtype=np.uint8).repeat(4 * 4).reshape(90, 1, 4, 4)
+    labels = np.arange(90) % 3
+    np.savez(tmp_path / "all.npz", x_train=pixels, y_train=labels, x_test=pixels[:9], y_test=labels[:9])
+    args = argparse.Namespace(runs=tmp_path, data=str(tmp_path / "all.npz"), seed=0)
+    with np.load(own.few(args, 5)) as few:
+        assert np.bincount(few["y_train"]).tolist() == [5, 5, 5] and len(few["x_test"]) == 9
+        assert (few["x_train"][:, 0, 0, 0] % 3 == few["y_train"]).all()  # labels stay with their images
+        assert len(np.unique(few["x_train"][:, 0, 0, 0])) == 15
