@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 
@@ -240,6 +241,10 @@ def test_a_wrong_source_of_samples_is_one_sentence(cli, tmp_path: Path, monkeypa
     assert "there is no file bugs-0.tar" in cli("train", "bugs-{0..3}.tar").sentence
     assert "did you mean 'label'?" in cli("train", "bugs.tar#lable=cls").sentence
     assert "no option" in cli("data", "inspect", "bugs.tar#label=").sentence
+    (tmp_path / "bugs.tar.gz").write_bytes(gzip.compress((tmp_path / "bugs.tar").read_bytes()))
+    for words in (("train",), ("data", "inspect")):
+        assert "a .tar that is not compressed" in cli(*words, "bugs.tar.gz").sentence
+    assert "there is no file 'bug.tar.gz'; did you mean 'bugs.tar.gz'" in cli("train", "bug.tar.gz").sentence
 
 
 def test_a_missing_file_of_data_is_named_and_a_near_one_is_suggested(

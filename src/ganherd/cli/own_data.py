@@ -11,13 +11,13 @@ from ganherd.util.errors import UserError
 from ganherd.util.paths import expanded
 from ganherd.util.text import did_you_mean, nearest
 
-_SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".tar")
+_SUFFIXES = (".npz", ".npy", ".csv", ".tsv", ".txt", ".parquet", ".tar", ".tgz", ".tar.gz")
 
 
 def refuse_misspelt(word: str) -> None:
     """Raise a `UserError` with a suggestion if an argument is a misspelt file of data or a misspelt folder."""
     place = "" if word.startswith(HUB) else parse_address(word).place
-    if Path(place).suffix.lower() in _SUFFIXES and not parse_address(word).is_pattern and not os.path.exists(place):
+    if place.lower().endswith(_SUFFIXES) and not parse_address(word).is_pattern and not os.path.exists(place):
         around = expanded(place).parent
         files = [path.name for path in around.iterdir() if path.is_file()] if around.is_dir() else []
         hint = did_you_mean(Path(place).name, files) or "; name a file of data, a folder of images or a recipe"
@@ -61,4 +61,4 @@ def _is_data_file(word: str) -> bool:
         return True
     address = parse_address(word)
     is_there = os.path.isfile(address.place) or address.is_pattern
-    return is_there and Path(address.place).suffix.lower() in _SUFFIXES
+    return is_there and address.place.lower().endswith(_SUFFIXES)

@@ -253,7 +253,10 @@ def read_cifar(path: Path) -> RawData:
     hundred = not batches
     train, test = (["train" + end], "test" + end) if hundred else (batches, "test_batch" + end)
     if any(name not in files for name in train):
-        raise UserError(f"{path} holds no CIFAR data: neither data_batch_1.bin nor train.bin is in it.")
+        other = (
+            "" if path.is_dir() else "; images are read from a .tar that is not compressed, or from a folder: unpack it"
+        )
+        raise UserError(f"{path} holds no CIFAR data: neither data_batch_1.bin nor train.bin is in it{other}.")
     notes = []
     if not hundred and len(batches) < 5:
         notes.append(f"only {len(batches)} of the 5 training batches are there")
