@@ -159,6 +159,33 @@ STUDIES = {
         10_000,
         "lipizzaner_mnist_cnn.npz",
     ),
+    "digits-opponents": Study(
+        "Why do neighbours without selection collapse under R1? Is it opponents that stand still, or opponents of others?",
+        {
+            **{
+                f"own{suffix}": Arm("digits-cellular-3x3", f"each trains against its own partner{words}", (*_APART, r1))
+                for suffix, words, r1 in (("", "", _NO_R1), ("-r1", ", R1", *_R1))
+            },
+            **{
+                f"{every}{suffix}": Arm(
+                    "digits-cellular-3x3",
+                    f"against copies of all neighbours, renewed every {every}{words}",
+                    (f"{_CELLULAR}selection=false", f"{_CELLULAR}iteration={every}", r1),
+                )
+                for every in ("23steps", "6steps", "1steps")
+                for suffix, words, r1 in (("", "", _NO_R1), ("-r1", ", R1", *_R1))
+            },
+        },
+        # no mutation: shorter iterations would have more of them
+        (
+            f"{_CELLULAR}mutation.learning_rate=off",
+            f"{_CELLULAR}mixing.when=end",
+            "train.budget=2070steps",
+            "run.scores=false",
+        ),
+        "fid,histogram",
+        1_000,
+    ),
     "grid-paper": Study(
         "What do the grids of the cellular paper give exactly as printed, and with a fresh opponent at each batch?",
         {

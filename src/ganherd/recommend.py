@@ -324,7 +324,10 @@ def notes(look: DataSummary, facts: Mapping[str, Any], pixels: int | None = None
             "collect more, join classes, or watch the memorising alarm"
         )
     if look.kind == "images" and not look.classes:
-        out.append("no labels: one GAN learns all images; put them into one folder for each class to get labels")
+        out.append(
+            "no labels: one GAN learns all images; labels are the names of folders, `y` of an .npz, or #label=KEY after a .tar "
+            "or a data set of the Hub"
+        )
     if look.kind == "rows" and not look.classes:
         out.append("no labels: one GAN learns all rows; if a column holds the class of each row, name it in data.label")
     return out

@@ -113,9 +113,8 @@ def _refuse_another(what: str, given: str | None, wanted: str, path: Path) -> No
         return
     names = [label_of(name) for name in (given, wanted)]
     differs = "its code or content differs" if names[0] == names[1] else f"that is {names[1]}"
-    raise UserError(
-        f"{what} {names[0]} is not what {path} was trained with ({differs}): give the same, or start a new run."
-    )
+    given_name = f"the {what} given" if names[0] == what else f"{what} {names[0]}"
+    raise UserError(f"{given_name} is not what {path} was trained with ({differs}): give the same, or start a new run.")
 
 
 def _can_be_imported(value: Any) -> bool:

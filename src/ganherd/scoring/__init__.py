@@ -214,7 +214,7 @@ def _missing(metric: Metric, material: ScoringContext) -> str:
     if metric.needs_asking and not material.has_labels and not material.has_generators:
         return "the samples carry none of the data's labels"
     if metric.needs_asking and not material.has_labels:
-        return "no member generates a single class, so no label can be asked for"
+        return "every member generates all classes, so no label can be asked for"
     if metric.needs_generators and not material.has_generators:
         return "there are only samples here, and no generators"
     return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,6 +41,7 @@ def choose_best(
     samples: int = 1000,
     seed: int = 0,
     *,
+    judges: Sequence[str | Path] = (),
     network: str | None = None,
     trust_code: bool = False,
     progress: Progress | None = None,
@@ -51,10 +53,13 @@ def choose_best(
         by: gam2, or a score of `recipe.mixture_scores`. Such a score is measured again on fresh samples, next to the mixture's.
         samples: The number of samples of each generator.
         seed: The seed of the samples.
+        judges: Other runs whose discriminators judge, for gam2; none: those of the run itself that a generator did not meet.
         network: The network of the features; None: that of the run's recorded scores, or the best one here.
         trust_code: Whether the user's nets and functions may be loaded.
         progress: Receives lines about the progress.
     """
+    if by != CONTEST and judges:
+        raise UserError(f"--judges is for --by {CONTEST}: other scores need no judges.")
     if by != CONTEST:
         return ensembles.find(
             run,
@@ -74,7 +79,7 @@ def choose_best(
         raise UserError("GAM-II is judged by the run's discriminators: leave --network out.")
     if (mixture.load(run, trust_code).label_of >= 0).any():
         raise UserError(ensembles.ONE_CLASS_EACH)
-    scored = score_runs([run], [CONTEST], samples, seed, trust_code, progress)
+    scored = score_runs([run, *judges], [CONTEST], samples, seed, trust_code, progress)
     entry = scored.runs[str(run)][CONTEST]
     member, replica = entry.get("best_member"), entry.get("best_replica")
     if member is None or replica is None:

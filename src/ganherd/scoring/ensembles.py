@@ -86,7 +86,8 @@ class EnsembleResult:
         return {**own, "samples": self.samples, "generators": self.generators, "ensembles": rows}
 
     def __str__(self) -> str:
-        head = f"ensembles of {self.generators} generators, {self.search} search by {self.by}"
+        what = "the best" if all(len(one.members) == 1 for one in self.each) else "the best together"
+        head = f"{what} of {self.generators} generators, {self.search} search by {self.by}"
         lines = [f"{head} ({self.network}, {self.samples:,} samples of each)"]
         for one in self.each:
             changes = [_judged(name, change) for name, change in one.changes.items()]
@@ -95,7 +96,7 @@ class EnsembleResult:
             lines += ["", f"seed {one.seed}{of_class}: {', '.join(changes)} on fresh samples; {saw}", "member  weight"]
             lines += [f"{m:<6}  {w:.3f}" for m, w in zip(one.members, one.weights, strict=True)]
             lines += ADVICE.get(one.changes[self.by].verdict, "").format(by=self.by).splitlines()
-        return "\n".join([*lines, "", str(self.folder)])
+        return "\n".join([*lines, "", f"saved in {self.folder}"])
 
 
 def _change(name: str, before: float, after: float) -> str:

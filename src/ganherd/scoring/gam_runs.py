@@ -148,7 +148,9 @@ def contest(
         why = "have met all its discriminators"
         if of_classes:
             why = "generate one class each, and there is no other judge of that class"
-        raise UserError(f"the generators of {names[0]} {why}: name another run to judge them.")
+        raise UserError(
+            f"the generators of {names[0]} {why}: name another run to judge them (`--judges`, or a second run to score)."
+        )
     fakes = []  # the samples of each generator, drawn once
     tell(Detail(f"drawing {samples:,} samples of each of {len(seats):,} generators"))
     clock = TimeLeft(progress, "generators", len(seats))

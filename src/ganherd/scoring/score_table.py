@@ -171,7 +171,8 @@ def side_by_side(
 
 LEGEND = {
     "*": "* better than all others.",
-    "~": "~ undecided: one of these is the best, and the interval of their difference holds zero, or there is none.",
+    "~": "~ undecided: the best scores are too close to tell which is better (the interval of their difference contains zero, or "
+    "is not known).",
     "?": "? measured with another network, number of samples or data: not comparable.",
 }
 

@@ -20,6 +20,7 @@ from ganherd.mixture import mixture
 from ganherd.recipe import recipe_file
 from ganherd.report.gather import MemberStory, RunStory
 from ganherd.report.herd_section import meetings
+from ganherd.scoring.best_member import choose_best
 from ganherd.scoring.several_runs import score_runs
 from ganherd.training.setup.assemble import assemble
 from ganherd.training.setup.build_strategy import make_strategy
@@ -170,6 +171,16 @@ def test_gam2_judges_a_gap_run_by_discriminators_that_it_did_not_meet(runs: list
     assert (winner is None) == (best is None) and (winner is None or winner.member == best)
     with pytest.raises(UserError, match="have met all its discriminators: name another run"):
         score_runs(runs[1:], ["gam2"], samples=200)
+    if winner is None:
+        with pytest.raises(UserError, match="finds no best generator"):
+            choose_best(runs[1], "gam2", 200, judges=runs[:1])
+    else:
+        chosen = choose_best(runs[1], "gam2", 200, judges=runs[:1])
+        alone = mixture.load(runs[1]).alone(best).sample(8, seed=3).x
+        assert chosen.facts()["member"] == best
+        assert np.array_equal(mixture.load(chosen.folder).sample(8, seed=3).x, alone)
+    with pytest.raises(UserError, match="--judges is for --by gam2"):
+        choose_best(runs[1], "fid", judges=runs[:1])
     again = mixture.load(runs[1]).winner
     assert (again is None) == (winner is None)  # a contest that could not be held takes no mark away
 

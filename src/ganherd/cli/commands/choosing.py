@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -22,6 +23,10 @@ def best(
             metavar="SCORE", help=f"Score: gam2 (judged by the discriminators, as in the GAP paper); {_SCORES}."
         ),
     ] = "fid",
+    judges: Annotated[
+        list[Path] | None,
+        typer.Option(help="For gam2: a run whose discriminators judge. May be repeated. Default: this run's own."),
+    ] = None,
     samples: Samples = 1000,
     network: Network = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the samples.")] = 0,
@@ -34,7 +39,9 @@ def best(
     from ganherd.scoring.best_member import choose_best
 
     log = log_unless(quiet or as_json)
-    result = choose_best(run, by, samples, seed, network=network, trust_code=trust_code, progress=log)
+    result = choose_best(
+        run, by, samples, seed, judges=judges or (), network=network, trust_code=trust_code, progress=log
+    )
     print_result(as_json, result.facts(), result)
 
 

@@ -116,18 +116,29 @@ def _named(bad: Sequence[MemberVerdict], members: Sequence[MemberVerdict], total
     '1 of the 4 members that the mixture uses is not good: member 3 (cat) collapsed'
     >>> _named([one] * 10, [one] * 10, 10)
     'all 10 members are collapsed'
+    >>> others = [MemberVerdict(name=f"member {m}", member=m, word="undertrained", reason="") for m in (6, 8)]
+    >>> unknown = MemberVerdict(name="member 9", member=9, word="cannot be judged", reason="")
+    >>> _named([one, *others], [one, *others, unknown], 4)
+    '3 of 4 members are not good: member 3 (cat) collapsed; member 6 and member 8 undertrained; 1 cannot be judged'
     """
     by_word: dict[str, list[str]] = {}
     for one in bad:
         by_word.setdefault(one.word, []).append(one.name)
-    each = [f"{few(names, 3)} {word}" for word, names in by_word.items()]
+    each = [f"{_listed(names)} {word}" for word, names in by_word.items()]
+    if unknown := sum(one.word == "cannot be judged" for one in members):
+        each.append(f"{unknown} cannot be judged")
     what = "members" if all(one.member is not None for one in members) else "members and classes"
     of, article = f"{len(members)} {what}", ""
     if len(members) < total:
         of, article = f"{of} that the mixture uses", "the "
     if len(bad) == len(members) and len(by_word) == 1:
         return f"all {of} are {bad[0].word}"
-    return f"{len(bad)} of {article}{of} {'is' if len(bad) == 1 else 'are'} not good: {', '.join(each)}"
+    return f"{len(bad)} of {article}{of} {'is' if len(bad) == 1 else 'are'} not good: {'; '.join(each)}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Return up to three names joined by commas and "and"; of more names, the first three and how many there are more."""
+    return " and ".join([", ".join(names[:-1]), names[-1]]) if 1 < len(names) <= 3 else few(names, 3)
 
 
 def _with_unknown(herd: Judged, members: Sequence[MemberVerdict]) -> Judged:

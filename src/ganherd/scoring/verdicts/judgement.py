@@ -167,8 +167,8 @@ def _poor(e: Evidence, most_missing: float) -> Judged | None:
     ):
         return Judged(
             "undertrained",
-            f"its samples differ from the data: {_share(e.precision)} of them lie where the data is, they cover "
-            f"{_share(e.coverage)} of it, {_fid(e)}",
+            f"its samples differ from the data: {_fid(e)}; {_share(e.precision)} of them lie where the data is, and they cover "
+            f"{_share(e.coverage)} of it",
             _LONGER,
         )
     return None
