@@ -262,6 +262,31 @@ def test_dropout_is_off_while_batch_norm_is_estimated() -> None:
     assert float(buffers["2.running_var"][0]) == 1.0  # the caller's stay
 
 
+@pytest.mark.parametrize("shares", [[0.95, 0.05], [1 / 1000] * 1000])
+def test_statistics_are_estimated_with_the_labels_that_the_generator_learnt_from(shares: list[float]) -> None:
+    class Labelled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(1))
+            self.norm = nn.BatchNorm1d(1)
+
+        def forward(self, z: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self.norm(self.weight * y[:, None].to(z.dtype))
+
+    module = Labelled()
+    params = {name: p.detach() for name, p in module.named_parameters()}
+    found = recalibration.recalibrate_batch_norm(module, params, dict(module.named_buffers()), 3, "normal", shares, 1)
+    mean = sum(label * share for label, share in enumerate(shares))
+    assert float(found["norm.running_mean"][0]) == pytest.approx(mean, rel=0.01)
+
+
+def test_shares_of_labels_are_those_of_a_members_own_rows(data) -> None:
+    y = ganherd.data.dataset.load(recipe_file.load({"data": {"source": str(data)}}).data).y
+    everything = assembled(data, data={"partition": "all"}, herd={"members": 2})
+    assert np.allclose(everything.label_shares[1], np.bincount(y) / len(y))
+    assert np.array_equal(assembled(data).label_shares[1], [0, 1, 0])
+
+
 # -- files ------------------------------------------------------------------------------------------------------------
 
 

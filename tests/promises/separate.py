@@ -117,18 +117,17 @@ class SeparateGan:
         if real_classes is not None:
             loss = loss + self.rules.class_d * cross_entropy(real_classes, self.y)
             loss = loss + self.rules.class_d * cross_entropy(fake_classes, self.y)
-        if self.rules.game.penalty:  # also where another member has one: the pass moves batch-norm buffers
+        if self.loss == "wasserstein-gp":
             at = draws.draw((rng.PENALTY, update), (self.rules.batch // self.packing,), "uniform", x.dtype)[0]
             at = at.repeat_interleave(self.packing).reshape(-1, *(1,) * (x.dim() - 1))
             slope = self._slope(x + at * (fake - x), draws, next(calls))
             penalty = ((slope.flatten(1).pow(2).sum(1) + 1e-12).sqrt() - 1).pow(2).mean()
-            if self.loss == "wasserstein-gp":
-                loss = loss + self._at(step, "gp_weight") * penalty
+            loss = loss + self._at(step, "gp_weight") * penalty
         every = self.rules.r1_every
-        if self.rules.r1 and not self.rules.slope_noise and self._uses_r1_or_r2(step):
+        if self.own["r1"] and not self.rules.slope_noise and self._uses_r1_or_r2(step):
             slope = self._slope(x, draws, 8 * (update + 1) + 4)
             loss = loss + every * self._at(step, "r1") / 2 * slope.pow(2).flatten(1).sum(1).mean()
-        if self.rules.r2 and not self.rules.slope_noise and self._uses_r1_or_r2(step):
+        if self.own["r2"] and not self.rules.slope_noise and self._uses_r1_or_r2(step):
             slope = self._slope(fake, draws, 8 * (update + 1) + 5)
             loss = loss + every * self._at(step, "r2") / 2 * slope.pow(2).flatten(1).sum(1).mean()
         loss = loss + self._regularisers(draws, step, update, (x, fake), (real_logit, fake_logit))
@@ -164,11 +163,11 @@ class SeparateGan:
         call = 8 * (update + 1)
         for fake, (x, logit) in enumerate(zip(images, logits, strict=True)):
             gamma, sigma = self._at(step, ("r1", "r2")[fake]), self.rules.slope_noise
-            if (self.rules.r1, self.rules.r2)[fake] and sigma and self._uses_r1_or_r2(step):
+            if self.own[("r1", "r2")[fake]] and sigma and self._uses_r1_or_r2(step):
                 noise = draws.draw((rng.PENALTY, update, 1 + fake), x.shape, "normal", x.dtype)[0]
                 near = self._judge(x + sigma * noise, draws, call + 4 + fake)[0]
                 term = term + self.rules.r1_every * gamma / 2 * ((near - logit) ** 2).mean() / sigma**2
-            if (self.rules.consistency, self.rules.consistency_fake)[fake]:
+            if self.own[("consistency", "consistency_fake")[fake]]:
                 policy = self.rules.consistency_augment
                 u = draws.draw(
                     (rng.AUGMENT, update, 5 + fake), (self.rules.batch, numbers(policy)), "uniform", torch.float32
@@ -195,8 +194,7 @@ class SeparateGan:
         fake = self._made(draws, step) if self.shared is None else self.shared
         logit, classes = self._judge(self._shown(fake, draws, step, self.rules.n_critic, 1), draws, 1)
         real_logit = logit
-        # also where another member has it: the pass moves batch-norm buffers
-        if any(name.startswith("relativistic") for name in self.rules.game.names):
+        if self.loss.startswith("relativistic"):
             x = self._batch((step + 1) * self.rules.n_critic - 1)
             with torch.no_grad():
                 real_logit, _ = self._judge(self._shown(x, draws, step, self.rules.n_critic, 0), draws, 2)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from further_tests import EACH_VALUE
 from recipes import tiny_data, tiny_recipe
+from torch import nn
 
+from ganherd import Herd
 from ganherd.herd.engine.engines import Engine, Plan
 from ganherd.herd.state import State
 from ganherd.recipe import recipe_file
@@ -270,3 +273,47 @@ def test_a_run_finishes_with_a_member_that_was_not_repaired(tmp_path: Path, monk
     assert len(made.sample(5, label="zero")) == 5
     with pytest.raises(UserError, match="member 1 of the mixture generates numbers that are not finite"):
         made.sample(5, label="one")
+
+
+def _critic_with_norms() -> nn.Module:
+    first = nn.utils.parametrizations.spectral_norm(nn.Conv2d(1, 4, 3, 2, 1))
+    return nn.Sequential(first, nn.BatchNorm2d(4), nn.LeakyReLU(0.2), nn.Flatten(), nn.Linear(64, 1))
+
+
+@pytest.mark.parametrize("engine", ["fused", "loop"])
+@pytest.mark.parametrize(
+    ("common", "others"),
+    [
+        ({"r1_weight": [0, 0]}, {"r1_weight": [0, 1]}),
+        ({"r1_weight": [0, 0], "slope_noise": 0.1}, {"r1_weight": [0, 1], "slope_noise": 0.1}),
+        ({"consistency_weight": [0, 0]}, {"consistency_weight": [0, 1]}),
+        ({"name": ["hinge", "hinge"]}, {"name": ["hinge", "wasserstein-gp"]}),
+        ({"name": ["hinge", "hinge"]}, {"name": ["hinge", "relativistic-pairing"]}),
+    ],
+    ids=["r1", "slope-noise", "consistency", "penalty", "relativistic"],
+)
+def test_a_term_of_another_members_loss_does_not_move_spectral_norms_or_batch_norms(
+    engine: str, common: dict[str, Any], others: dict[str, Any]
+) -> None:
+    x = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tanh()
+    kept = []
+    for loss in (common, others):
+        herd = Herd(
+            {"name": "wcgan", "width": 2},
+            _critic_with_norms,
+            members=2,
+            shape=(1, 8, 8),
+            latent=4,
+            engine=engine,
+            loss={"name": "hinge", **loss},
+            train={"precision": "float64"},
+            optim={"lr_g": 2e-3, "lr_d": 2e-3, "eps": 1e-3},
+        )
+        for _ in range(5):
+            herd.step(x)
+        kept.append({name: value[0].clone() for name, value in herd.state.items() if name[:2] in ("g.", "d.")})
+        moved = herd.state
+    for name, value in kept[0].items():
+        if value.is_floating_point():
+            assert torch.allclose(value, kept[1][name], rtol=0, atol=1e-12), name
+    assert any(not torch.equal(value[0], value[1]) for value in moved.values() if value.is_floating_point())

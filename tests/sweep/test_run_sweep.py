@@ -85,6 +85,20 @@ def test_each_trial_equals_the_same_settings_trained_alone(recipe: str, tmp_path
             assert all(torch.allclose(ours, theirs, rtol=0, atol=1e-9) for ours, theirs in pairs)
 
 
+def test_schedules_of_a_sweep_are_those_of_a_trial_that_is_trained_to_the_end(recipe: str, tmp_path: Path) -> None:
+    """A rate that falls over the whole run has not reached zero where the first half stops."""
+    falling = "train.schedules=[{keys: [optim.lr_g, optim.lr_d], last: 0}]"
+    record = sweep(request(recipe, RATES, overrides=[falling]), tmp_path / "out", quiet=True)
+    assert record.steps == [(3, 6), (6, 4)]
+    trial = record.rungs[-1].scores[0].trial
+    settings = [falling, f"optim.lr_g={record.trials[trial]['optim.lr_g']}", "train.budget=6steps"]
+    alone = ganherd.train(
+        recipe, [*settings, "run.repair.policy=tell"], run=tmp_path / "alone", quiet=True, finishers=()
+    )
+    pairs = zip(weights(ganherd.load(tmp_path / "out" / "run-00"), trial), weights(alone.mixture), strict=True)
+    assert all(torch.allclose(ours, theirs, rtol=0, atol=1e-9) for ours, theirs in pairs)
+
+
 @pytest.mark.further
 def test_the_better_half_goes_on_and_equals_itself_alone(recipe: str, tmp_path: Path) -> None:
     record = sweep(request(recipe, RATES), tmp_path / "out", quiet=True)

@@ -365,7 +365,8 @@ def _blank(recipe: Recipe, shape: tuple[int, ...], classes: int, members: int, s
     dataset = Dataset("your own batches", x, y, x[:0], y[:0], labels, 0.0, 1.0)
     index, count = np.zeros((members, 1), np.int64), np.ones(members, np.int64)
     seats = [Seat(seed, slot) for slot in range(members)]
-    return MemberData(recipe, dataset, index, count, np.full(members, -1), seats, members, 1.0, ())
+    shares = np.full((members, classes), 1 / max(1, classes))
+    return MemberData(recipe, dataset, index, count, np.full(members, -1), shares, seats, members, 1.0, ())
 
 
 def _module(net: Blueprint, rows: Tensor, buffers: StateDict, member: int) -> nn.Module:

@@ -7,7 +7,7 @@ registers it under the name that recipes use.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -165,6 +165,12 @@ class Game:
         """Return whether every discriminator loss of the herd has this penalty."""
         return all(loss.penalty == penalty for loss in self._d_losses)
 
+    def sees_real(self, choice: Tensor) -> Tensor | None:
+        """Return which members have a generator loss that needs logits of real images, bool [N]; None: all of them."""
+        if all(loss.g_sees_real for loss in self._losses):
+            return None
+        return _members_with(self._losses, choice, lambda loss: loss.g_sees_real)
+
     def has_penalty(self, penalty: Penalty, choice: Tensor) -> Tensor:
         """Return which members have a discriminator loss with this penalty, bool [N]."""
         return self._where(choice, lambda loss: loss.penalty == penalty)
@@ -174,20 +180,25 @@ class Game:
         return self._where(choice, lambda loss: loss.clip)
 
     def _where(self, choice: Tensor, holds: Callable[[Loss], bool]) -> Tensor:
-        """Return for which members `holds` is True of the discriminator loss, bool [N].
-
-        Only tensors are compared and `choice` is never read on the host, so that a CUDA graph can capture this.
-        """
+        """Return for which members `holds` is True of the discriminator loss, bool [N]."""
         if self.d_name is not None:
             return torch.full_like(choice, holds(self._d_losses[0]), dtype=torch.bool)
-        members = torch.zeros_like(choice, dtype=torch.bool)
-        for number, loss in enumerate(self._losses):
-            if holds(loss):
-                members = members | (choice == number)
-        return members
+        return _members_with(self._losses, choice, holds)
 
     def _choose(self, choice: Tensor, values: list[Tensor]) -> Tensor:
         """Return for each member the value of its own loss [N]. `values`: of each loss, for all members [N]."""
         if len(values) == 1:
             return values[0]
         return torch.stack(values).gather(0, choice[None])[0]
+
+
+def _members_with(losses: Sequence[Loss], choice: Tensor, holds: Callable[[Loss], bool]) -> Tensor:
+    """Return for which members `holds` is True of their loss, bool [N]. `choice`: [N] the numbers of their losses.
+
+    Only tensors are compared and `choice` is never read on the host, so that a CUDA graph can capture this.
+    """
+    members = torch.zeros_like(choice, dtype=torch.bool)
+    for number, loss in enumerate(losses):
+        if holds(loss):
+            members = members | (choice == number)
+    return members

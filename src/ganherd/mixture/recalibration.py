@@ -25,7 +25,7 @@ def recalibrate_batch_norm(
     buffers: dict[str, Tensor],
     latent: int,
     prior: str,
-    labels: Sequence[int],
+    label_shares: Sequence[float] | np.ndarray,
     key: int,
     device: torch.device | str = "cpu",
     noises: int | None = None,
@@ -41,7 +41,7 @@ def recalibrate_batch_norm(
         buffers: The buffers after training by name.
         latent: The length of a noise vector.
         prior: The distribution of the noise.
-        labels: The labels that the generator is called with, in turn, if it takes a label.
+        label_shares: The share of each label among the images that the generator learnt from, if it takes a label.
         key: The random key of the noise.
         device: The device to compute on.
         noises: Number of noise vectors; None: `NOISES`. Fewer serve to measure how long it takes.
@@ -56,11 +56,11 @@ def recalibrate_batch_norm(
     for name, norm in norms.items():
         statistics |= {f"{name}.{buffer}".lstrip("."): value for buffer, value in norm.named_buffers()}
     others = {name: value.detach() for name, value in (*module.named_parameters(), *module.named_buffers())}
-    turns = torch.tensor(list(labels) or [0])[torch.arange(NOISES_AT_ONCE) % max(len(labels), 1)]
+    labels = torch.from_numpy(labels_by_share(label_shares, noises or NOISES)).split(NOISES_AT_ONCE)
     with torch.no_grad():
         for block in range((noises or NOISES) // NOISES_AT_ONCE):
             base = np.array([rng.key(key, rng.CALIBRATE, block)])
-            label = (turns.to(device),) if takes_label(module) else ()
+            label = (labels[block].to(device),) if takes_label(module) else ()
             state = {name: value.clone() for name, value in others.items()} | statistics
             inputs = (draw_prior(base, (NOISES_AT_ONCE, latent), prior, dtype)[0].to(device), *label)
             with MemberRandomness(torch.from_numpy(rng.keys(base, rng.INSIDE)).to(device)[0]):
@@ -70,6 +70,19 @@ def recalibrate_batch_norm(
     used = {name for name in norms if statistics[f"{name}.num_batches_tracked".lstrip(".")] > 0}
     updated = {name: value for name, value in statistics.items() if name.rpartition(".")[0] in used}
     return buffers | {name: value.detach().cpu() for name, value in updated.items()}
+
+
+def labels_by_share(shares: Sequence[float] | np.ndarray, number: int) -> np.ndarray:
+    """Return labels [number] in which each label has its share, also in any part of them; zeros if there are no shares.
+
+    >>> labels_by_share([3, 0, 1], 8).tolist()
+    [0, 2, 0, 0, 2, 0, 0, 0]
+    """
+    if not len(shares):
+        return np.zeros(number, np.int64)
+    ends = np.cumsum(np.asarray(shares, np.float64))
+    places = (np.arange(number) + 0.5) * ((5**0.5 - 1) / 2) % 1  # multiples of the golden ratio lie evenly in [0, 1)
+    return np.asarray(np.searchsorted(ends, places * ends[-1], "right"), np.int64)
 
 
 def _reset_norms(module: nn.Module, names: set[str]) -> dict[str, nn.modules.batchnorm._BatchNorm]:

@@ -101,6 +101,11 @@ class NetsConfig(Section):
         """All nets that the recipe names."""
         return [self.generator, self.discriminator, *(breed.generator for breed in self.breeds)]
 
+    @property
+    def thawed(self) -> NetsConfig:
+        """The same nets without frozen layers: a herd that starts from others inherits all but `frozen`."""
+        return self.model_copy(update={"frozen": []})
+
     @model_validator(mode="before")
     @classmethod
     def _the_first_of_the_breeds(cls, value: Any) -> Any:

@@ -208,7 +208,9 @@ def _train_to(state: _Sweep, group: SweepGroup, recipe: Recipe, step: int, stopp
     run, budget = RunFolder(state.folder / group.run), f"train.budget={step}steps"
     try:
         if not run.info_path.is_file():
-            session.train(recipe_file.load(recipe, [budget]), run.path, group.run, series=state.series)
+            planned = state.record.steps[-1][0]  # schedules are those of a trial that is trained to the end
+            own = recipe_file.load(recipe, [budget])
+            session.train(own, run.path, group.run, planned=planned, series=state.series)
             return
         if run.info.state == "finished" and (run.info.step or 0) >= step:
             state.series.skip("training", run.path)

@@ -261,7 +261,7 @@ def recalibrated(
         buffers,
         herd.rules.latent,
         herd.rules.prior if priors is None else PRIORS[int(priors)],
-        prepared.labels_of(prepared.own[row]),
+        prepared.label_shares[prepared.own[row]],
         int(base_keys(members_of(herd.state, own))[0]),
         herd.device,
         noises,

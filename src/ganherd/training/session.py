@@ -297,6 +297,7 @@ def train(
     callbacks: Sequence[Callback] = (),
     began: float | None = None,
     origin: Mapping[str, Any] | None = None,
+    planned: int | None = None,
     series: SeriesProgress | None = None,
 ) -> TrainedRun:
     """Train a recipe in a new run folder. The recipe is the caller's own, so the code that it names is trusted.
@@ -312,10 +313,11 @@ def train(
         callbacks: The user's callbacks, which are called after ganherd's own; for one process.
         began: When the command was started, on the clock of `time.monotonic`: a time budget counts from then. Default: now.
         origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
+        planned: The number of steps to which the run will be extended; fractions of the run count from it. None: its budget.
         series: Shows the progress, if this is one of several runs.
     """
     options = replace(_options(quiet, trust_code, finishers, callbacks, began), series=series)
-    source = NewRun(recipe, path, name, counts_all, part, origin)
+    source = NewRun(recipe, path, name, counts_all, part, origin, planned)
     if phases.pending(recipe) is None:
         return _started(source, options, job)
     if part is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import run_files
 import tiny_runs
+import torch
 import warm_python
 import yaml
 from recipes import tiny_data, tiny_recipe
@@ -131,7 +132,7 @@ def test_parts_are_refused_before_anything_trains(recipe: dict[str, Any]) -> Non
     [
         (
             ["nets.generator=mlp", "nets.discriminator=mlp"],
-            r"nets are others \(small and small, latent 8, prior normal\)",
+            r"its nets differ \(nets.generator.name: small -> mlp, ",
         ),
         (["herd.members=5"], "has 3 classes"),
         (["herd.first.recipe=five.yaml"], "trains 5 members and this herd has 3"),
@@ -156,6 +157,29 @@ def test_a_herd_without_nets_takes_those_of_the_first_recipe(recipe: dict[str, A
     del recipe["nets"]
     ganherd.train(recipe, ["herd.first.recipe=wide.yaml"], run="run", quiet=True)
     assert [RunFolder(Path(run)).recipe.nets.latent for run in ("run-first", "run")] == [5, 5]
+
+
+@pytest.mark.parametrize("names_nets", [True, False])
+def test_layers_that_started_from_the_first_phase_can_be_frozen(recipe: dict[str, Any], names_nets: bool) -> None:
+    """FreezeD: only the second phase holds its discriminators' first layer, and a resume goes on so."""
+    if not names_nets:
+        del recipe["nets"]
+    first_layer = "nets.frozen=[layers.0]"
+    ganherd.train(recipe, [first_layer], run="run", quiet=True)
+    assert [RunFolder(Path(run)).recipe.nets.frozen for run in ("run-first", "run")] == [[], ["layers.0"]]
+    session.resume("run", ["train.budget=4steps"], quiet=True)
+    ganherd.train(
+        recipe,
+        [first_layer, "herd.first=null", "herd.start_from=run-first", "train.budget=4steps"],
+        run="by-hand",
+        quiet=True,
+    )
+    assert bytes_of(Path("run")) == bytes_of(Path("by-hand"))
+    begun = run_files.tensors(Path("run/checkpoints/step-00000000"))
+    ended = run_files.tensors(run_files.last_checkpoint(Path("run")))
+    moved = {key: not torch.equal(value, ended[key]) for key, value in begun.items() if "/d.params/" in key}
+    held = [key for key in moved if "/layers.0." in key]
+    assert held and not any(moved[key] for key in held) and any(moved.values())
 
 
 def test_a_prior_is_that_of_both_phases(recipe: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
 from ganherd.herd.step.mutation import draw_losses_
 from ganherd.herd.step.opponents import FrozenOpponents, choose_members
 from ganherd.herd.step.optimizer import clip_, update_, update_ema_
+from ganherd.herd.step.partial_terms import having, only_for
 from ganherd.herd.step.regularisers import lecam, slope_by_noise, track_logits_
 from ganherd.herd.step.rules import StepRules
 from ganherd.herd.step.schedules import scheduled
@@ -273,15 +274,19 @@ class Step:
             mix = ctx.draws.draw((rng.PENALTY, update), (x.shape[1],), "uniform", x.dtype)
             weight = scheduled(ctx.state, rules.schedules, "gp_weight", rules.gp_weight, ctx.step)
             for penalty_function in rules.game.penalties:
-                weighted = weight * penalty_function(critic(call + 3), x, fake, mix)
-                if not rules.game.is_common(penalty_function):
-                    applies = rules.game.has_penalty(penalty_function, ctx.state["set.loss"])
-                    weighted = torch.where(applies, weighted, torch.zeros_like(weighted))
-                penalties.append(weighted)
+                is_common = rules.game.is_common(penalty_function)
+                members = None if is_common else rules.game.has_penalty(penalty_function, ctx.state["set.loss"])
+                if self._lacks_term(members):
+                    continue
+                with only_for(members, buffers_of(ctx.state, "d")):
+                    weighted = weight * penalty_function(critic(call + 3), x, fake, mix)
+                penalties.append(weighted if members is None else weighted.where(members, torch.zeros_like(weighted)))
         for name, gamma, at, number in (("r1", rules.r1, x, call + 4), ("r2", rules.r2, fake, call + 5)):
-            if gamma > 0 and ctx.uses_r1_or_r2 and not rules.slope_noise:
+            members = having(ctx.state, name)
+            if gamma > 0 and ctx.uses_r1_or_r2 and not rules.slope_noise and not self._lacks_term(members):
                 weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step) * rules.r1_every
-                penalties.append(0.5 * weight * r1_penalty(critic(number), at))
+                with only_for(members, buffers_of(ctx.state, "d")):
+                    penalties.append(0.5 * weight * r1_penalty(critic(number), at))
         return penalties
 
     def _regularisers(
@@ -300,19 +305,24 @@ class Step:
         terms = []
         for fake, (name, gamma, other, strength) in enumerate(kinds):
             x, logits = both.images[fake], both.logits[fake]
-            if gamma > 0 and ctx.uses_r1_or_r2 and rules.slope_noise:
+            members = having(ctx.state, name)
+            if gamma > 0 and ctx.uses_r1_or_r2 and rules.slope_noise and not self._lacks_term(members):
                 noise = ctx.draws.draw((rng.PENALTY, update, 1 + fake), x.shape[1:], "normal", x.dtype)
-                near, _ = self._forward("d", ctx, weights.views(), x + rules.slope_noise * noise, y, call + 4 + fake)
+                shifted = x + rules.slope_noise * noise
+                with only_for(members, buffers_of(ctx.state, "d")):
+                    near, _ = self._forward("d", ctx, weights.views(), shifted, y, call + 4 + fake)
                 weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step) * rules.r1_every
                 terms.append(0.5 * weight * slope_by_noise(logits, near, rules.slope_noise))
-            if strength > 0:
+            members = having(ctx.state, other)
+            if strength > 0 and not self._lacks_term(members):
                 policy = rules.consistency_augment
                 u = ctx.draws.draw(
                     (rng.AUGMENT, update, 5 + fake), (rules.batch, numbers(policy)), "uniform", torch.float32
                 )
                 with torch.no_grad():
                     changed = augment(x, u, policy)
-                same, _ = self._forward("d", ctx, weights.views(), changed, y, call + 6 + fake)
+                with only_for(members, buffers_of(ctx.state, "d")):
+                    same, _ = self._forward("d", ctx, weights.views(), changed, y, call + 6 + fake)
                 weight = scheduled(ctx.state, rules.schedules, other, strength, ctx.step)
                 terms.append(weight * (same - logits).square().mean(1))
         if rules.lecam > 0:
@@ -339,7 +349,7 @@ class Step:
             samples = self._samples(ctx)
         fake = augment_inputs(rules, samples.fake, ctx.state, ctx.noise_scale, ctx.draws, last, 1, ctx.step)
         logits, classes = self._opponent("d", ctx, fake, samples.y, 1, 0)
-        real_logits = self._real_logits(ctx) if rules.game.g_sees_real else None
+        real_logits = self._real_logits(ctx, logits) if rules.game.g_sees_real else None
         loss = rules.game.g(state["set.loss"], logits, real_logits)
         if classes is not None:
             y = samples.y if samples.y is not None else ctx.batches(rules.n_critic - 1)[1]
@@ -351,12 +361,27 @@ class Step:
         ctx.sums[1].add_(loss.detach())
 
     @torch.no_grad()
-    def _real_logits(self, ctx: _StepContext) -> Tensor:
-        """Return the opponents' logits of real images [N, B], for losses that compare generated images with real ones."""
-        last = self.rules.n_critic
+    def _real_logits(self, ctx: _StepContext, unused: Tensor) -> Tensor:
+        """Return the opponents' logits of real images [N, B], for losses that compare generated images with real ones.
+
+        Args:
+            unused: Logits to return for a member that is alone in its block and has another loss.
+        """
+        last, members = self.rules.n_critic, self.rules.game.sees_real(ctx.state["set.loss"])
+        if self._lacks_term(members):
+            return unused
         batch, y = ctx.batches(last - 1)
         x = augment_inputs(self.rules, batch, ctx.state, ctx.noise_scale, ctx.draws, last, 0, ctx.step)
-        return self._opponent("d", ctx, x, y, 2, 0)[0]
+        with only_for(members, buffers_of(ctx.state, "d")):
+            return self._opponent("d", ctx, x, y, 2, 0)[0]
+
+    def _lacks_term(self, members: Tensor | None) -> bool:
+        """Return whether a term is not measured, because the only member of the block, in its own module, lacks it.
+
+        Args:
+            members: Which members have the term, bool [N]; None: all.
+        """
+        return members is not None and isinstance(self._networks["d"], MemberNetwork) and not bool(members.any())
 
     def _gradients(self, kind: str, ctx: _StepContext, weights: Weights, loss: Tensor) -> list[Tensor]:
         """Return the gradients of the losses [N] by the weights of generators (`g`) or discriminators (`d`), in pieces.

@@ -27,6 +27,7 @@ class MemberData:
     index: np.ndarray
     count: np.ndarray  # [N] the number of images that each member sees
     label: np.ndarray  # [N] the class of each member; -1: it has no class
+    label_shares: np.ndarray  # [N, classes] the share of each label among the images that each member sees
     seats: list[Seat]  # [N] the seed, the slot (place in the replica) and the trial of each member
     slots: int  # the number of members in one replica of the recipe, of which this run may train only a part
     steps_per_epoch: float  # steps in which the member that `data.epoch` names sees all of its data once
@@ -41,7 +42,14 @@ class MemberData:
         """Return the data of only these members, numbered from 0. `steps_per_epoch` stays that of the whole herd."""
         own = list(members)
         seats = [self.seats[member] for member in own]
-        return replace(self, index=self.rows(own), count=self.count[own], label=self.label[own], seats=seats)
+        return replace(
+            self,
+            index=self.rows(own),
+            count=self.count[own],
+            label=self.label[own],
+            label_shares=self.label_shares[own],
+            seats=seats,
+        )
 
     def rows(self, members: Sequence[int]) -> np.ndarray:
         """Return the row numbers of these members' data [n, n_max]."""
@@ -91,8 +99,17 @@ def cut(recipe: Recipe, begins: bool = True) -> MemberData:
         index,
         count,
         np.concatenate([one.label for one in cuts]),
+        _label_shares(dataset, index, count),
         [Seat(s, slot, trial=t) for s, t in zip(seeds, trials, strict=True) for slot in range(members)],
         members,
         float(whose) / recipe.train.n_critic,
         cuts[0].notes,
     )
+
+
+def _label_shares(dataset: source.Dataset, index: np.ndarray, count: np.ndarray) -> np.ndarray:
+    """Return the share of each label among the images that each member sees [N, classes]; zeros for data without labels."""
+    distinct = index[:1] if index.strides[0] == 0 else index  # one row if all members see the same
+    seen = [dataset.y[rows[:number]] for rows, number in zip(distinct, count, strict=False)]
+    counts = np.stack([np.bincount(y[y >= 0], minlength=len(dataset.labels)) for y in seen])
+    return np.broadcast_to(counts / np.maximum(1, counts.sum(1, keepdims=True)), (len(index), counts.shape[1]))

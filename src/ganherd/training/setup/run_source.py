@@ -92,6 +92,7 @@ class NewRun(RunSource):
         counts_all: bool = False,
         part: range | None = None,
         origin: Mapping[str, Any] | None = None,
+        planned: int | None = None,
     ) -> None:
         """Describe a new run.
 
@@ -101,8 +102,10 @@ class NewRun(RunSource):
             name: The name of the new folder if `path` is None.
             part: The members to train, if other jobs train the rest; None: all.
             origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
+            planned: The number of steps to which the run will be extended; fractions of the run count from it. None: its budget.
         """
         self.recipe = self.wanted = recipe
+        self.planned = planned
         self.path, self.name, self.counts_all, self.part = path, name, counts_all, part
         self.origin = {"recipe": name} if origin is None else origin
 
@@ -130,7 +133,7 @@ class NewRun(RunSource):
             session.options.second_phase,
             session.options.before,
         )
-        meetings = plan_meetings(herd.recipe, herd.steps_per_epoch, budget.steps)
+        meetings = plan_meetings(herd.recipe, herd.steps_per_epoch, self.planned or budget.steps)
         notes = preflight.check_length(herd.recipe, meetings, budget)
         for note in [*notes, *preflight.check_space(herd, budget.steps, self._new_path())]:
             session.log(f"note: {note}")

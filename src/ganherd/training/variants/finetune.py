@@ -163,14 +163,18 @@ def resolved(recipe: Recipe) -> Recipe:
     else:
         return recipe
     foreign = next((net.name for net in inherited.all if is_strange(net.name)), None)
-    if recipe.nets != inherited and foreign:
+    given = recipe.nets.thawed
+    if given != inherited and foreign:
         raise UserError(
             f"{' or '.join(sources)} names the net {foreign}, which is not ganherd's: if you trust it, write its nets "
             "section into your recipe."
         )
-    if recipe.nets not in (inherited, NetsConfig()):
-        raise UserError("nets are those of the runs that members start from: leave nets out of the recipe.")
-    whole = {**recipe.model_dump(), "nets": inherited.model_dump(), "herd": herd.model_dump()}
+    if given not in (inherited, NetsConfig()):
+        raise UserError(
+            "nets are those of the runs that members start from: leave nets out of the recipe, except nets.frozen."
+        )
+    nets = {**inherited.model_dump(), "frozen": recipe.nets.frozen}
+    whole = {**recipe.model_dump(), "nets": nets, "herd": herd.model_dump()}
     return recipe_file.load(whole, is_own=False)
 
 
@@ -189,7 +193,10 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
     herd = recipe.herd
     if herd.members is None and herd.start_from == before.herd.start_from:
         herd = herd.model_copy(update={"members": before.herd.members})
-    return recipe.model_copy(update={"herd": herd, "nets": before.nets if recipe.nets == NetsConfig() else recipe.nets})
+    nets = recipe.nets
+    if nets.thawed == NetsConfig():
+        nets = before.nets.model_copy(update={"frozen": nets.frozen})
+    return recipe.model_copy(update={"herd": herd, "nets": nets})
 
 
 def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
@@ -222,13 +229,14 @@ def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:
 
 
 def as_taken(recipe: Recipe, inherited: NetsConfig) -> NetsConfig:
-    """Return the nets of a herd that starts from a run with the nets `inherited`.
+    """Return the nets of a herd that starts from a run with the nets `inherited`, with no frozen layers.
 
     These are the same nets, with one exception: if each member has one class and the run's nets are conditional,
     members get their unconditional form.
     """
     is_conditional = {inherited.generator.name, inherited.discriminator.name} == {"conditional"}
-    by_class = recipe.data.partition == "by-class" and recipe.nets != inherited
+    inherited = inherited.thawed
+    by_class = recipe.data.partition == "by-class" and recipe.nets.thawed != inherited
     if not by_class or not is_conditional or inherited.breeds:
         return inherited
     own = {

@@ -17,7 +17,7 @@ from ganherd.recipe.sections.herd_config import FirstPhaseConfig
 from ganherd.recipe.yaml_lines import RecipeData
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.variants.finetune import as_taken
-from ganherd.util.errors import UserError
+from ganherd.util.errors import UserError, few
 
 
 def pending(recipe: Recipe) -> FirstPhaseConfig | None:
@@ -49,7 +49,7 @@ def before(recipe: Recipe) -> Recipe:
     changes = {
         "data": {**recipe.data.model_dump(), "partition": own.data.partition, "diet": own.data.diet},
         "herd": {"seeds": recipe.herd.seeds},
-        "nets": {} if recipe.nets == NetsConfig() else _sized(own.nets, recipe.nets),
+        "nets": {} if recipe.nets.thawed == NetsConfig() else _sized(own.nets, recipe.nets),
         "train": {"budget": portion(recipe.train.budget, first.share), "precision": recipe.train.precision},
         "engine": recipe.engine.model_dump(),
         "run": {"seed": recipe.run.seed, "scores": False},
@@ -72,8 +72,8 @@ def after(recipe: Recipe, start_from: Path | None = None) -> Recipe:
     start = None if start_from is None else str(start_from)
     changes: RecipeData = {"herd": {"first": None, "start_from": start}, "train": {"budget": budget}}
     own = recipe_file.load(recipe.herd.first.recipe, is_own=False)
-    if recipe.nets == NetsConfig() and not all(is_packaged(net.name) for net in own.nets.all):
-        changes["nets"] = as_taken(recipe, own.nets).model_dump()
+    if recipe.nets.thawed == NetsConfig() and not all(is_packaged(net.name) for net in own.nets.all):
+        changes["nets"] = {**as_taken(recipe, own.nets).model_dump(), "frozen": recipe.nets.frozen}
         recipe = recipe.model_copy(update={"code": list(dict.fromkeys([*recipe.code, *own.code]))})
     return _changed(recipe, changes)
 
@@ -89,16 +89,14 @@ def foreseen(recipe: Recipe, first: Recipe) -> PreparedHerd:
         UserError: The nets or the numbers of members of the two phases do not fit.
     """
     inherited = as_taken(recipe, first.nets)
-    if recipe.nets not in (inherited, NetsConfig()):
-        one, other = (
-            f"{nets.generator.name} and {nets.discriminator.name}, latent {nets.latent}, prior {nets.prior}"
-            for nets in (first.nets, recipe.nets)
-        )
+    if recipe.nets.thawed not in (inherited, NetsConfig()):
+        lines = recipe_file.differing({"nets": inherited.model_dump()}, {"nets": recipe.nets.thawed.model_dump()})
         raise UserError(
-            f"this herd cannot start from what herd.first trains, whose nets are others ({one}) than its own ({other}): "
-            "make them alike, or leave nets out of the recipe."
+            f"this herd cannot start from what herd.first trains, because its nets differ ({few(lines, 3)}): make them "
+            "alike, or leave nets out of the recipe."
         )
-    inheriting = recipe_file.load({**recipe.model_dump(), "nets": inherited.model_dump()}, is_own=False)
+    nets = {**inherited.model_dump(), "frozen": recipe.nets.frozen}
+    inheriting = recipe_file.load({**recipe.model_dump(), "nets": nets}, is_own=False)
     prepared = assemble(inheriting, trust_code=True)
     if first.herd.count not in (None, 1, prepared.members):
         raise UserError(
