@@ -69,6 +69,9 @@ def _conv(n_in: int, n_out: int, stride: int) -> list[nn.Module]:
     return [nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()]
 
 
+Hits = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class Classifier:
     """A trained classifier, with its accuracy on held-out data.
@@ -82,7 +85,24 @@ class Classifier:
     scale: Units
     held_out_accuracy: float | None  # None: there was too little data to hold some out
     held_out_samples: int
+    held_out_classes: Hits = ()  # (rows that it is right on, rows) of each class, held out
     resizing: str = "none"  # in words, how an image is resized before the net sees it
+
+    @property
+    def with_equal_classes(self) -> tuple[float | None, int]:
+        """Return the accuracy on held-out data if all classes were equally frequent, and the number of rows that it is worth.
+
+        So many rows of equally frequent classes would tell the accuracy as precisely. Classes without held-out rows do
+        not count.
+
+        >>> Classifier(nn.Identity(), "", 0.0, 1.0, 0.9, 100, ((90, 90), (0, 10))).with_equal_classes
+        (0.5, 36)
+        """
+        known = [(right, rows) for right, rows in self.held_out_classes if rows]
+        if not known:
+            return self.held_out_accuracy, self.held_out_samples
+        accuracy = sum(right / rows for right, rows in known) / len(known)
+        return accuracy, round(len(known) ** 2 / sum(1 / rows for _, rows in known))
 
     def logits(self, x: np.ndarray) -> np.ndarray:
         """Return the logits, float32 [n, classes], of data [n, …] in its own units (uint8 images, float points)."""
@@ -118,6 +138,8 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
     net = _make(dataset.shape, classes, seed)
     path = cache.path_of("classifiers", key)
     facts = _read(path, net, key)
+    if facts is not None and "held_out_classes" not in facts:  # stored by an earlier version
+        facts = _accuracy(net.eval(), dataset, held_out)
     if facts is None:
         if progress:
             progress(Detail(f"training the classifier on {len(trained_on.index):,} real samples"))
@@ -133,6 +155,7 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
         dataset.scale,
         facts["held_out_accuracy"],
         facts["held_out_samples"],
+        tuple((right, rows) for right, rows in facts["held_out_classes"]),
         _resizing(dataset.shape),
     )
 
@@ -211,10 +234,12 @@ def _accuracy(net: nn.Module, dataset: Dataset, held_out: _Rows) -> JsonObject:
     """Return the accuracy of a net on held-out rows and their number, as the fields of the cached JSON file."""
     rows = held_out.index
     if len(rows) == 0:
-        return {"held_out_accuracy": None, "held_out_samples": 0}
+        return {"held_out_accuracy": None, "held_out_samples": 0, "held_out_classes": []}
     judge = Classifier(net, "", dataset.offset, dataset.scale, None, 0)
-    right = judge.predict(held_out.x[rows]) == held_out.y[rows]
-    return {"held_out_accuracy": float(right.mean()), "held_out_samples": len(rows)}
+    y = held_out.y[rows]
+    right = judge.predict(held_out.x[rows]) == y
+    classes = [[int(right[y == k].sum()), int((y == k).sum())] for k in range(len(dataset.labels))]
+    return {"held_out_accuracy": float(right.mean()), "held_out_samples": len(rows), "held_out_classes": classes}
 
 
 def _model_units(x: np.ndarray, units: HasUnits) -> Tensor:
@@ -231,7 +256,12 @@ def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:
     try:
         tensors, facts = entry or ({}, {})
         accuracy, samples = facts["held_out_accuracy"], int(facts["held_out_samples"])
+        classes = [[int(right), int(rows)] for right, rows in facts.get("held_out_classes", [])]
         net.load_state_dict(tensors)
     except Exception:  # a cache must never be the reason that a score fails
         return None
-    return {"held_out_accuracy": None if accuracy is None else float(accuracy), "held_out_samples": samples}
+    known: JsonObject = {
+        "held_out_accuracy": None if accuracy is None else float(accuracy),
+        "held_out_samples": samples,
+    }
+    return known | ({"held_out_classes": classes} if "held_out_classes" in facts else {})

@@ -40,6 +40,9 @@ class Network:
     batch: int = 1024  # samples that are passed through the network at once
     heavy: bool = False  # whether a hundred images take seconds on a CPU
     held_out_accuracy: float | None = None  # of the classifier
+    held_out_classes: tuple[
+        tuple[int, int], ...
+    ] = ()  # of the classifier: (rows that it is right on, rows) of each class
     as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
 
     def described(self, samples: int) -> ScoreEntry:
@@ -211,8 +214,14 @@ def _classifier(dataset: Dataset, progress: Progress | None) -> Network:
         raise MetricSkipped("the network classifier is trained on the data's labels, and there are none to tell apart")
     judge = classifier_for(dataset, progress=progress)
     module = Penultimate(judge.net, judge.offset, judge.scale)
-    accuracy, name = judge.held_out_accuracy, f"classifier ({judge.name})"
-    return Network(name, module, judge.resizing, _digest(judge.net), held_out_accuracy=accuracy)
+    return Network(
+        f"classifier ({judge.name})",
+        module,
+        judge.resizing,
+        _digest(judge.net),
+        held_out_accuracy=judge.held_out_accuracy,
+        held_out_classes=judge.held_out_classes,
+    )
 
 
 def _pixels(dataset: Dataset) -> Network:

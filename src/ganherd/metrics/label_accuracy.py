@@ -41,14 +41,15 @@ def measure(material: ScoringContext) -> ScoreEntry:
         "per_class": per_class,
         "interval": intervals.share(value, len(samples.x)),
         **judge.described(len(samples.x)),
-        "held_out_samples": judge.held_out_samples,
     }
-    if judge.held_out_accuracy is None:
+    # of equally frequent classes, like those that the samples were requested of
+    accuracy, out["held_out_samples"] = judge.with_equal_classes
+    out["held_out_accuracy"] = accuracy
+    if accuracy is None:
         out["warning"] = "the data is too small to hold any out, so the accuracy of the classifier is unknown"
-    elif judge.held_out_accuracy < TRUSTED:
+    elif accuracy < TRUSTED:
         out["warning"] = (
-            f"the classifier itself is right on only {judge.held_out_accuracy:.1%} of held-out real samples: "
-            "take that into account"
+            f"the classifier itself is right on only {accuracy:.1%} of held-out real samples: take that into account"
         )
     elif len(samples.x) < FEW:
         out["warning"] = f"{few_of(len(samples.x), 'samples')}: the interval is wide"

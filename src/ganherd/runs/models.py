@@ -219,6 +219,8 @@ class TrainerState(Record):
     # [4][N] sums of losses and mean logits over the steps since the last record
     sums: Annotated[list[list[AnyFloat]], BeforeValidator(_named_floats)]
     recorded: Count  # the step of the last record
+    # [N] the step from which each member's sums count: that of its repair, if it came after the last record; empty: `recorded`
+    counted_from: list[Count] = []
     last_good: Count | None  # the step of the checkpoint that members are rolled back to
     best: Annotated[tuple[Number, Count], BeforeValidator(_pair)] | None  # score and step of the best checkpoint
     repairs: list[Count]  # [N] how often each member was repaired

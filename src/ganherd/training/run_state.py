@@ -32,6 +32,9 @@ class Tally:
         """Start with the sums of the checkpoint that is `resumed`; None: start with zeros."""
         self._prepared, self._convergence = prepared, convergence
         self.since = resumed.recorded if resumed else 0  # the step of the last record
+        # [N] the step from which each member's sums count
+        self.counted_from = list(resumed.counted_from) if resumed else []
+        self.counted_from = self.counted_from or [self.since] * prepared.size
         self.sums = prepared.herd.zero_sums()  # [4, n] of this rank's members; the rows are named in `SUMS`
         self._count()
         if resumed:
@@ -44,8 +47,8 @@ class Tally:
 
     def updates(self, step: int) -> dict[str, list[int]]:
         """Return how many updates of each member the sums contain at this step: for each name in `SUMS`, a list [N]."""
-        own_steps = [self._convergence.own_steps(self._prepared.member_steps(at)) for at in (self.since, step)]
-        spans = list(zip(*own_steps, strict=True))
+        at = {start: self._own_steps(start) for start in {*self.counted_from, step}}
+        spans = [(at[start][member], at[step][member]) for member, start in enumerate(self.counted_from)]
         rules = self._prepared.herd.rules
         of_d = {span: sum(rules.d_updates(step) for step in range(*span)) for span in set(spans)}
         d, g = [of_d[span] for span in spans], [stop - start for start, stop in spans]
@@ -68,8 +71,20 @@ class Tally:
     def begin(self, step: int) -> None:
         """Set the sums to zero, because everything up to this step is recorded."""
         self.since = step
+        self.counted_from = [step] * len(self.counted_from)
         self.sums.zero_()
         self._count()
+
+    def forget(self, member: int, step: int) -> None:
+        """Leave out what a member did before this step, for example after a repair. Called by all ranks."""
+        self.counted_from[member] = step
+        row = self._prepared.ranks.local_row(member)
+        if row is not None:
+            self.sums[:, row] = 0.0
+
+    def _own_steps(self, step: int) -> list[int]:
+        """Return the number of steps that each member has made at a step of the run [N]."""
+        return self._convergence.own_steps(self._prepared.member_steps(step))
 
     def _count(self) -> None:
         """Set how many steps of members one step of the run contains, for rates in member-steps per second.
@@ -142,6 +157,7 @@ class RunState:
         """Return the part of `facts` that every rank knows without communication."""
         return {
             "recorded": self.tally.since,
+            "counted_from": [] if len({self.tally.since, *self.tally.counted_from}) == 1 else self.tally.counted_from,
             "last_good": self.last_good,
             "best": self.best,
             "repairs": list(self.repairs),

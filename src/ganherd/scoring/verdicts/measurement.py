@@ -13,7 +13,7 @@ from ganherd.data.units import comparable
 from ganherd.features.extract import extract
 from ganherd.features.material import DrawnSamples, ScoringContext
 from ganherd.features.real_features import RealFeatures
-from ganherd.scoring.verdicts.evidence import MOST, MOST_TRAINING, Evidence, RealRows, compare
+from ganherd.scoring.verdicts.evidence import FEWEST_HELD_OUT, MOST, MOST_TRAINING, Evidence, RealRows, compare
 from ganherd.util.errors import NotFinite
 from ganherd.util.text import member_labels
 
@@ -95,10 +95,13 @@ class EvidenceCollector:
         network = self.reference.network
         features, logits = extract(network, own.x)
         evidence = compare(features, comparable(own.x, self.data), self._rows(label), key=label + 1)
-        if label < 0 or logits is None or (accuracy := network.held_out_accuracy) is None:
+        if label < 0 or logits is None or not network.held_out_classes:
+            return evidence
+        right, held_out = network.held_out_classes[label]
+        if held_out < FEWEST_HELD_OUT:
             return evidence
         seen = float((logits.argmax(1).cpu().numpy() == label).mean())
-        return dataclasses.replace(evidence, recognised=seen, recognised_real=accuracy)
+        return dataclasses.replace(evidence, recognised=seen, recognised_real=right / held_out)
 
     def _rows(self, label: int) -> RealRows:
         """Return the real rows of a class; -1: all."""

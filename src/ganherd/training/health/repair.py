@@ -52,7 +52,6 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
         elif policy == "reseed":
             _reseed(prepared, member, row, life)
         prepared.herd.state["set.life"][row] = life
-        state.tally.sums[:, row] = 0.0
         state.monitor.forget(row, trainer.step)
     facts, life = ranks.from_owner(member, [facts, life])
     then = {
@@ -61,6 +60,7 @@ def repair(trainer: Trainer, member: int, what: str, policy: str) -> None:
         "neighbour": f"it continues with the weights of {prepared.name_of(facts.get('from_member', 0))}",
     }[policy]
     state.repairs[member] += 1
+    state.tally.forget(member, trainer.step)
     state.alarms.forget(member)
     state.convergence.forget(member, trainer.step)
     trainer.preview.forget()

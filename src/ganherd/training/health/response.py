@@ -50,7 +50,9 @@ class Health(Callback):
         tally, sums = trainer.state.tally, trainer.state.tally.sums[:2]
         # [3, n]: both losses and whether the state is finite, in one transfer from the device
         seen = torch.cat([sums, finite_members(trainer.herd.state, trainer.herd.infinite_buffers)[None].to(sums)]).cpu()
-        loss, is_finite = seen[:2].abs().amax(0) / max(1, trainer.step - tally.since), seen[2] > 0
+        updates, own = tally.updates(trainer.step), list(trainer.ranks.local_members)
+        each = torch.tensor([updates["loss_d"], updates["loss_g"]])[:, own].clamp(min=1)
+        loss, is_finite = (seen[:2].abs() / each).amax(0), seen[2] > 0
         good = is_finite & torch.isfinite(loss)
         calm = (loss <= trainer.schedule.settings.repair.diverged) | ~good
         good, calm, is_finite = trainer.ranks.all_gather(torch.stack([good, calm, is_finite], 1)).T

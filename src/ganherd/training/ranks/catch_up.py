@@ -105,6 +105,7 @@ def catch_up(
             "arrived": lost.copies is not None,
             "sums": [[row[member] for member in lost.members] for row in last.meta.sums],
             "repairs": [last.meta.repairs[member] for member in lost.members],
+            "counted_from": [last.meta.counted_from[member] for member in lost.members if last.meta.counted_from],
         }
     )
     state = {name: value for name, value in last.state.items() if name not in names}

@@ -213,6 +213,7 @@ def _save(
     joined = TrainerState(
         sums=[[value for one in each for value in one.sums[row]] for row in range(len(each[0].sums))],
         recorded=min(one.recorded for one in each),
+        counted_from=[start for one in each for start in one.counted_from or [one.recorded] * len(one.repairs)],
         last_good=checkpoints[0].step,
         best=None,
         repairs=[count for one in each for count in one.repairs],

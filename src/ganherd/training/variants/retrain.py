@@ -67,6 +67,7 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
         changed = {
             "sums": [[0.0] * prepared.size for _ in last.meta.sums],
             "recorded": last.step,
+            "counted_from": [],
             "last_good": last.step,
             "repairs": [0 if m in members else count for m, count in enumerate(last.meta.repairs)],
             "over": None,
