@@ -310,3 +310,22 @@ def test_nets_that_cannot_be_fused_train_one_after_another() -> None:
     assert "loop" in repr(herd) and torch.isfinite(herd.step(torch.zeros(4, 1, 8, 8))["loss_d"]).all()
     with pytest.raises(UserError, match=r"Branching cannot be fused .*: use engine='loop'"):
         ganherd.Herd(Generator, Branching, engine="fused", **settings)
+
+
+@pytest.mark.parametrize("engine", ["fused", "loop"])
+def test_a_batch_norm_refuses_a_single_row_in_every_engine(engine: str) -> None:
+    normed = {"name": "small", "batch_norm": True}
+    herd = ganherd.Herd(normed, "small", members=2, shape=(1, 8, 8), latent=4, engine=engine)
+    with pytest.raises(UserError, match="cannot train on batches of one row: Expected more than 1 value per channel"):
+        herd.step(torch.randn(1, 1, 8, 8))
+    assert torch.isfinite(herd.step(torch.randn(2, 1, 8, 8))["loss_d"]).all()
+    plain = ganherd.Herd("small", "small", members=2, shape=(1, 8, 8), latent=4, engine=engine)
+    assert torch.isfinite(plain.step(torch.randn(1, 1, 8, 8))["loss_d"]).all()
+
+
+def test_batches_divide_into_packs() -> None:
+    packed = {"name": "small", "packing": 2}
+    herd = ganherd.Herd("small", packed, members=2, shape=(1, 8, 8), latent=4)
+    with pytest.raises(UserError, match="a batch has 7 rows, which do not divide into packs of 2: give a multiple"):
+        herd.step(torch.randn(7, 1, 8, 8))
+    assert torch.isfinite(herd.step(torch.randn(8, 1, 8, 8))["loss_d"]).all()

@@ -134,7 +134,9 @@ def test_another_run_object_needs_the_same_objects_again() -> None:
         UserError, match=r"nets.generator Generator is not what .*run was trained with \(its code or content"
     ):
         ganherd.Run("run", nets=nets(width=6))
-    with pytest.raises(UserError, match=r"data data is not what .* was trained with \(its code or content differs\)"):
+    with pytest.raises(
+        UserError, match=r"the data given is not what .* was trained with \(its code or content differs\)"
+    ):
         other.resume(8, nets=nets(), data=data(1), quiet=True)
     assert other.status().step == 4
     other.resume(8, nets=nets(), data=data(), quiet=True)

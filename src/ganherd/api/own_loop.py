@@ -157,6 +157,10 @@ class Herd:
             raise UserError(
                 f"the batches of a step have {' and '.join(map(str, sorted(sizes)))} rows: give all of them the same."
             )
+        if (rows := next(iter(sizes))) % rules.packing:
+            raise UserError(
+                f"a batch has {rows} rows, which do not divide into packs of {rules.packing}: give a multiple."
+            )
         sums = self._herd.zero_sums().to(device)
         self._engine(sizes.pop()).advance(self.step_count, self.step_count + 1, sums)
         updates = rules.d_updates(self.step_count)
@@ -200,8 +204,22 @@ class Herd:
     def _engine(self, batch: int) -> Engine:
         """Return the engine (which executes the fused step) for batches of this size; create it on first use."""
         if batch not in self._engines:
+            if batch == 1:
+                self._refuse_single_rows()
             self._engines[batch] = Engine(replace(self._herd, rules=replace(self._herd.rules, batch=batch)), self._plan)
         return self._engines[batch]
+
+    def _refuse_single_rows(self) -> None:
+        """Raise a `UserError` if a net cannot train on one row, as PyTorch's batch norm; fused, it would return zeros."""
+        dtype, latent = self._herd.state["g.params"].dtype, self._herd.rules.latent
+        for net, shape in ((self._herd.g, (latent,)), (self._herd.d, self._shape)):
+            labels = (torch.zeros(1, dtype=torch.int64),) if net.takes_label else ()
+            module = copy_module(net.module).cpu().to(dtype).train()
+            try:
+                with torch.no_grad(), torch.random.fork_rng(devices=[]):
+                    module(torch.zeros(1, *shape, dtype=dtype), *labels)
+            except ValueError as error:
+                raise UserError(f"{type(net.module).__name__} cannot train on batches of one row: {error}.") from None
 
     # -- the members --------------------------------------------------------------------------------------------------
 

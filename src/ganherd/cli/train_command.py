@@ -176,7 +176,7 @@ class TrainCommand:
         phases.refuse(loaded)
         assert self.run is not None
         settings = (loaded, self.run, members, self.quiet)
-        done = job_parts.train_part(*settings, finishers=api.FINISHERS, began=process_began())
+        done = job_parts.train_part(*settings, finishers=api.FINISHERS, began=process_began(), origin=self.origin)
         if done.folder.info.part is None or self.as_json:
             self.show(done)
             return
@@ -222,7 +222,6 @@ class TrainCommand:
         All ranks of `comm` must call this.
         """
         from ganherd.comm.ranks import run_on_all_ranks
-        from ganherd.recipe import recipe_file
 
         if comm is None or comm.rank == 0:
             self.show_choice()
@@ -238,10 +237,16 @@ class TrainCommand:
         if self.resume:
             settings = (self.overrides, self.quiet, self.trust_code, comm)
             return session.resume(self.resume, *settings, finishers=api.FINISHERS, began=began)
+        settings_of_run: Any = {"job": comm, "finishers": api.FINISHERS, "began": began, "origin": self.origin}
+        return session.train(loaded, self.run, self.name or self.origin["recipe"], self.quiet, **settings_of_run)
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        """The name of the recipe and the settings that replaced its own, for run.json."""
+        from ganherd.recipe import recipe_file
+
         recipe = self.recipe_name or Path(self.recipe or recipe_file.DEFAULT).stem
-        origin, name = {"recipe": recipe, "changes": self.overrides}, self.name or recipe
-        settings_of_run: Any = {"job": comm, "finishers": api.FINISHERS, "began": began, "origin": origin}
-        return session.train(loaded, self.run, name, self.quiet, **settings_of_run)
+        return {"recipe": recipe, "changes": self.overrides}
 
     def _agree(self, loaded: Recipe, comm: Communicator) -> None:
         """Check that all ranks have the same recipe. If a restarted job has begun the run already, resume it."""

@@ -117,11 +117,31 @@ def _values(
                     )
             raise UserError(f"{name} has NaN or infinite values, the first in {place}; remove or repair those rows.")
     if is_table:
+        _refuse_rounding(given[0], both[0], name, columns)
         return both[0], both[1] if x_test is not None else None, _pixel_note(x)
     order, notes = _layout(x, name)
     scale, more = scale_to_bytes(both, name)
     images = [to_uint8(order(part), *scale) for part in both]
     return images[0], images[1] if x_test is not None else None, [*notes, *more]
+
+
+def _refuse_rounding(x: Array, rounded: Array, name: str, columns: tuple[str, ...] | None) -> None:
+    """Raise a `UserError` if a column loses its variation in float32, such as a time in seconds since 1970.
+
+    Args:
+        x: The rows as given.
+        rounded: The same in float32.
+        columns: Names of columns, for the message.
+    """
+    exact = x.astype(np.float64)
+    spread, error = exact.std(0), np.sqrt(np.square(exact - rounded).mean(0))
+    lost = np.flatnonzero((error > 0.1 * spread) & (spread > 1e-12 * np.abs(exact).max(0)))
+    if len(lost):
+        column = int(lost[0])
+        raise UserError(
+            f"{name}: column {columns[column] if columns else column} varies by {spread[column]:.3g} around "
+            f"{exact[:, column].mean():.6g}, which float32 rounds away: subtract an offset from it, or leave it out."
+        )
 
 
 def _pixel_note(x: Array) -> list[str]:

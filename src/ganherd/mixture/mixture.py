@@ -66,6 +66,7 @@ class Mixture:
     stream_version: int = rng.VERSIONS[-1]  # the version of the random streams from which samples are drawn
     columns: tuple[str, ...] = ()  # names of the columns, if samples are rows
     plane: tuple[tuple[float, ...], ...] = ()  # [2, d] directions in which pictures show rows, see `units.main_plane`
+    is_part: bool = False  # whether members of weight 0 are left out even if only they have the label that is asked for
 
     def __repr__(self) -> str:
         labels = f", labels {few(self.labels, 10)}" if self.labels else ""
@@ -113,7 +114,7 @@ class Mixture:
         member = whole_number("member", member)
         if not 0 <= member < self.members:
             raise UserError(f"there is no member {member}; this mixture has {self.members}, counted from 0.")
-        return replace(self, weights=np.eye(self.members)[member])
+        return replace(self, weights=np.eye(self.members)[member], is_part=True)
 
     def only_replica(self, replica: int) -> Mixture:
         """Return the mixture of one replica, as if it had been trained alone."""
@@ -148,7 +149,7 @@ class Mixture:
         for replica in range(self.replicas):
             neighbourhood = self.neighbourhoods.of(replica, cell)
             weights[replica, neighbourhood.members] = neighbourhood.weights
-        return replace(self, weights=weights if self.replicas > 1 else weights[0])
+        return replace(self, weights=weights if self.replicas > 1 else weights[0], is_part=True)
 
     def weights_of(self, replica: int = 0) -> np.ndarray:
         """Return the weights of a replica's members, float64 [members]."""
@@ -305,7 +306,8 @@ class Mixture:
         """
         weights = self.weights_of(replica)
         if label is not None and not self.takes_label:
-            weights = np.where(self.label_of == label, np.maximum(weights, 1e-300), 0.0)
+            least = 0.0 if self.is_part else 1e-300  # a label of weight 0 can be asked for
+            weights = np.where(self.label_of == label, np.maximum(weights, least), 0.0)
             if not weights.any():
                 raise UserError(
                     f"no member of the mixture generates the label {self.labels[label]!r} alone: sample without --label."

@@ -126,7 +126,7 @@ class RunFolder:
         """The command that resumes the run, with --trust-code if its recipe names code that is not ganherd's."""
         trust = ""
         with suppress(UserError, OSError):  # the recipe may be damaged, or not there yet
-            trust = " --trust-code" if any(plugins_of(self.recipe)) else ""
+            trust = " --trust-code" if any(plugins_of(self.recipe)) or any(self.recipe.own_names) else ""
         return f"ganherd train --resume {shlex.quote(str(self.path))}{trust}"
 
     def refuse_existing(self) -> None:

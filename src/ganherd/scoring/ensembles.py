@@ -108,6 +108,9 @@ def _change(name: str, before: float, after: float) -> str:
 def _judged(name: str, change: ScoreChange) -> str:
     """Return a score before and after, with the verdict and the interval of the difference."""
     ends, digits = change.interval, 5 if name == "kid" else 3
+    if ends and change.verdict in ("better", "worse"):  # the interval excludes zero, and so do its printed ends
+        while digits < 6 and not all(round(ends[end], digits) for end in ("low", "high")):
+            digits += 1
     span = f", difference {ends['low']:+.{digits}f} to {ends['high']:+.{digits}f}" if ends else ""
     return f"{_change(name, change.before, change.after)} ({change.verdict}{span})"
 

@@ -104,6 +104,17 @@ def test_a_value_that_overflows_is_not_called_infinite(tmp_path: Path) -> None:
         read(tmp_path, "a,b,c\n1,2,3\n1,-1e308,3\n")
 
 
+def test_a_column_that_float32_rounds_away_is_refused_and_constants_are_not(tmp_path: Path) -> None:
+    rows = "\n".join(f"{1_700_000_000 + i % 7},{i},5.1" for i in range(20))
+    with pytest.raises(
+        UserError, match=r"column time varies by 1.93 around 1\.7e\+09, which float32 rounds away: subtract"
+    ):
+        read(tmp_path, f"time,b,c\n{rows}\n")
+    far = "\n".join(f"{1e6 + i % 7},{i},5.1" for i in range(20))
+    data = read(tmp_path, f"time,b,c\n{far}\n")
+    assert [scale > 0 for scale in data.scale] == [True, True, False]
+
+
 def test_a_label_column_that_is_not_there_gets_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not have; did you mean"):
         read(tmp_path, CSV, label="growr")

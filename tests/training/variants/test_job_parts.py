@@ -97,6 +97,7 @@ def test_parts_that_cannot_be_are_refused(tmp_path: Path, capsys: pytest.Capture
     assert not run.exists()
     assert tiny_runs.command("train", recipe, "--quiet", "--members", "0-1", "--run", run) == 0
     assert "left are 2-2 not begun" in capsys.readouterr().out
+    assert RunFolder(run).info.recipe == Path(recipe).stem  # not "run"
     assert "have members in common" in refused("--members", "1-2", "--run", run)
     assert "another recipe" in refused("--members", "2", "--run", run, "--set", "train.batch=3")
     assert "have the budget 3steps, not 4steps" in refused("--members", "2", "--run", run, "--budget", "4steps")

@@ -23,7 +23,7 @@ Cases = Annotated[
 ]
 Members = Annotated[
     str | None,
-    typer.Option("--members", "--sizes", help="Numbers of members, e.g. 1,10,100. Default: by case and device."),
+    typer.Option("--members", "--sizes", help="Numbers of members, e.g. 2,10,100. Default: by case and device."),
 ]
 Device = Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")]
 Precision = Annotated[

@@ -45,6 +45,7 @@ def train_part(
     trust_code: bool = True,
     finishers: Sequence[Finisher] = (),
     began: float | None = None,
+    origin: Mapping[str, Any] | None = None,
 ) -> TrainedRun:
     """Train or resume one part of a run, and join all parts if it is the last to finish.
 
@@ -53,6 +54,7 @@ def train_part(
         members: The members of the part, e.g. `0-9`.
         finishers: Work on the mixture of the whole run, for example score it.
         began: When the command was started, on the clock of `time.monotonic`. Default: now.
+        origin: The name of the recipe and the settings that replaced its own, for run.json: `recipe` and `changes`.
 
     Returns:
         The whole run if its parts were joined, otherwise the run of the part, without scores.
@@ -62,7 +64,7 @@ def train_part(
         part = wanted(members, data.size)
         whole = RunFolder(path)
         with _locked(whole):
-            facts = {"members": data.size, "data": data.dataset.digest, "streams": rng.version()}
+            facts = {"members": data.size, "data": data.dataset.digest, "streams": rng.version(), **(origin or {})}
             _create_or_check(whole, data.recipe, facts)
             for other in parts(whole):
                 if other != part and set(other) & set(part):
@@ -73,7 +75,8 @@ def train_part(
             begun = own.info_path.exists()
         with rng.using(recorded_streams(whole.info, whole)):
             if not begun:
-                session.train(data.recipe, own.path, quiet=quiet, trust_code=trust_code, part=part, began=began)
+                named: Any = {"part": part, "began": began, "origin": origin}
+                session.train(data.recipe, own.path, quiet=quiet, trust_code=trust_code, **named)
             elif own.info.state != "finished":
                 refuse_changes(own.recipe, data.recipe, own)
                 session.resume(own.path, (), quiet, trust_code)
