@@ -296,7 +296,7 @@ def test_a_term_of_another_members_loss_does_not_move_spectral_norms_or_batch_no
     engine: str, common: dict[str, Any], others: dict[str, Any]
 ) -> None:
     x = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64).tanh()
-    kept = []
+    states = []
     for loss in (common, others):
         herd = Herd(
             {"name": "wcgan", "width": 2},
@@ -311,9 +311,9 @@ def test_a_term_of_another_members_loss_does_not_move_spectral_norms_or_batch_no
         )
         for _ in range(5):
             herd.step(x)
-        kept.append({name: value[0].clone() for name, value in herd.state.items() if name[:2] in ("g.", "d.")})
-        moved = herd.state
-    for name, value in kept[0].items():
+        states.append({name: value[0].clone() for name, value in herd.state.items() if name[:2] in ("g.", "d.")})
+        both = herd.state
+    for name, value in states[0].items():
         if value.is_floating_point():
-            assert torch.allclose(value, kept[1][name], rtol=0, atol=1e-12), name
-    assert any(not torch.equal(value[0], value[1]) for value in moved.values() if value.is_floating_point())
+            assert torch.allclose(value, states[1][name], rtol=0, atol=1e-12), name
+    assert any(not torch.equal(value[0], value[1]) for value in both.values() if value.is_floating_point())
