@@ -13,6 +13,7 @@ indicative.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -129,11 +130,13 @@ def main() -> None:
     old = json.loads(args.o.read_text()) if args.o.is_file() else {}
     facts = {
         "benchmark": "few_images",
+        "data": args.data,
         "budget": args.budget,
         "seed": args.seed,
-        "samples": args.n,
         "settings": args.set,
     }
+    args.runs /= hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:8]  # runs of other settings stay apart
+    facts |= {"samples": args.n, "network": args.network}
     if any(old.get(key) != value for key, value in facts.items()):
         old = {}
     result: Row = old or {**facts, **provenance(), "machine": machine(), "rows": []}

@@ -59,12 +59,13 @@ def test_weights_may_be_uniform_or_given(data, given, wanted) -> None:
     assert made.sample(3, label="one").y.tolist() == [1, 1, 1]  # by name also where it is never drawn
 
 
-def test_one_member_alone_is_not_asked_for_labels_of_others(data) -> None:
-    made = make_mixture(assembled(data), 0)
-    alone = made.alone(2)
-    assert alone.sample(3, label=2).member.tolist() == [2, 2, 2]
-    with pytest.raises(UserError, match="no member of the mixture generates the label 'zero' alone"):
-        alone.sample(3, label="zero")
+def test_one_member_alone_is_not_asked_for_labels_of_others(data, tmp_path) -> None:
+    alone = make_mixture(assembled(data), 0).alone(2)
+    alone.save(tmp_path / "mixture")
+    for one in (alone, ganherd.load(tmp_path)):
+        assert one.sample(3, label=2).member.tolist() == [2, 2, 2]
+        with pytest.raises(UserError, match="no member of the mixture generates the label 'zero' alone"):
+            one.sample(3, label="zero")
 
 
 def test_members_of_no_class_have_equal_weights(data) -> None:

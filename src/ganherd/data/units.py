@@ -69,7 +69,7 @@ def column_units(x: Array) -> tuple[Units, Units]:
     ((2.0, 7.0), (1.0, 0.0))
     """
     mean, std = x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64)
-    std[std <= 2 * np.spacing(np.abs(mean).astype(np.float32))] = 0.0  # two steps of float32
+    std[std <= 0.5 * np.spacing(np.abs(mean).astype(np.float32))] = 0.0  # half a step of float32
     return tuple(mean.tolist()), tuple(std.tolist())
 
 

@@ -90,9 +90,9 @@ class Classifier:
 
     @property
     def with_equal_classes(self) -> tuple[float | None, int]:
-        """Return the accuracy on held-out data if all classes were equally frequent, and the number of rows that it is worth.
+        """Return the accuracy on held-out data if all classes were equally frequent, and a number of rows.
 
-        So many rows of equally frequent classes would tell the accuracy as precisely. Classes without held-out rows do
+        That many rows of equally frequent classes would give the same standard error. Classes without held-out rows do
         not count.
 
         >>> Classifier(nn.Identity(), "", 0.0, 1.0, 0.9, 100, ((90, 90), (0, 10))).with_equal_classes

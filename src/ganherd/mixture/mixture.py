@@ -36,7 +36,7 @@ from ganherd.viz import pictures
 
 # Fields of `Mixture` that mixture.json has under the same name: unchanged, tuples as lists, and arrays as lists of
 # numbers.
-_PLAIN = ("latent", "seeds", "step", "winner", "neighbourhoods")
+_PLAIN = ("latent", "seeds", "step", "winner", "neighbourhoods", "is_part")
 _TUPLES = ("labels", "shape", "prior", "offset", "scale", "columns", "plane")
 _ARRAYS = {"label_of": np.int64, "weights": np.float64, "label_weights": np.float64}
 

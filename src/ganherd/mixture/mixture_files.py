@@ -137,6 +137,7 @@ class MixtureFacts(BaseModel):
     streams: Literal[1, 2] = 1
     columns: list[str] = []  # names of the columns, if samples are rows
     plane: list[list[float]] = []  # two directions of rows, for pictures; empty for images and points
+    is_part: bool = False  # whether members of weight 0 are left out even if only they have the label that is asked for
     sha256: str = ""
 
     @model_validator(mode="after")

@@ -73,7 +73,7 @@ def recalibrate_batch_norm(
 
 
 def labels_by_share(shares: Sequence[float] | np.ndarray, number: int) -> np.ndarray:
-    """Return labels [number] in which each label has its share, also in any part of them; zeros if there are no shares.
+    """Return labels [number] with these shares; every long stretch has nearly the same shares. Without shares: zeros.
 
     >>> labels_by_share([3, 0, 1], 8).tolist()
     [0, 2, 0, 0, 2, 0, 0, 0]

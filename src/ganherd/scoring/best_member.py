@@ -79,7 +79,7 @@ def choose_best(
         raise UserError("GAM-II is judged by the run's discriminators: leave --network out.")
     if (mixture.load(run, trust_code).label_of >= 0).any():
         raise UserError(ensembles.ONE_CLASS_EACH)
-    scored = score_runs([run, *judges], [CONTEST], samples, seed, trust_code, progress)
+    scored = score_runs([run], [CONTEST], samples, seed, trust_code, progress, judges)
     entry = scored.runs[str(run)][CONTEST]
     member, replica = entry.get("best_member"), entry.get("best_replica")
     if member is None or replica is None:

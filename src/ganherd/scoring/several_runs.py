@@ -73,11 +73,15 @@ def score_runs(
     seed: int = 0,
     trust_code: bool = False,
     progress: Progress | None = None,
+    judges: Sequence[str | Path] = (),
     **settings: Any,
 ) -> ScoredRun:
     """Score each run with `score_run`, and all runs together with GAM or GAM-II if one of these is requested.
 
     The best member of each run by GAM-II is marked in its mixture.
+
+    Args:
+        judges: Further runs whose discriminators judge; nothing is written to them.
     """
     names = None if metrics is None else known_metrics(metrics, "score")
     contests = [name for name in names or () if METRICS[name].contest]
@@ -102,8 +106,9 @@ def score_runs(
     from ganherd.metrics.gam import gam
     from ganherd.scoring import gam_runs
 
-    held = gam_runs.contest(runs, samples or gam.SAMPLES, seed, trust_code=trust_code, progress=progress)
-    for run, group in zip(runs, held.groups, strict=True):
+    contenders = [*runs, *judges]
+    held = gam_runs.contest(contenders, samples or gam.SAMPLES, seed, trust_code=trust_code, progress=progress)
+    for run, group in zip(runs, held.groups, strict=False):  # without the judges
         ask = {"gam2": held.entry, "gam": held.battles}
         entries = {name: {**ask[name](group), "resizing": "none"} for name in contests}
         keep(run, entries)

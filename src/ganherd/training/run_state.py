@@ -157,7 +157,7 @@ class RunState:
         """Return the part of `facts` that every rank knows without communication."""
         return {
             "recorded": self.tally.since,
-            "counted_from": [] if len({self.tally.since, *self.tally.counted_from}) == 1 else self.tally.counted_from,
+            "counted_from": [] if set(self.tally.counted_from) == {self.tally.since} else list(self.tally.counted_from),
             "last_good": self.last_good,
             "best": self.best,
             "repairs": list(self.repairs),
