@@ -284,9 +284,9 @@ def test_statistics_are_estimated_with_the_labels_that_the_generator_learnt_from
 
     module = Labelled()
     params = {name: p.detach() for name, p in module.named_parameters()}
-    found = recalibration.recalibrate_batch_norm(module, params, dict(module.named_buffers()), 3, "normal", shares, 1)
+    buffers = recalibration.recalibrate_batch_norm(module, params, dict(module.named_buffers()), 3, "normal", shares, 1)
     mean = sum(label * share for label, share in enumerate(shares))
-    assert float(found["norm.running_mean"][0]) == pytest.approx(mean, rel=0.01)
+    assert float(buffers["norm.running_mean"][0]) == pytest.approx(mean, rel=0.01)
 
 
 def test_shares_of_labels_are_those_of_a_members_own_rows(data) -> None:

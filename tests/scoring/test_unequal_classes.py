@@ -42,8 +42,8 @@ def test_a_member_is_recognised_as_often_as_held_out_rows_of_its_own_class(data:
         samples = DrawnSamples(drawn(label, 512, random), np.full(512, label), np.full(512, label))
         evidence = collector._evidence(samples, label)
         assert evidence.recognised == pytest.approx(evidence.recognised_real, abs=0.15)
-        found = judge(evidence)
-        assert found is None or found.word == "good"
+        verdict = judge(evidence)
+        assert verdict is None or verdict.word == "good"
 
 
 def test_real_data_has_the_label_accuracy_of_equally_frequent_classes(data: Dataset) -> None:

@@ -210,7 +210,7 @@ class Herd:
         return self._engines[batch]
 
     def _refuse_single_rows(self) -> None:
-        """Raise a `UserError` if a net cannot train on one row, as PyTorch's batch norm; fused, it would return zeros."""
+        """Raise a `UserError` if PyTorch refuses to train a net on one row: a batch norm does, and fused it returns zeros."""
         dtype, latent = self._herd.state["g.params"].dtype, self._herd.rules.latent
         for net, shape in ((self._herd.g, (latent,)), (self._herd.d, self._shape)):
             labels = (torch.zeros(1, dtype=torch.int64),) if net.takes_label else ()

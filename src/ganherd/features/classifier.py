@@ -69,9 +69,6 @@ def _conv(n_in: int, n_out: int, stride: int) -> list[nn.Module]:
     return [nn.Conv2d(n_in, n_out, 3, stride, 1, bias=False), nn.BatchNorm2d(n_out), nn.ReLU()]
 
 
-Hits = tuple[tuple[int, int], ...]
-
-
 @dataclass(frozen=True)
 class Classifier:
     """A trained classifier, with its accuracy on held-out data.
@@ -85,7 +82,8 @@ class Classifier:
     scale: Units
     held_out_accuracy: float | None  # None: there was too little data to hold some out
     held_out_samples: int
-    held_out_classes: Hits = ()  # (rows that it is right on, rows) of each class, held out
+    # for each class (number of held-out rows that it recognises, number of held-out rows)
+    held_out_classes: tuple[tuple[int, int], ...] = ()
     resizing: str = "none"  # in words, how an image is resized before the net sees it
 
     @property
@@ -138,8 +136,6 @@ def classifier_for(dataset: Dataset, seed: int = 0, progress: Callable[[str], No
     net = _make(dataset.shape, classes, seed)
     path = cache.path_of("classifiers", key)
     facts = _read(path, net, key)
-    if facts is not None and "held_out_classes" not in facts:  # stored by an earlier version
-        facts = _accuracy(net.eval(), dataset, held_out)
     if facts is None:
         if progress:
             progress(Detail(f"training the classifier on {len(trained_on.index):,} real samples"))
@@ -256,12 +252,9 @@ def _read(path: Path, net: nn.Module, key: str) -> JsonObject | None:
     try:
         tensors, facts = entry or ({}, {})
         accuracy, samples = facts["held_out_accuracy"], int(facts["held_out_samples"])
-        classes = [[int(right), int(rows)] for right, rows in facts.get("held_out_classes", [])]
+        classes = [[int(right), int(rows)] for right, rows in facts["held_out_classes"]]
         net.load_state_dict(tensors)
     except Exception:  # a cache must never be the reason that a score fails
         return None
-    known: JsonObject = {
-        "held_out_accuracy": None if accuracy is None else float(accuracy),
-        "held_out_samples": samples,
-    }
-    return known | ({"held_out_classes": classes} if "held_out_classes" in facts else {})
+    known = None if accuracy is None else float(accuracy)
+    return {"held_out_accuracy": known, "held_out_samples": samples, "held_out_classes": classes}

@@ -40,9 +40,8 @@ class Network:
     batch: int = 1024  # samples that are passed through the network at once
     heavy: bool = False  # whether a hundred images take seconds on a CPU
     held_out_accuracy: float | None = None  # of the classifier
-    held_out_classes: tuple[
-        tuple[int, int], ...
-    ] = ()  # of the classifier: (rows that it is right on, rows) of each class
+    # of the classifier: for each class (number of held-out rows that it recognises, number of held-out rows)
+    held_out_classes: tuple[tuple[int, int], ...] = ()
     as_inception: bool = False  # Inception, or a script in its place: its logits give the Inception Score
 
     def described(self, samples: int) -> ScoreEntry:

@@ -42,7 +42,7 @@ def measure(material: ScoringContext) -> ScoreEntry:
         "interval": intervals.share(value, len(samples.x)),
         **judge.described(len(samples.x)),
     }
-    # of equally frequent classes, like those that the samples were requested of
+    # Every label is requested equally often, so the value of real data is that of equally frequent classes.
     accuracy, out["held_out_samples"] = judge.with_equal_classes
     out["held_out_accuracy"] = accuracy
     if accuracy is None:

@@ -36,7 +36,7 @@ from ganherd.util.text import did_you_mean
 from ganherd.util.user_code import importable_from
 
 DEFAULT = "digits-wcgan"  # the recipe of `ganherd train` without arguments
-_ALSO = {  # other names of packaged recipes, with their own ones
+_ALSO = {  # a further name of a packaged recipe: its own name
     "cifar10-speedrun": "cifar10-perclass",
     "cifar10-speedrun-first": "cifar10-conditional",
     "cifar10-wcgan-wgan": "cifar10-wgan",

@@ -54,7 +54,7 @@ class ScoreEntry(TypedDict, total=False):
     real: str
     real_samples: int
     held_out_accuracy: float | None  # of the classifier behind the features
-    held_out_samples: int
+    held_out_samples: int  # rows of equally frequent classes that would give the same standard error
     head: str
     neighbours: int
     subsets: int

@@ -53,7 +53,8 @@ def choose_best(
         by: gam2, or a score of `recipe.mixture_scores`. Such a score is measured again on fresh samples, next to the mixture's.
         samples: The number of samples of each generator.
         seed: The seed of the samples.
-        judges: Other runs whose discriminators judge, for gam2; none: those of the run itself that a generator did not meet.
+        judges: Other runs whose discriminators judge, for gam2. Without any, those of the run itself judge the generators
+            that they did not meet.
         network: The network of the features; None: that of the run's recorded scores, or the best one here.
         trust_code: Whether the user's nets and functions may be loaded.
         progress: Receives lines about the progress.

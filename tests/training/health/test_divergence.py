@@ -31,7 +31,7 @@ def kinds(run: ganherd.Run) -> set[str]:
 
 
 def test_a_repair_between_two_records_does_not_lower_the_recorded_losses(tmp_path: Path) -> None:
-    """A hinge loss is about 2 at first; every member counts as diverged at 1.5, and is drawn anew at steps 9, 10, 18 and 20."""
+    """A hinge loss is about 2 at first; every member diverges at 1.5, and gets fresh weights at steps 9, 10, 18 and 20."""
     repaired = ["run.repair.diverged=1.5", "run.repair.policy=reseed", "run.repair.limit=100", "run.record_every=10"]
     run = trained(tmp_path / "a", *repaired, "run.checkpoint_every=9")
     assert "repair" in kinds(run) and (losses(run) > 1.8).all()

@@ -161,7 +161,7 @@ def test_a_herd_without_nets_takes_those_of_the_first_recipe(recipe: dict[str, A
 
 @pytest.mark.parametrize("names_nets", [True, False])
 def test_layers_that_started_from_the_first_phase_can_be_frozen(recipe: dict[str, Any], names_nets: bool) -> None:
-    """FreezeD: only the second phase holds its discriminators' first layer, and a resume goes on so."""
+    """FreezeD: only the second phase keeps its discriminators' first layer as it is, and so does a resume."""
     if not names_nets:
         del recipe["nets"]
     first_layer = "nets.frozen=[layers.0]"

@@ -32,4 +32,4 @@ def only_for(members: Tensor | None, buffers: State) -> Iterator[None]:
     yield
     if members is not None:
         for name, value in choose_members(members, buffers, before).items():
-            buffers[name].data.copy_(value)  # unseen by autograd, which may have saved a buffer that no pass changes
+            buffers[name].data.copy_(value)  # hidden from autograd, which may have saved a constant buffer
