@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ganherd.augment import augment, numbers
 from ganherd.herd import rng
 from ganherd.herd.draws_ahead import DrawsAhead
 from ganherd.herd.engine.side_streams import SideStreams
@@ -24,15 +23,15 @@ from ganherd.herd.lowering.network import MemberNetwork, StackedNetwork
 from ganherd.herd.rng import Streams
 from ganherd.herd.state import Blueprint, State, buffers_of
 from ganherd.herd.step.augmented_inputs import augment_inputs, input_noise_scale
+from ganherd.herd.step.discriminator_terms import DiscriminatorUpdate, penalties, regularisers
 from ganherd.herd.step.mutation import draw_losses_
 from ganherd.herd.step.opponents import FrozenOpponents, choose_members
 from ganherd.herd.step.optimizer import clip_, update_, update_ema_
-from ganherd.herd.step.partial_terms import having, only_for
-from ganherd.herd.step.regularisers import lecam, slope_by_noise, track_logits_
+from ganherd.herd.step.partial_terms import only_for
+from ganherd.herd.step.regularisers import track_logits_
 from ganherd.herd.step.rules import StepRules
-from ganherd.herd.step.schedules import scheduled
 from ganherd.herd.step.weights import Weights
-from ganherd.losses.adversarial import class_loss, r1_penalty
+from ganherd.losses.adversarial import class_loss
 
 # (`g` or `d`, gradients of a block, cut into pieces [N, …]) -> the gradients that Adam takes instead
 GradientHook = Callable[[str, list[Tensor]], list[Tensor]]
@@ -66,14 +65,6 @@ class _Samples:
     weights: Weights  # of the generators
     y: Tensor | None  # [N, B] the labels of the samples; None: no net takes labels
     fake: Tensor  # [N, B, …] the samples
-
-
-@dataclass(frozen=True)
-class _Logits:
-    """The images of a discriminator update and the discriminators' logits of them."""
-
-    images: tuple[Tensor, Tensor]  # real and generated, [N, B, …] each
-    logits: tuple[Tensor, Tensor]  # of real and of generated images, [N, B] each
 
 
 class CannotBeFused(RuntimeError):
@@ -230,11 +221,15 @@ class Step:
         loss = rules.game.d(state["set.loss"], real_logits, fake_logits)  # [N]
         if real_classes is not None and fake_classes is not None:
             loss = loss + rules.class_d * (class_loss(real_classes, y) + class_loss(fake_classes, y))
-        both = _Logits((x, fake), (real_logits, fake_logits))
-        for terms in (
-            self._penalties(ctx, weights, both, y, update),
-            self._regularisers(ctx, weights, both, y, update),
-        ):
+
+        def critic(images: Tensor, number: int, twice: bool) -> Tensor:
+            return self._forward("d", ctx, weights.views(), images, y, call + number, twice)[0]
+
+        images, logits = (x, fake), (real_logits, fake_logits)
+        passed = DiscriminatorUpdate(
+            rules, state, draws, ctx.step, update, ctx.uses_r1_or_r2, images, logits, critic, self._lacks_term
+        )
+        for terms in (list(penalties(passed)), list(regularisers(passed))):
             loss = loss + sum(terms[1:], terms[0]) if terms else loss
         gradients = self._gradients("d", ctx, weights, loss)
         update_("d", state, gradients, rules, draws, update + 1, ctx.step, self._shrinkable_of("d", state))
@@ -245,91 +240,6 @@ class Step:
         ctx.sums[2].add_(real_logits.detach().mean(1))
         ctx.sums[3].add_(fake_logits.detach().mean(1))
         return samples
-
-    def _penalties(
-        self, ctx: _StepContext, weights: Weights, both: _Logits, y: Tensor | None, update: int
-    ) -> list[Tensor]:
-        """Return the weighted gradient penalties of the discriminators that act in this update, [N] each.
-
-        These are the penalty of the loss (e.g. WGAN-GP, between real and generated images), R1 at real images and R2 at
-        generated ones. All of them differentiate the discriminators twice.
-        """
-        rules, call, shape = self.rules, 8 * (update + 1), both.images[0].shape
-        x, fake = both.images
-        if packed := rules.packing > 1:  # penalties see packs: [N, B / packing, C * packing, …], with a logit for each
-            x, fake = (one.reshape(shape[0], -1, rules.packing * shape[2], *shape[3:]) for one in (x, fake))
-
-        def critic(number: int) -> Callable[[Tensor], Tensor]:
-            views = weights.views()
-
-            def logits(at: Tensor) -> Tensor:
-                at = at.reshape(shape) if packed else at
-                out, _ = self._forward("d", ctx, views, at, y, number, twice=True)
-                return out[:, :: rules.packing] if packed else out
-
-            return logits
-
-        penalties = []
-        if rules.game.penalty:
-            mix = ctx.draws.draw((rng.PENALTY, update), (x.shape[1],), "uniform", x.dtype)
-            weight = scheduled(ctx.state, rules.schedules, "gp_weight", rules.gp_weight, ctx.step)
-            for penalty_function in rules.game.penalties:
-                is_common = rules.game.is_common(penalty_function)
-                members = None if is_common else rules.game.has_penalty(penalty_function, ctx.state["set.loss"])
-                if self._lacks_term(members):
-                    continue
-                with only_for(members, buffers_of(ctx.state, "d")):
-                    weighted = weight * penalty_function(critic(call + 3), x, fake, mix)
-                penalties.append(weighted if members is None else weighted.where(members, torch.zeros_like(weighted)))
-        for name, gamma, at, number in (("r1", rules.r1, x, call + 4), ("r2", rules.r2, fake, call + 5)):
-            members = having(ctx.state, name)
-            if gamma > 0 and ctx.uses_r1_or_r2 and not rules.slope_noise and not self._lacks_term(members):
-                weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step) * rules.r1_every
-                with only_for(members, buffers_of(ctx.state, "d")):
-                    penalties.append(0.5 * weight * r1_penalty(critic(number), at))
-        return penalties
-
-    def _regularisers(
-        self, ctx: _StepContext, weights: Weights, both: _Logits, y: Tensor | None, update: int
-    ) -> list[Tensor]:
-        """Return the weighted regularisers of the discriminators' loss that act in this update, [N] each.
-
-        These are R1 and R2 estimated by noise, consistency under augmentation, and LeCam; none needs a second
-        derivative.
-        """
-        rules, call = self.rules, 8 * (update + 1)
-        kinds = (
-            ("r1", rules.r1, "consistency", rules.consistency),
-            ("r2", rules.r2, "consistency_fake", rules.consistency_fake),
-        )
-        terms = []
-        for fake, (name, gamma, other, strength) in enumerate(kinds):
-            x, logits = both.images[fake], both.logits[fake]
-            members = having(ctx.state, name)
-            if gamma > 0 and ctx.uses_r1_or_r2 and rules.slope_noise and not self._lacks_term(members):
-                noise = ctx.draws.draw((rng.PENALTY, update, 1 + fake), x.shape[1:], "normal", x.dtype)
-                shifted = x + rules.slope_noise * noise
-                with only_for(members, buffers_of(ctx.state, "d")):
-                    near, _ = self._forward("d", ctx, weights.views(), shifted, y, call + 4 + fake)
-                weight = scheduled(ctx.state, rules.schedules, name, gamma, ctx.step) * rules.r1_every
-                terms.append(0.5 * weight * slope_by_noise(logits, near, rules.slope_noise))
-            members = having(ctx.state, other)
-            if strength > 0 and not self._lacks_term(members):
-                policy = rules.consistency_augment
-                u = ctx.draws.draw(
-                    (rng.AUGMENT, update, 5 + fake), (rules.batch, numbers(policy)), "uniform", torch.float32
-                )
-                with torch.no_grad():
-                    changed = augment(x, u, policy)
-                with only_for(members, buffers_of(ctx.state, "d")):
-                    same, _ = self._forward("d", ctx, weights.views(), changed, y, call + 6 + fake)
-                weight = scheduled(ctx.state, rules.schedules, other, strength, ctx.step)
-                terms.append(weight * (same - logits).square().mean(1))
-        if rules.lecam > 0:
-            weight = scheduled(ctx.state, rules.schedules, "lecam", rules.lecam, ctx.step)
-            counts = torch.as_tensor(ctx.step, device=both.logits[0].device) >= rules.lecam_start
-            terms.append(counts.to(both.logits[0].dtype) * weight * lecam(ctx.state, *both.logits))
-        return terms
 
     def _samples(self, ctx: _StepContext) -> _Samples:
         """Generate the samples of the generator update, with the autograd graph back to the generators' weights."""
