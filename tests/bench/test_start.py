@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[list
         return popen([sys.executable, str(script), *words], env=env, **options)
 
     monkeypatch.setattr(start.subprocess, "Popen", run)
+    monkeypatch.setattr(start, "pytorch_alone", lambda: 0.1)
     return seen
 
 
@@ -54,9 +56,16 @@ def test_a_warm_start_has_the_caches_of_the_cold_one(commands: list[tuple[list[s
     (cold, first), (_, second) = commands
     assert first["GANHERD_CACHE"] == second["GANHERD_CACHE"] and Path(first["GANHERD_CACHE"]).name == "cache"
     assert "train.batch=4" in cold and "nets.generator=own_nets:OwnGenerator" in cold and "run.record_every=1" in cold
-    assert [line.partition(":")[0] for line in logged] == ["own, cold", "own, warm"]
+    assert [line.partition(":")[0] for line in logged] == ["PyTorch alone, imported and used once", "own, cold", "own, warm"]
+    assert [row["pytorch_seconds"] for row in rows] == [0.1, 0.1]
     head, *lines = start.table(rows).splitlines()
     assert "first step" in head and len(lines) == 2
+
+
+def test_pytorch_alone_takes_part_of_a_start() -> None:
+    began = time.monotonic()
+    seconds = start.pytorch_alone()
+    assert 0.1 < seconds < time.monotonic() - began
 
 
 def test_files_of_a_case_are_written_once(commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,6 +104,7 @@ def test_a_failing_command_is_reported_with_its_last_words(monkeypatch: pytest.M
     monkeypatch.setattr(
         start.subprocess, "Popen", lambda words, **options: popen([sys.executable, "-c", fails], **options)
     )
+    monkeypatch.setattr(start, "pytorch_alone", lambda: 0.1)
     with pytest.raises(UserError, match="ganherd train digits-wcgan failed: no such thing"):
         start.measure(["default"], [], lambda text: None)
 

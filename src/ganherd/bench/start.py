@@ -69,15 +69,28 @@ def measure(names: Sequence[str], settings: Sequence[str], log: Callable[[str], 
         settings: Further settings for all recipes, as for `--set`.
         log: Receives the result of each start.
     """
+    alone = pytorch_alone()
+    log(f"PyTorch alone, imported and used once: {alone:.1f} s")
     rows = []
     for name in names:
         with TemporaryDirectory() as folder:
             _prepare(CASES[name], Path(folder))
             for state in ("cold", "warm"):
-                row = {"case": name, "start": state, **_start(CASES[name], settings, Path(folder), state)}
+                seconds = _start(CASES[name], settings, Path(folder), state)
+                row = {"case": name, "start": state, **seconds, "pytorch_seconds": alone}
                 log(f"{name}, {state}: first step after {row['first_step_seconds']:.1f} s")
                 rows.append(row)
     return rows
+
+
+def pytorch_alone() -> float:
+    """Return the seconds that a process takes to import PyTorch and use the device once, which no start can go below."""
+    use = "import torch; torch.zeros(1, device='cuda' if torch.cuda.is_available() else 'cpu')"
+    command = [sys.executable, "-c", use]
+    subprocess.run(command, check=True)  # from here on the files are in memory
+    began = time.monotonic()
+    subprocess.run(command, check=True)
+    return time.monotonic() - began
 
 
 def _prepare(case: StartCase, folder: Path) -> None:
@@ -118,12 +131,14 @@ def _start(case: StartCase, settings: Sequence[str], folder: Path, name: str) ->
 
 def table(rows: Sequence[Row]) -> str:
     """Return the rows as a text table."""
-    head = ("case", "recipe", "start", "first step", f"{STEPS} steps and mixture")
-    body = [
-        (row["case"], row["recipe"], row["start"], f"{row['first_step_seconds']:.1f} s", f"{row['all_seconds']:.1f} s")
-        for row in rows
-    ]
-    return "\n".join(text_table([head, *body], right={3, 4}))
+    times = {
+        "pytorch_seconds": "PyTorch alone",
+        "first_step_seconds": "first step",
+        "all_seconds": f"{STEPS} steps and mixture",
+    }
+    head = ("case", "recipe", "start", *times.values())
+    body = [(row["case"], row["recipe"], row["start"], *(f"{row[key]:.1f} s" for key in times)) for row in rows]
+    return "\n".join(text_table([head, *body], right={3, 4, 5}))
 
 
 def save(rows: Sequence[Row], settings: Sequence[str], path: Path) -> None:
