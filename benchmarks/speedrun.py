@@ -54,7 +54,7 @@ def train(args: argparse.Namespace) -> None:
         session.resume(run, callbacks=callbacks)
     else:
         recipe = recipe_file.load(args.recipe, settings_of(args))
-        session.train(recipe, run, callbacks=callbacks, began=args.began)
+        session.train(recipe, run, args.recipe, callbacks=callbacks, began=args.began)
 
 
 def trained(args: argparse.Namespace) -> RunFolder:
@@ -144,9 +144,10 @@ def draw(result: Row, path: Path) -> None:
 
     figure, axes = pictures.new_figure(9, 3.4, columns=2)
     for axis, (name, limits) in zip(axes, LIMITS.items(), strict=True):
-        for phase in dict.fromkeys(point["phase"] for point in result["points"]):
+        phases = list(dict.fromkeys(point["phase"] for point in result["points"]))
+        for phase, which in zip(phases, ("first", "second"), strict=False):
             curve = [(p["seconds"] / 60, p[name]) for p in result["points"] if p["phase"] == phase]
-            axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=phase)
+            axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=f"{which} phase")
         for limit in limits:
             axis.axhline(limit, linewidth=0.6, color="0.7", zorder=0)
         axis.set(xlabel="minutes from the command to a mixture", title=name.upper(), yscale="log")
