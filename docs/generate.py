@@ -165,8 +165,8 @@ def _parameter(parameter: Any, hint: Any) -> tuple[str, str, str, str]:
 # -- the Python API ----------------------------------------------------------------------------------------------------
 
 API_ORDER = (
-    "train", "resume", "open", "runs", "load", "Run", "Mixture", "Samples", "Herd", "Callback", "TensorBoard", "WandB", "MLflow",
-    "Recipe", "UserError", "Interrupted",
+    "train", "resume", "open", "runs", "load", "compare", "Run", "Mixture", "Samples", "Herd", "Callback", "TensorBoard",
+    "WandB", "MLflow", "Recipe", "UserError", "Interrupted",
 )  # fmt: skip
 HIDDEN = {  # what users of the API do not need
     "Mixture": [
@@ -188,11 +188,12 @@ def python_section() -> str:
     """Return every name of the Python API with its signature, its documentation and its methods."""
     import ganherd
     from ganherd import api
+    from ganherd.compare import compare_named
 
     assert set(API_ORDER) == set(ganherd.__all__)
     blocks = []
     for name in API_ORDER:
-        value = api.runs if name == "runs" else getattr(ganherd, name)
+        value = {"runs": api.runs, "compare": compare_named.compare}.get(name) or getattr(ganherd, name)
         blocks.append(f"## `ganherd.{name}`")
         if not inspect.isclass(value):
             blocks += _documented(value, f"ganherd.{name}")

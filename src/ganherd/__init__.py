@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from ganherd.api import load, open, resume, runs, train
     from ganherd.api.own_loop import Herd
     from ganherd.api.run import Run
+    from ganherd.compare.compare_named import compare
     from ganherd.mixture.mixture import Mixture
     from ganherd.mixture.samples import Samples
     from ganherd.recipe.schema import Recipe
@@ -45,18 +46,23 @@ _HOMES = {
 
 __all__ = [
     "Callback", "Herd", "Interrupted", "MLflow", "Mixture", "Recipe", "Run", "Samples", "TensorBoard", "UserError", "WandB",
-    "load", "open", "resume", "runs", "train",
+    "compare", "load", "open", "resume", "runs", "train",
 ]  # fmt: skip
 
 
-class _RunsPackage(ModuleType):
-    """The package `ganherd.runs`, which is also the function of that name: `ganherd.runs()` returns all runs."""
-
-    def __call__(self, folder: Any = None) -> Any:
-        return import_module("ganherd.api").runs(folder)
+_CALLED = {"ganherd.runs": ("ganherd.api", "runs"), "ganherd.compare": ("ganherd.compare.compare_named", "compare")}
 
 
-import_module("ganherd.runs").__class__ = _RunsPackage
+class _CallablePackage(ModuleType):
+    """A package that is also the function of its name: `ganherd.runs()` returns all runs, `ganherd.compare(…)` compares."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        home, name = _CALLED[self.__name__]
+        return getattr(import_module(home), name)(*args, **kwargs)
+
+
+for _package in _CALLED:
+    import_module(_package).__class__ = _CallablePackage
 
 
 def __getattr__(name: str) -> Any:

@@ -104,9 +104,15 @@ def script(job: Job) -> str:
         time=slurm_time(job.time),
         torchrun=job.launcher == "torchrun",
         new=" ".join([*map(shlex.quote, job.words), "--run", '"$run"']),
-        again=" ".join(["--resume", '"$run"', *map(shlex.quote, job.again)]),
+        again=_resuming(*job.again),
+        checked=_resuming(*job.words),
         launch=_launch(job),
     )
+
+
+def _resuming(*words: str) -> str:
+    """Return arguments of `ganherd train` that resume the run."""
+    return " ".join([*map(shlex.quote, words), "--resume", '"$run"'])
 
 
 def _launch(job: Job) -> str:

@@ -186,6 +186,34 @@ def test_the_package_of_runs_stays_a_package() -> None:
 
 
 @pytest.mark.usefixtures("brief")
+def test_recipes_and_runs_are_compared_by_a_call() -> None:
+    settings = {"budget": "2steps", "seeds": 2, "metrics": ["fid"], "samples": 40, "quiet": True}
+    done = ganherd.compare("digits-wcgan", "digits-nonsat", **settings)
+    entry = done.facts["bases"]["budget"]["differences"]["digits-nonsat"]["fid"]
+    each = [row["scores"]["fid"]["value"] for row in done.facts["bases"]["budget"]["entries"].values()]
+    assert entry["value"] == pytest.approx(each[1] - each[0]) and str(done) == done.answer
+    assert done.path == Path("comparisons/digits-wcgan-vs-digits-nonsat") and all(
+        map(Path.is_file, done.files.values())
+    )
+    runs = [ganherd.train("digits-wcgan", budget=1, quiet=True, seeds=2) for _ in range(2)]
+    again = ganherd.compare(*runs, metrics=["fid"], samples=40, quiet=True)
+    assert list(again.facts["bases"]["runs"]["entries"]) == ["00001-digits-wcgan", "00002-digits-wcgan"]
+    with pytest.raises(UserError, match="finished runs are compared as they are"):
+        ganherd.compare(*runs, budget="2steps")
+
+
+@pytest.mark.usefixtures("brief")
+def test_a_run_is_judged_and_exported(tmp_path: Path) -> None:
+    run = ganherd.train("digits-wcgan", budget=1, quiet=True)
+    verdict = run.check()
+    assert verdict.word != "good" and run.verdict == verdict and len(verdict.members) == 10
+    record = run.export(tmp_path / "model")
+    assert record.path == tmp_path / "model" and record.members == 10 and (record.path / "loader.py").is_file()
+    with pytest.raises(UserError, match="not an empty folder"):
+        run.export(tmp_path / "model")
+
+
+@pytest.mark.usefixtures("brief")
 def test_a_run_of_a_stranger_executes_nothing(tmp_path: Path) -> None:
     run = ganherd.train(recipes.noise_recipe(tmp_path, "2steps"), run="run", quiet=True)
     (tmp_path / "evil_for_run.py").write_text("open('victim', 'w')\nclass Net: pass\n")

@@ -56,7 +56,11 @@ def test_a_warm_start_has_the_caches_of_the_cold_one(commands: list[tuple[list[s
     (cold, first), (_, second) = commands
     assert first["GANHERD_CACHE"] == second["GANHERD_CACHE"] and Path(first["GANHERD_CACHE"]).name == "cache"
     assert "train.batch=4" in cold and "nets.generator=own_nets:OwnGenerator" in cold and "run.record_every=1" in cold
-    assert [line.partition(":")[0] for line in logged] == ["PyTorch alone, imported and used once", "own, cold", "own, warm"]
+    assert [line.partition(":")[0] for line in logged] == [
+        "PyTorch alone, imported and used once",
+        "own, cold",
+        "own, warm",
+    ]
     assert [row["pytorch_seconds"] for row in rows] == [0.1, 0.1]
     head, *lines = start.table(rows).splitlines()
     assert "first step" in head and len(lines) == 2

@@ -278,7 +278,11 @@ def function(shape):
         ("discriminator", "Several", "returns a list: it must return one tensor of logits, or the pair"),
         ("discriminator", "HalfEmpty", "returns a tuple of Tensor, NoneType: it must return one tensor of logits"),
         ("generator", "Raises", "could not be built: RuntimeError: no luck"),
-        ("generator", "Fails", "do not run on data of shape (1, 8, 8) with latent 8: KeyError"),
+        (
+            "generator",
+            "Fails",
+            "with latent 8, for which z has the shape [batch, 8]: KeyError",
+        ),
         ("generator", "Wants", "missing a required argument: 'depth'"),
         ("discriminator", "Random", "draws random numbers with bernoulli"),
         ("discriminator", "Attention", "no member's stream can give"),

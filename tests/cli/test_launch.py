@@ -159,11 +159,17 @@ def test_failed_requeue_prints_how_to_resume(tmp_path: Path) -> None:
 
 
 def test_next_job_resumes_the_run(tmp_path: Path) -> None:
-    made = Job(("digits-wcgan", "--set=data.source=a b"), Path("my runs/x"))
+    """With its settings, which are compared with those of the run; not if it is put back into the queue: then it began it."""
+    settings = ["digits-wcgan", "--set=data.source=a b"]
+    made = Job(tuple(settings), Path("my runs/x"))
     environ = site(tmp_path, ends="0")
-    for words in (["digits-wcgan", "--set=data.source=a b", "--run", "my runs/x"], ["--resume", "my runs/x"]):
+    for requeues, words in (
+        ("0", [*settings, "--run", "my runs/x"]),
+        ("0", [*settings, "--resume", "my runs/x"]),
+        ("1", ["--resume", "my runs/x"]),
+    ):
         (tmp_path / "asked").unlink(missing_ok=True)
-        start(tmp_path, script(made), environ).communicate(timeout=60)
+        start(tmp_path, script(made), {**environ, "SLURM_RESTART_COUNT": requeues}).communicate(timeout=60)
         assert (tmp_path / "asked").read_text().splitlines()[1:] == ["ganherd", "train", *words]
         (tmp_path / "my runs/x").mkdir(parents=True, exist_ok=True)
         (tmp_path / "my runs/x/run.json").touch()
@@ -194,6 +200,20 @@ def test_script_is_shown_written_and_submitted(
     (tmp_path / "mine.sh").write_text("echo mine")
     assert command("launch", "slurm", "digits-wcgan", "-o", "mine.sh") == 2
     assert (tmp_path / "mine.sh").read_text() == "echo mine" and MARK in shown
+
+
+def test_a_run_with_other_settings_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Both by the command that writes the script and in the job, where the run may have begun since."""
+    monkeypatch.chdir(tmp_path)
+    settings = ["ring8-gan", "--set", "run.scores=false", "--set", "data.points=200", "--budget", "2steps"]
+    assert command("train", *settings, "--run", "runs/ring8-gan", "--quiet") == 0
+    assert command("launch", "slurm", *settings) == 0
+    assert "runs/ring8-gan exists, and the job resumes it" in capfd.readouterr().err
+    for words in (["launch", "slurm", *settings], ["train", *settings, "--resume", "runs/ring8-gan"]):
+        assert command(*words, "--set", "optim.lr_g=1e-2") == 2
+        assert "optim.lr_g: 0.0003 -> 0.01" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(

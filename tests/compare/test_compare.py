@@ -141,7 +141,7 @@ def test_answer_comes_first_and_details_need_verbose(cli, two) -> None:
     words = ("compare", *two, "--budget", "2steps", "--seeds", 2, "--metrics", "diversity", "-n", 40)
     answer = cli(*words)
     assert (
-        "diversity" in answer.out.splitlines()[0] and "2 seeds are too few for more." in answer.out
+        "diversity" in answer.out.splitlines()[0] and "2 seeds decide little." in answer.out
     )  # the answer comes first
     for part in ("a against b on small.npz, 2 seeds each", "At equal steps: 2 for each", "At equal images seen", "(primary)",
                  "comparisons/a-vs-b/compare.html"):  # fmt: skip

@@ -18,7 +18,7 @@ def test_the_answer_is_one_sentence() -> None:
     first = shown(facts_of({"a": a, "b": b}, 3)).splitlines()[0]
     assert first == (
         "b is better in FID (5.003 against 6.000); it is also better in recall; KID and coverage are undecided; "
-        "3 seeds are too few for more."
+        "3 seeds decide little."
     )
     swapped = shown(facts_of({"b": b, "a": a}, 3)).splitlines()[0]
     assert swapped == first  # whichever is named first

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ganherd.compare import downstream
+from ganherd.compare.downstream import downstream
 
 
 def test_downstream_table_files_and_json(cli, run, monkeypatch) -> None:
-    monkeypatch.setattr("ganherd.compare.downstream_classifier.STEPS", (5, 5))
+    monkeypatch.setattr("ganherd.compare.downstream.downstream_classifier.STEPS", (5, 5))
     copy = Path(shutil.copytree(run, "copy"))
     answer = cli(
         "compare", "--downstream", copy, "--per-class", "2,9999", "--seeds", 2, "--generated", 20, "--json", "-q"
@@ -37,8 +37,8 @@ def test_downstream_table_files_and_json(cli, run, monkeypatch) -> None:
 @pytest.mark.further
 def test_good_images_help_and_bad_ones_do_not(run, monkeypatch) -> None:
     """The yardstick measures: real images replace the generated ones, then noise does."""
-    monkeypatch.setattr("ganherd.compare.downstream_classifier.STEPS", (30, 30))
-    from ganherd.compare.downstream_classifier import Images
+    monkeypatch.setattr("ganherd.compare.downstream.downstream_classifier.STEPS", (30, 30))
+    from ganherd.compare.downstream.downstream_classifier import Images
     from ganherd.data.dataset import load
     from ganherd.runs.folder import RunFolder
 

@@ -23,9 +23,10 @@ from ganherd.runs.score_entry import Scores
 from ganherd.runs.series import long_form
 from ganherd.util import files
 from ganherd.util.errors import UserError, whole_number
-from ganherd.util.paths import from_here
+from ganherd.util.paths import from_here, given_path
 
 if TYPE_CHECKING:
+    from ganherd.export.write_export import ExportRecord, Format
     from ganherd.mixture.mixture import Mixture
     from ganherd.mixture.samples import Samples
     from ganherd.training.callbacks import Callback
@@ -172,6 +173,33 @@ class Run:
         from ganherd import report
 
         return report.write(self.folder, trust_code=self._vouched())
+
+    def export(self, path: str | Path, format: Format = "torch", **settings: Any) -> ExportRecord:
+        """Write the mixture as files that work without ganherd, and return what was written.
+
+        Args:
+            path: A folder for `torch` and `hub`, a file for `onnx` and `html`.
+            format: `torch`, `onnx`, `hub` or `html`.
+            settings: Further arguments of `ganherd.export.write_export.write_export`: `member`, `replica`, `licence`.
+        """
+        from ganherd.export.write_export import check_target, write_export
+
+        target = given_path("the target", path)
+        check_target(target, format)
+        _ = self.mixture  # raises an error if nets are missing or not trusted
+        return write_export(self.path, target, format, **{"trust_code": self._vouched(), **settings})
+
+    def check(self, samples: int = 1000, seed: int = 0) -> VerdictRecord:
+        """Return the verdict on the run and on each member: the recorded one, or a new one if it is asked for other samples.
+
+        Args:
+            samples: The number of samples of each seed that are judged.
+            seed: The seed of the samples.
+        """
+        from ganherd.scoring.verdicts.run_verdict import check_run
+
+        _ = self.mixture  # raises an error if nets are missing or not trusted
+        return check_run(self.path, samples, seed, self._vouched(), rejudge=(samples, seed) != (1000, 0))
 
     def resume(
         self,

@@ -85,7 +85,7 @@ def _limits(facts: Comparison, basis: str, is_open: bool) -> list[str]:
         return [f"{'one seed each' if all_have_one else 'some runs have one seed'}: other seeds may differ"]
     if seeds == 1:
         return ["one seed decides nothing: use --seeds 3 or more"]
-    return [f"{seeds} seeds are too few for more"] if is_open and seeds < FEW_SEEDS else []
+    return [f"{seeds} seeds decide little"] if is_open and seeds < FEW_SEEDS else []
 
 
 def _metrics(by_basis: ComparisonBasis, primary: str) -> list[str]:

@@ -241,7 +241,7 @@ def _short(facts: Comparison) -> list[Block]:
         name = f"{title_of(metric)} (primary)" if metric == primary else title_of(metric)
         values = [str(own[metric]) if metric in own else "–" for own in each.values()]
         lines.append([name, *values, *_verdict(facts, metric, list(entries), best.get(metric))])
-    head = ["score", *entries, *(["difference, 95 %"] if len(entries) == 2 else []), "better"]
+    head = ["score", *entries, *(["second minus first, 95 %"] if len(entries) == 2 else []), "better"]
     right = range(1, len(entries) + 1)
     what = f"{title(facts)}. {heading(facts, basis)}."
     return [
@@ -275,8 +275,10 @@ def _verdict(facts: Comparison, metric: str, names: Sequence[str], winner: str |
         return [verdict]
     one = by_basis["differences"][names[1]].get(metric)
     ends = one.get("interval") if one else None
-    span = f"{signed(metric, ends['low'])} to {signed(metric, ends['high'])}" if ends else "–"
-    return [span, verdict]
+    if one is None or ends is None:
+        return ["–", verdict]
+    span = f"{signed(metric, ends['low'])} to {signed(metric, ends['high'])}"
+    return [f"{signed(metric, one['value'])} ({span})", verdict]
 
 
 def left_out(facts: Comparison, basis: str) -> list[str]:

@@ -21,8 +21,9 @@ if TYPE_CHECKING:
     from ganherd.losses.adversarial import Loss
 
 ALSO_CALLED = {  # names in papers and other trainers; they are only suggested
-    "gan": "minimax",
-    "bce": "minimax",
+    "gan": "non-saturating",  # binary cross entropy as nearly everybody writes it: the generator's labels are "real"
+    "bce": "non-saturating",
+    "vanilla": "non-saturating",
     "heuristic": "non-saturating",
     "lsgan": "least-squares",
     "mse": "least-squares",

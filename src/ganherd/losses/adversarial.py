@@ -31,7 +31,7 @@ class Loss:
     penalty: Penalty | None = None
     clip: bool = False  # clip the discriminator's parameters after each of its updates
     g_sees_real: bool = False  # the generator's loss needs the discriminator's logits of real images, too
-    of_logits: bool = False  # probabilities instead of logits would train badly; False also if that is not known
+    of_logits: bool | None = None  # whether probabilities instead of logits would train badly; None: not known
 
 
 def _cross_entropy(real: Tensor, fake: Tensor) -> Tensor:
@@ -73,7 +73,7 @@ def _raise_critic(fake: Tensor) -> Tensor:
 MINIMAX = Loss(_cross_entropy, lambda fake: -softplus(fake).mean(-1), of_logits=True)
 # The generator minimises -log D(G(z)), the heuristic of the same paper.
 NON_SATURATING = Loss(_cross_entropy, lambda fake: softplus(-fake).mean(-1), of_logits=True)
-LEAST_SQUARES = Loss(_squares, lambda fake: 0.5 * (fake - 1.0).square().mean(-1))
+LEAST_SQUARES = Loss(_squares, lambda fake: 0.5 * (fake - 1.0).square().mean(-1), of_logits=False)
 # The least-squares loss of Mustangs: like its code, it takes D(G(z)) as a probability, not as a logit.
 LEAST_SQUARES_SIGMOID = Loss(
     _squares_of_probabilities, lambda fake: (sigmoid(fake) - 1.0).square().mean(-1), of_logits=True
@@ -145,8 +145,9 @@ class Game:
         self._d_losses = [self.loss(d)] if d is not None else self._losses
         self.penalties = tuple(dict.fromkeys(loss.penalty for loss in self._d_losses if loss.penalty is not None))
         self.penalty, self.clip = bool(self.penalties), any(loss.clip for loss in self._d_losses)
-        # the names of discriminator losses that need logits
+        # the names of discriminator losses that need logits, and of those that may need them
         self.of_logits = [name for name in ((d,) if d else names) if self.loss(name).of_logits]
+        self.perhaps_of_logits = [name for name in ((d,) if d else names) if self.loss(name).of_logits is None]
         self.g_sees_real = any(loss.g_sees_real for loss in self._losses)
 
     def loss(self, name: str) -> Loss:

@@ -102,3 +102,24 @@ def test_a_run_notes_a_sigmoid_where_logits_are_expected(tmp_path: Path, loss: s
         f"all outputs of the discriminator mine:D lie between 0 and 1, as after a sigmoid, but {noted} made for logits"
     )
     assert notes == ([f"{expected}: leave the sigmoid out"] if noted else [])
+
+
+def test_a_run_notes_a_sigmoid_where_a_users_loss_may_expect_logits(tmp_path: Path) -> None:
+    (tmp_path / "own_judge.py").write_text(
+        "from torch import nn\n"
+        "from torch.nn.functional import softplus\n"
+        "class D(nn.Sequential):\n"
+        "    def __init__(self):\n"
+        "        super().__init__(nn.Flatten(), nn.Linear(64, 1), nn.Sigmoid())\n"
+        "class Own:\n"
+        "    def d(self, real, fake):\n"
+        "        return softplus(-real).mean(-1) + softplus(fake).mean(-1)\n"
+        "    def g(self, fake):\n"
+        "        return softplus(-fake).mean(-1)\n"
+    )
+    settings = ["nets.discriminator=own_judge:D", "loss.name=own_judge:Own", f"code=[{tmp_path}]"]
+    notes = assemble(recipe_file.load(noise_recipe(tmp_path), settings), trust_code=True).notes
+    assert [note for note in notes if "sigmoid" in note] == [
+        "all outputs of the discriminator own_judge:D lie between 0 and 1, as after a sigmoid: leave it out if the loss "
+        "own_judge:Own takes logits"
+    ]

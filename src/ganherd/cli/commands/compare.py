@@ -98,8 +98,8 @@ def compare(
 
         for run in named:  # before torch is loaded
             RunFolder.open(run), mixture_of(run)
-        from ganherd.compare import downstream as classifiers
-        from ganherd.compare import downstream_text
+        from ganherd.compare.downstream import downstream as classifiers
+        from ganherd.compare.downstream import downstream_text
 
         wanted = classifiers.DownstreamRequest(sorted(set(counts)), seeds, generated or classifiers.GENERATED)
         result = classifiers.measure([Path(run) for run in named], wanted, output, trust_code, log_unless(quiet))
@@ -108,28 +108,19 @@ def compare(
     refuse((per_class, "--per-class needs --downstream."), (generated, "--generated needs --downstream."))
     if budget is not None:
         check_unit(budget)
+    from ganherd.compare import comparison_text
+    from ganherd.compare.compare_named import compare as compare_named
     from ganherd.compare.finished import finished_runs
 
-    scoring = (names(metrics), samples, network, trust_code)
     if finished_runs.are_runs(named):
         given = {"--budget": budget, "--set": sets, "--vary": vary}
-        refuse(
-            *(
-                (value, f"{option} is for recipes: finished runs are compared as they are.")
-                for option, value in given.items()
-            )
-        )
-        facts, folder = finished_runs.compare_runs(named, output, *scoring, quiet)
-    else:
-        from ganherd.compare import compare_recipes, contenders
-
-        those = contenders.contenders(named, vary or ())
-        request = compare_recipes.ComparisonRequest.of(those, budget, seeds, sets or (), *scoring)
-        folder = output or Path("comparisons") / contenders.folder_name(those)
-        facts = compare_recipes.compare(request, folder, quiet)
-    from ganherd.compare import comparison_page, comparison_text
-
-    files = comparison_page.write(facts, folder)
-    print_screen(as_json, {"compare": str(folder), **facts}, *comparison_text.screen(facts, verbose))
+        why = "is for recipes: finished runs are compared as they are."
+        refuse(*((value, f"{option} {why}") for option, value in given.items()))
+    done = compare_named(
+        *named, budget=budget, seeds=seeds, metrics=names(metrics), samples=samples, network=network, vary=vary or (),
+        overrides=sets or (), path=output, trust_code=trust_code, quiet=quiet,
+    )  # fmt: skip
+    facts, files = done.facts, done.files
+    print_screen(as_json, {"compare": str(done.path), **facts}, *comparison_text.screen(facts, verbose))
     if not as_json:
         show(named_files(files).removeprefix("\n"))  # not wrapped, so that the paths can be copied

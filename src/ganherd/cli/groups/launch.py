@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,10 @@ from ganherd.cli.options import Budget, Quiet, Seeds, Set, examples, named_run, 
 from ganherd.util.errors import UserError
 from ganherd.util.paths import RUNS
 from ganherd.util.text import say
+
+if TYPE_CHECKING:
+    from ganherd.recipe.schema import Recipe
+    from ganherd.runs.folder import RunFolder
 
 launch_app = typer.Typer(help="Start runs on a cluster.", no_args_is_help=True)
 
@@ -65,6 +69,7 @@ def launch_slurm(
     """Write a batch script that trains a recipe or resumes a run, and requeues itself until the run is finished."""
     from ganherd import slurm
     from ganherd.recipe import recipe_file
+    from ganherd.runs.folder import RunFolder
 
     refuse(
         (
@@ -79,8 +84,6 @@ def launch_slurm(
     overrides = recipe_overrides(sets, budget, seeds)
     words = [f"--set={each}" for each in overrides]
     if resume is not None:
-        from ganherd.runs.folder import RunFolder
-
         RunFolder.open(resume)
         where, new = resume, words
     else:
@@ -91,6 +94,7 @@ def launch_slurm(
 
             refuse_meeting(loaded, "--array")
         where, new = run or RUNS / Path(name).stem, [name, *words]
+        _note_existing(RunFolder(where), loaded)
     job = slurm.Job(
         tuple(new), where, tuple(words) if resume is not None else (), nodes, ranks_per_node, cpus_per_rank, gpus_per_node, time,
         notice, partition, account, tuple(module or ()), container, launcher, launcher_options, array, members_each,
@@ -113,3 +117,16 @@ def launch_slurm(
     if done.returncode:
         raise UserError(f"sbatch refused {path}: {done.stderr.strip() or done.stdout.strip()}")
     say(done.stdout.strip())
+
+
+def _note_existing(folder: RunFolder, recipe: Recipe) -> None:
+    """Say that the job will resume the run of this folder if there is one.
+
+    Raises:
+        UserError: The run has another recipe.
+    """
+    from ganherd.training.setup.identity import refuse_changes
+
+    if folder.info_path.is_file():
+        refuse_changes(folder.recipe, recipe, folder, data_may_move=True)
+        say(f"note: {folder.path} exists, and the job resumes it; --run names another folder.")

@@ -53,8 +53,8 @@ class NetPair:
             raise
         except Exception as error:
             raise UserError(
-                f"the nets {self.generator} and {self.discriminator} do not run on data of shape "
-                f"{shape} with latent {latent}: {with_type(error)}."
+                f"the nets {self.generator} and {self.discriminator} do not run on data of shape {shape} with latent {latent}, "
+                f"for which z has the shape [batch, {latent}]: {with_type(error)}."
             ) from error
         if sampled != (rows, *shape):
             raise UserError(

@@ -7,7 +7,7 @@ relative to real data of the same size, so that it holds on other data.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ganherd.metrics.memorisation import BY_CHANCE
 from ganherd.runs.results.verdict_record import Word
@@ -41,6 +41,7 @@ class VerdictLimits:
     early: int = ALARM_LIMITS.warm_up  # steps before which poor samples of any kind are an early stage
     # steps after which samples that hardly vary have collapsed, and are no early stage
     long: int = ALARM_LIMITS.slow_start
+    young: int = 2 * ALARM_LIMITS.slow_start  # steps before which the advice for collapsed samples is to train longer
 
 
 LIMITS = VerdictLimits()
@@ -104,6 +105,8 @@ def judge(evidence: Evidence, course: Course = Course(), shares_data: bool = Fal
         return Judged("undertrained", f"after {course.steps:,} steps {poor.reason}", _LONGER)
     if broke := [alarm for alarm in _UNSTABLE if alarm in course.began]:
         return Judged("unstable", f"{WHY[broke[0]]} during the training, and {poor.reason}", TRY[broke[0]])
+    if poor.word == "collapsed" and (course.steps is None or course.steps < LIMITS.young):
+        return replace(poor, try_next=f"{_LONGER}; if it stays collapsed, {poor.try_next}")
     return poor
 
 
@@ -158,19 +161,15 @@ def _poor(e: Evidence, most_missing: float) -> Judged | None:
         )
     if e.missing is not None and e.missing >= most_missing and e.precision > LIMITS.precision:
         reason = f"it hardly reaches regions that hold {_share(e.missing)} of the data"
-        return Judged("collapsed", reason, f"train longer if it is young; otherwise {TRY['collapse']}")
-    if (
-        e.distance > LIMITS.distance
-        or e.precision < LIMITS.on_data
-        or e.recall < LIMITS.recall
-        or e.coverage < LIMITS.coverage
-    ):
-        return Judged(
-            "undertrained",
-            f"its samples differ from the data: {_fid(e)}; {_share(e.precision)} of them lie where the data is, and they cover "
-            f"{_share(e.coverage)} of it",
-            _LONGER,
-        )
+        return Judged("collapsed", reason, TRY["collapse"])
+    far = [
+        (e.distance > LIMITS.distance, _fid(e)),
+        (e.precision < LIMITS.on_data, f"only {_share(e.precision)} of them lie where the data is"),
+        (e.coverage < LIMITS.coverage, f"they cover {_share(e.coverage)} of it"),
+        (e.recall < LIMITS.recall, f"{_share(e.recall)} of it lies among them"),
+    ]
+    if reasons := [reason for is_far, reason in far if is_far]:
+        return Judged("undertrained", f"its samples differ from the data: {'; '.join(reasons)}", _LONGER)
     return None
 
 

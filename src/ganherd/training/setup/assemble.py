@@ -29,6 +29,7 @@ from ganherd.herd.state import ModuleTraits, Seat, State, new_state
 from ganherd.herd.step.pace import Pace, paces
 from ganherd.herd.streamed_batch_feed import make_feed
 from ganherd.herd.threaded_init import PackagedNet
+from ganherd.losses.adversarial import Game
 from ganherd.nets.catalog import is_packaged
 from ganherd.recipe.base import in_steps
 from ganherd.recipe.schema import Recipe
@@ -219,7 +220,7 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         grown = grow.start(herd, recipe, rows, trust_code)
         started = [grown.get(row, origin) for row, origin in enumerate(started or [{} for _ in own])]
     of_settings = [*idle_schedules(recipe, herd.rules), *uneven_records(recipe, herd.rules, herd.device.type == "cuda")]
-    of_nets = _sigmoid_notes(recipe, pair, herd.rules.game.of_logits, dataset.shape)
+    of_nets = _sigmoid_notes(recipe, pair, herd.rules.game, dataset.shape)
     notes = (*dataset.notes, *data.notes, *of_nets, *origins.notes(started), *of_settings)
     light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
     return PreparedHerd(
@@ -318,18 +319,17 @@ def _freeze(module: nn.Module, layers: Sequence[str]) -> nn.Module:
     return module
 
 
-def _sigmoid_notes(recipe: Recipe, pair: NetPair, of_logits: Sequence[str], shape: Shape) -> list[str]:
-    """Return a note if a user's own discriminator returns probabilities, and losses need logits.
+def _sigmoid_notes(recipe: Recipe, pair: NetPair, game: Game, shape: Shape) -> list[str]:
+    """Return a note if a user's own discriminator returns probabilities, and losses need logits or may need them.
 
     Args:
-        of_logits: The names of the losses that do.
         shape: The shape of one sample of the data.
     """
-    own = not is_packaged(recipe.nets.discriminator.name)
-    if not own or not of_logits or not pair.returns_probabilities(shape, recipe.train.batch):
+    own, losses = not is_packaged(recipe.nets.discriminator.name), game.of_logits or game.perhaps_of_logits
+    if not own or not losses or not pair.returns_probabilities(shape, recipe.train.batch):
         return []
-    are = f"loss {of_logits[0]} is" if len(of_logits) == 1 else f"losses {listed(of_logits)} are"
-    return [
-        f"all outputs of the discriminator {pair.discriminator} lie between 0 and 1, as after a sigmoid, but the {are} made for "
-        "logits: leave the sigmoid out"
-    ]
+    seen = f"all outputs of the discriminator {pair.discriminator} lie between 0 and 1, as after a sigmoid"
+    if not game.of_logits:
+        return [f"{seen}: leave it out if the loss {listed(losses)} takes logits"]
+    are = f"loss {losses[0]} is" if len(losses) == 1 else f"losses {listed(losses)} are"
+    return [f"{seen}, but the {are} made for logits: leave the sigmoid out"]

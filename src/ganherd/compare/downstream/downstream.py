@@ -11,8 +11,8 @@ from typing import Literal
 import numpy as np
 
 from ganherd.compare.comparison_record import Downstream, DownstreamRow
-from ganherd.compare.downstream_classifier import Images, accuracy, steps_for
-from ganherd.compare.downstream_text import draw
+from ganherd.compare.downstream.downstream_classifier import Images, accuracy, steps_for
+from ganherd.compare.downstream.downstream_text import draw
 from ganherd.data.dataset import Dataset, load
 from ganherd.data.keyed_random import shuffle
 from ganherd.features.extract import best_device
