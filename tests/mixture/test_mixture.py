@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -440,3 +441,14 @@ def test_tensors_that_do_not_fit_the_net_are_refused(copied, spoil) -> None:
     tamper(copied, sha256=hashlib.sha256(path.read_bytes()).hexdigest())
     with pytest.raises(UserError, match="and its net do not fit"):
         ganherd.load(copied)
+
+
+def test_a_number_that_names_a_label_means_that_label(data) -> None:
+    made = replace(make_mixture(assembled(data), 0), labels=("1", "2", "5"))
+    for label, number in ((1, 0), ("1", 0), (2, 1), (5, 2), (np.int64(5), 2)):
+        assert made.sample(2, label=label).y.tolist() == [number] * 2
+    for label in (0, "0", 4, "4", -1):
+        with pytest.raises(UserError, match="the mixture has no label"):
+            made.sample(2, label=label)
+    mixed = replace(made, labels=("cat", "2", "dog"))
+    assert [mixed.label_number(label) for label in (0, 2, "2", "dog")] == [0, 1, 1, 2]

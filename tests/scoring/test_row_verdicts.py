@@ -48,7 +48,7 @@ class FunctionHerd:
 
     def sample(self, n: int, label: Any = None, seed: int = 0, replica: int = 0, watch: Any = None) -> DrawnSamples:
         random = np.random.default_rng([seed, n])
-        weights = self.weights if label is None else np.eye(len(self.weights))[label]
+        weights = self.weights if label is None else np.eye(len(self.weights))[self.labels.index(label)]
         member = np.sort(random.choice(len(weights), n, p=weights))
         rows, data = comparable(self.data.x, self.data), self.data
         made = [self.make(random, rows[data.y == m], int((member == m).sum())) for m in np.unique(member)]
@@ -100,3 +100,26 @@ def test_a_herd_of_a_known_kind_gets_the_right_verdict(
     material = ScoringContext(herd, data, samples=1000, against=collector.reference)  # type: ignore[arg-type]
     verdict = judge_herd(collector.herd(material), list(collector.parts(material)), steps=steps)
     assert verdict.word in words, verdict.sentence
+
+
+@dataclass(frozen=True)
+class Swapped(FunctionHerd):
+    """Members that make the rows of the next class."""
+
+    def sample(self, n: int, label: Any = None, seed: int = 0, replica: int = 0, watch: Any = None) -> DrawnSamples:
+        drawn = super().sample(n, label, seed, replica, watch)
+        member = (drawn.member - 1) % len(self.labels)
+        return DrawnSamples(drawn.x, member, member)
+
+
+@pytest.mark.parametrize(("herd", "word"), [(FunctionHerd, "good"), (Swapped, "unlike the data")])
+def test_classes_of_few_rows_are_judged_by_their_class(herd: type[FunctionHerd], word: str) -> None:
+    """Two classes of wine have fewer rows than a comparison needs."""
+    data = load(DataConfig(source="wine"))
+    collector = EvidenceCollector(RealFeatures(data))
+    made = herd(data, gaussian, np.bincount(data.y) / len(data.y))
+    material = ScoringContext(made, data, samples=1000, against=collector.reference)  # type: ignore[arg-type]
+    parts = list(collector.parts(material))
+    assert min(part.evidence.compared for part in parts) < 24
+    verdict = judge_herd(collector.herd(material), parts, steps=LONG)
+    assert verdict.word == word, verdict.sentence

@@ -429,6 +429,48 @@ def test_scoring_a_run_prints_its_verdict_below_the_table(run: Path, tmp_path: P
     assert "\nverdict  " not in cli("score", folder, "--metrics", "fid").out
 
 
+def test_what_was_measured_of_a_mixture_that_has_changed_is_not_kept(
+    run: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a training that is resumed while a long scoring goes on."""
+    folder = _copy(run, tmp_path)
+    cli("score", folder)
+    before, read = (folder / "scores.json").read_bytes(), mixture.load
+
+    def load_and_change(*args: Any) -> Any:
+        loaded = read(*args)
+        (folder / "mixture/mixture.json").touch()
+        return loaded
+
+    monkeypatch.setattr(mixture, "load", load_and_change)
+    for words in (["score", folder], ["score", folder, "--metrics", "fid", "-n", "2000"], ["check", folder, "--again"]):
+        answer = cli(*words)
+        assert answer.code == 2 and "changed meanwhile" in answer.err
+        assert (folder / "scores.json").read_bytes() == before
+
+
+def test_a_good_verdict_says_if_copies_cannot_be_told() -> None:
+    known = Evidence(500, 500, 250, True, 0.0, 0.1, 0.1, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
+    assert "copies of training rows cannot be told" in judge(known).reason
+    assert "copies" not in judge(replace(known, copies=0.05, nearer=0.5, held_out=100)).reason
+
+
+def test_undertrained_names_what_is_too_low_only() -> None:
+    known = Evidence(500, 500, 250, True, 0.0, 0.1, 0.2, 0.4, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
+    judged = judge(known)
+    assert judged.word == "undertrained"
+    assert judged.reason == "its samples differ from the data: only 40 % of them lie where the data is"
+
+
+def test_a_young_collapse_is_advised_to_train_longer() -> None:
+    """Also if an alarm was raised: other settings are worth a try only if it stays."""
+    alike = Evidence(500, 500, 250, True, 0.5, 0.1, 0.2, 0.4, 0.2, 1.0, 0.0, 0.1, 0.1, 0.1)
+    young, old = (judge(alike, Course(steps, began=frozenset({"collapse"}))) for steps in (300, 5000))
+    assert young.word == old.word == "collapsed"
+    assert young.try_next.startswith("train longer") and "optim.lr_g" in young.try_next
+    assert old.try_next.startswith("try a lower optim.lr_g")
+
+
 def test_a_record_from_a_stranger_may_have_unknown_keys_but_no_unknown_word() -> None:
     known = {"name": "member 0", "word": "good", "reason": "", "later": 1}
     assert MemberVerdict.parse(known).word == "good"

@@ -68,8 +68,9 @@ class FakeMixture:
         return self.dataset.shape
 
     def sample(
-        self, n: int, label: int | None = None, seed: int = 0, replica: int = 0, watch: object = None
+        self, n: int, label: int | str | None = None, seed: int = 0, replica: int = 0, watch: object = None
     ) -> FakeSamples:
+        label = self.labels.index(label) if isinstance(label, str) else label
         self.calls.append((n, label))
         rng = np.random.default_rng([seed, replica, 99 if label is None else label])
         if label is not None:

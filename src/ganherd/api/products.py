@@ -51,7 +51,7 @@ class PictureFinisher(Finisher):
         mixture = product.mixture
         labels = np.arange(len(mixture.labels)) if mixture.takes_label else np.unique(mixture.label_of)
         if mixture.is_image and (labels >= 0).all():
-            wanted: list[int | None] = labels[:50].tolist()
+            wanted: list[str | None] = [mixture.labels[k] for k in labels[:50]]
             count = 12
         else:
             wanted, count = [None], 144 if mixture.is_image else 2500

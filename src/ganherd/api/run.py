@@ -15,7 +15,7 @@ from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe
 from ganherd.recipe.sources.option_override import OptionOverride
 from ganherd.runs import run_status
-from ganherd.runs.folder import RunFolder, mixture_of
+from ganherd.runs.folder import RunFolder, mixture_of, mixture_version
 from ganherd.runs.longer_budget import longer_budget
 from ganherd.runs.results.verdict_record import VerdictRecord
 from ganherd.runs.run_status import PartsStatus, RunStatus
@@ -136,11 +136,9 @@ class Run:
         """
         from ganherd.mixture import mixture, mixture_files
 
-        file = mixture_of(self.path) / mixture_files.JSON
-        now = file.stat()
-        version = (now.st_mtime_ns, now.st_size)
+        version = mixture_version(self.path)
         if self._loaded is None or self._loaded[0] != version:
-            facts = mixture_files.read_facts(file.parent)
+            facts = mixture_files.read_facts(mixture_of(self.path))
             nets = [facts.generator, *(breed.generator for breed in facts.breeds)]
             strange = {net.name for net in nets if is_strange(net.name)}
             is_known = bool(strange) and strange <= self._trusted_names()

@@ -227,7 +227,8 @@ class ScoringContext:
             NotFinite: Members generate NaN; the message names them.
         """
         clock = TimeLeft(None if quiet else self.progress, "drawing samples", n)
-        drawn = self.mixture.sample(n, label=label, seed=self.seed, replica=self.replica, watch=clock.at)
+        own = self.mixture.labels[label] if label is not None and self.has_generators else label
+        drawn = self.mixture.sample(n, label=own, seed=self.seed, replica=self.replica, watch=clock.at)
         if self.has_generators and len(drawn.x) != n:
             raise RuntimeError(f"{n} samples were asked for and {len(drawn.x)} came")
         x, member = np.asarray(drawn.x), np.asarray(drawn.member)

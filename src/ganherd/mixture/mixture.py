@@ -276,20 +276,21 @@ class Mixture:
     def label_number(self, label: str | int | None) -> int | None:
         """Return the number of a label that is given by its name or number; None for None.
 
-        A text is a number only if no label has that name.
+        A number that is the name of a label means that label. If all names are numbers, no other number means any.
 
         Raises:
             UserError: There is no such label.
         """
         if label is None:
             return None
-        if isinstance(label, str) and label in self.labels:
-            return self.labels.index(label)
         try:
             number = int(label) if isinstance(label, str) else operator.index(label)
         except (TypeError, ValueError):
             number = -1
-        if not 0 <= number < len(self.labels):
+        for name in (label, str(number)):
+            if name in self.labels:
+                return self.labels.index(name)
+        if not 0 <= number < len(self.labels) or all(name.isdecimal() for name in self.labels):
             known = ", ".join(self.labels) or "no labels"
             raise UserError(f"the mixture has no label {label!r}; it has {known}.")
         return number

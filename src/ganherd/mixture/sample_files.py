@@ -134,7 +134,7 @@ def labels_to_sample(mixture: Mixture, label: str | None, per_class: int | None)
         raise UserError(
             "--per-class asks for labels, and not all members of this mixture generate one label: give -n instead."
         )
-    return list(range(len(mixture.labels)))
+    return list(mixture.labels)
 
 
 def check(target: str) -> Path | None:

@@ -257,7 +257,7 @@ def _draw(mixture: Mixture) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     elif len(wanted):
         if len(wanted) > MOST_ROWS:
             wanted = wanted[np.linspace(0, len(wanted) - 1, MOST_ROWS).round().astype(int)]
-        parts = [mixture.sample(PER_ROW, label=int(k)) for k in wanted]
+        parts = [mixture.sample(PER_ROW, label=mixture.labels[k]) for k in wanted]
     else:
         parts = [mixture.sample(PER_ROW * 8)]
     x, y, member = (np.concatenate([np.asarray(getattr(p, f)) for p in parts]) for f in ("x", "y", "member"))

@@ -237,6 +237,18 @@ def mixture_of(path: str | Path) -> Path:
     raise UserError(f"there is no mixture in {path}: it is made when training ends. Resume it with `{run.again}`{end}.")
 
 
+def mixture_version(path: str | Path) -> tuple[int, int]:
+    """Return numbers that change if the mixture of a run is written again. `path`: as for `mixture_of`."""
+    now = (mixture_of(path) / "mixture.json").stat()
+    return now.st_mtime_ns, now.st_size
+
+
+def refuse_changed_mixture(path: str | Path, version: tuple[int, int]) -> None:
+    """Raise a `UserError` if the mixture of a run was written again since it had this version."""
+    if mixture_version(path) != version:
+        raise UserError(f"the mixture in {path} changed meanwhile, so what was measured is not kept: ask again.")
+
+
 def step_without_mixture(path: str | Path) -> int | None:
     """Return the step of the newest checkpoint of a run without a mixture; None if it has one, or no checkpoint."""
     run = RunFolder(path)

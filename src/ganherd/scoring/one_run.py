@@ -54,7 +54,7 @@ def score_run(
         store: False: leave the run as it is, and draw no pictures.
     """
     from ganherd.data.dataset import load
-    from ganherd.runs.folder import RunFolder
+    from ganherd.runs.folder import RunFolder, mixture_version, refuse_changed_mixture
     from ganherd.scoring import contexts, known_metrics, score_contexts
 
     samples = None if samples is None else whole_number("samples", samples, 1)
@@ -63,6 +63,7 @@ def score_run(
     refuse_trials(folder)
     from ganherd.mixture import mixture
 
+    version = mixture_version(run)
     loaded = mixture.load(run, trust_code)  # first, so that untrusted code is refused before data is read
     data = load(folder.recipe.data)
     names = known_metrics(metrics, "score", data, folder.recipe.run.metrics)
@@ -75,12 +76,13 @@ def score_run(
     scores = score_contexts(each, names)
     if not store:
         return scores
+    verdict = None
     if metrics is None:
         from ganherd.scoring.verdicts.run_verdict import judge_contexts
 
-        keep(run, scores, names, judge_contexts(each, folder))
-    else:
-        keep(run, scores, names)
+        verdict = judge_contexts(each, folder)
+    refuse_changed_mixture(run, version)
+    keep(run, scores, names, verdict)
     if metrics is None:  # the usual metrics come with the pictures
         from ganherd.scoring import gallery
 

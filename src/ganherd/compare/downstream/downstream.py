@@ -126,7 +126,7 @@ def _generated(mixture: Mixture, count: int, seed: int) -> Images:
 
     If the herd has several replicas, each seed takes the next replica, so that seeds also differ in their generators.
     """
-    each = [mixture.sample(count, k, seed, seed % mixture.replicas) for k in range(len(mixture.labels))]
+    each = [mixture.sample(count, name, seed, seed % mixture.replicas) for name in mixture.labels]
     return Images(np.concatenate([one.x for one in each]), np.repeat(np.arange(len(each)), count))
 
 

@@ -58,8 +58,9 @@ class Evidence:
     nearer: float | None = None
     copied: int = 0  # training rows that have such copies
     held_out: int = 0  # held-out rows that copies are calibrated with
-    recognised: float | None = None  # samples that the classifier sees as their class
-    recognised_real: float | None = None  # held-out real rows that it sees as their class
+    # samples that the classifier sees as their class; without one, samples whose nearest real row has their class
+    recognised: float | None = None
+    recognised_real: float | None = None  # the same of real rows: held-out ones, or each without itself
 
 
 @dataclass(frozen=True)

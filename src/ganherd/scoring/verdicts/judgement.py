@@ -97,7 +97,8 @@ def judge(evidence: Evidence, course: Course = Course(), shares_data: bool = Fal
         copies = f"{_share(evidence.copies or 0)} of its samples look like copies of single training rows"
         return Judged("memorising", f"{copies}; of held-out rows {_share(BY_CHANCE)} do", TRY["memorising"])
     if evidence.distance is None or evidence.compared < LIMITS.fewest:
-        return _too_few(evidence)
+        is_known = evidence.samples >= LIMITS.fewest and not course.is_shorter_than(LIMITS.early)
+        return _wrong_class(evidence) if is_known and _misses_class(evidence) else _too_few(evidence)
     poor = _poor(evidence, LIMITS.missing_shared if shares_data else LIMITS.missing)
     if poor is None:
         return Judged("good", _praise(evidence))
@@ -153,12 +154,7 @@ def _poor(e: Evidence, most_missing: float) -> Judged | None:
             "learning rates",
         )
     if _misses_class(e):
-        return Judged(
-            "unlike the data",
-            f"the classifier sees its class in {_share(e.recognised or 0)} of its samples, and in "
-            f"{_share(e.recognised_real or 0)} of real ones",
-            "check the labels of the data, then train longer",
-        )
+        return _wrong_class(e)
     if e.missing is not None and e.missing >= most_missing and e.precision > LIMITS.precision:
         reason = f"it hardly reaches regions that hold {_share(e.missing)} of the data"
         return Judged("collapsed", reason, TRY["collapse"])
@@ -194,13 +190,22 @@ def _variation(e: Evidence) -> tuple[float, float]:
 
 
 def _misses_class(e: Evidence) -> bool:
-    """Return whether a classifier recognises far fewer samples than real rows.
+    """Return whether far fewer samples than real rows are recognised as their class.
 
     The opposite would prove nothing: blurred means of the classes are recognised, too.
     """
     if e.recognised is None or e.recognised_real is None or e.recognised_real < 0.5:
         return False
     return e.recognised < LIMITS.recognised * e.recognised_real
+
+
+def _wrong_class(e: Evidence) -> Judged:
+    return Judged(
+        "unlike the data",
+        f"{_share(e.recognised or 0)} of its samples are recognised as its class, and {_share(e.recognised_real or 0)} of real "
+        "rows are",
+        "check the labels of the data, then train longer",
+    )
 
 
 def _share(value: float) -> str:
@@ -212,4 +217,7 @@ def _fid(e: Evidence) -> str:
 
 
 def _praise(e: Evidence) -> str:
-    return f"its samples cover {_share(e.coverage or 0)} of the data and vary like it, {_fid(e)}"
+    unknown = (
+        "" if e.copies is not None else "; copies of training rows cannot be told, because too few rows are held out"
+    )
+    return f"its samples cover {_share(e.coverage or 0)} of the data and vary like it, {_fid(e)}{unknown}"

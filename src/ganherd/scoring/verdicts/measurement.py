@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from ganherd.data.keyed_random import shuffle
 from ganherd.data.units import comparable
@@ -20,6 +22,7 @@ from ganherd.util.text import member_labels
 EACH = 128  # samples of each member
 MOST_DRAWN = 4096  # samples of all members that are drawn for them alone
 MOST_HELD_OUT = 1000
+MOST_NEIGHBOURS = 4000  # real rows of all classes among which the nearest one is searched
 
 
 @dataclass(frozen=True)
@@ -95,13 +98,31 @@ class EvidenceCollector:
         network = self.reference.network
         features, logits = extract(network, own.x)
         evidence = compare(features, comparable(own.x, self.data), self._rows(label), key=label + 1)
-        if label < 0 or logits is None or not network.held_out_classes:
+        if label < 0:
             return evidence
-        right, held_out = network.held_out_classes[label]
-        if held_out < FEWEST_HELD_OUT:
-            return evidence
-        seen = float((logits.argmax(1).cpu().numpy() == label).mean())
-        return dataclasses.replace(evidence, recognised=seen, recognised_real=right / held_out)
+        right, held_out = network.held_out_classes[label] if network.held_out_classes else (0, 0)
+        if logits is None or held_out < FEWEST_HELD_OUT:
+            seen, real = self._nearest_classes(features, label)
+        else:
+            seen, real = float((logits.argmax(1).cpu().numpy() == label).mean()), right / held_out
+        return dataclasses.replace(evidence, recognised=seen, recognised_real=real)
+
+    def _nearest_classes(self, features: Tensor, label: int) -> tuple[float | None, float | None]:
+        """Return how many samples [n, d] of a class are nearest to a real row of it, and how many of its real rows are.
+
+        This is for data without a classifier, and for classes that it was hardly tested on. None for very small classes.
+        """
+        real = self.reference.real
+        rows = _some(np.arange(len(real.y)), MOST_NEIGHBOURS, "neighbours of a verdict")
+        own = np.flatnonzero(real.y[rows] == label)
+        if len(own) < FEWEST_HELD_OUT:
+            return None, None
+        data = real.rows(rows).x.double().cpu()
+        distances = torch.cdist(data[own], data)
+        distances[np.arange(len(own)), own] = torch.inf  # a row is not its own neighbour
+        each = (torch.cdist(features.double().cpu(), data), distances)
+        seen, of_real = (float((real.y[rows][one.argmin(1).numpy()] == label).mean()) for one in each)
+        return seen, of_real
 
     def _rows(self, label: int) -> RealRows:
         """Return the real rows of a class; -1: all."""

@@ -58,7 +58,7 @@ def check_run(
     """
     from ganherd.data.dataset import load
     from ganherd.mixture import mixture, mixture_files
-    from ganherd.runs.folder import mixture_of
+    from ganherd.runs.folder import mixture_of, mixture_version, refuse_changed_mixture
     from ganherd.scoring import contexts
     from ganherd.scoring.one_run import keep
 
@@ -66,9 +66,11 @@ def check_run(
     known = folder.verdict
     if known and not rejudge and known.step == mixture_files.read_facts(mixture_of(run)).step:
         return known
+    version = mixture_version(run)
     loaded = mixture.load(run, trust_code)  # first, so that untrusted code is refused before data is read
     data = load(folder.recipe.data)
     verdict = judge_contexts(contexts(loaded, data, samples, seed, progress), folder)
+    refuse_changed_mixture(run, version)
     keep(run, {}, verdict=verdict)
     return verdict.for_run(folder.again)
 

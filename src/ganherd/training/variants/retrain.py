@@ -84,10 +84,12 @@ def prepare(path: str | Path, which: str, budget: str | None = None, trust_code:
 def chosen(prepared: PreparedHerd, which: str) -> list[int]:
     """Return the numbers of all members, in all replicas, that have these classes or numbers; see `prepare`."""
     labels, slots = prepared.dataset.labels, set()
+    # then a number is meant as the name of a class, also if there is no such class
+    are_other_numbers = all(map(str.isdecimal, labels)) and list(labels) != list(map(str, range(len(labels))))
     for word in map(str.strip, which.split(",")):
         labelled = [m for m in range(prepared.members) if prepared.label[m] >= 0]
         named = [m for m in labelled if word in (labels[prepared.label[m]], prepared.label_name(m))]
-        if not named and word.isdecimal() and int(word) < prepared.members:
+        if not named and word.isdecimal() and int(word) < prepared.members and not are_other_numbers:
             named = [int(word)]
         if not named:
             known = ", ".join(prepared.label_name(m) or str(m) for m in range(prepared.members))
