@@ -6,6 +6,7 @@ A row is one image, one point (two numbers), or one line of a table.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -131,7 +132,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     holdout = settings.holdout if draws_points else None
     if data.x_test is None or data.y_test is None:
         holdout = settings.holdout
-        held = hold_out(data.y, holdout, notes)
+        held = hold_out(data.y, holdout, notes, _numbers(data.labels, settings))
         data = replace(data, x=data.x[~held], y=data.y[~held], x_test=data.x[held], y_test=data.y[held])
     if data.x.ndim == 4:
         notes += duplicates.find(data.x, data.x[:0] if data.x_test is None else data.x_test).notes("images")
@@ -157,7 +158,12 @@ def load(settings: schema.DataConfig) -> Dataset:
     )
 
 
-def hold_out(y: Array, fraction: float, notes: list[str]) -> Array:
+def _numbers(labels: Sequence[str], settings: schema.DataConfig) -> list[int]:
+    """Return the number of each class by which its held-out rows are chosen: its own, or that in `data.held_out_as`."""
+    return [settings.held_out_as.get(label, number) for number, label in enumerate(labels)]
+
+
+def hold_out(y: Array, fraction: float, notes: list[str], numbers: Sequence[int] = ()) -> Array:
     """Return a mask bool [n], True for rows to hold out: a fraction of each class, the same rows in every run.
 
     At least one row of each class that has several is held out, and never all of them.
@@ -166,6 +172,7 @@ def hold_out(y: Array, fraction: float, notes: list[str]) -> Array:
         y: int64 [n], the class of each row; -1: no label.
         fraction: The fraction to hold out; 0: none.
         notes: Notes for the user, to which one is added if no rows can be held out.
+        numbers: For each class the number that chooses its rows; empty: its own.
 
     >>> int(hold_out(np.array([0] * 10 + [1] * 5), 0.2, []).sum())
     3
@@ -174,7 +181,8 @@ def hold_out(y: Array, fraction: float, notes: list[str]) -> Array:
     for k in np.unique(y):
         rows = np.flatnonzero(y == k)
         n = min(max(1, round(fraction * len(rows))), len(rows) - 1) if fraction else 0
-        held[rows[shuffle(len(rows), "hold out", int(k) + 1)[:n]]] = True
+        number = int(numbers[k]) if len(numbers) and k >= 0 else int(k)
+        held[rows[shuffle(len(rows), "hold out", number + 1)[:n]]] = True
     if fraction and not held.any():
         notes.append("too few rows to hold any out")
     return held
@@ -195,7 +203,7 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
         x_test, y_test = shards.rows_of(path, index, "test")
     else:
         holdout = settings.holdout
-        held = hold_out(y, holdout, notes)
+        held = hold_out(y, holdout, notes, _numbers(index.labels, settings))
         x, y, x_test, y_test = x.pick(~held), y[~held], x.pick(held), y[held]
     train, test = cast(Array, x), cast(Array, x_test)  # `ShardRows` behave like arrays
     rows = (train, y, test, y_test)

@@ -199,3 +199,44 @@ def test_mistakes_are_said(there: Path, capsys: pytest.CaptureFixture[str], word
     assert sentence in " ".join(capsys.readouterr().err.split())
     left = {name: content for name, (content, _) in run_files.snapshot(there / "run").items() if name != ".lock"}
     assert left == {name: content for name, (content, _) in before.items() if name != ".lock"}
+
+
+def _by_name(names: tuple[str, ...], rows: int = 30, more: int = 0) -> dict[str, Any]:
+    """Return images that tell which class and row they are, with `more` rows in the first class."""
+    counts = [rows + more * (k == 0) for k in range(len(names))]
+    values = [(ord(name[0]), row) for name, count in zip(names, counts, strict=True) for row in range(count)]
+    x = np.stack([np.full((1, 6, 6), value, np.uint8) + np.eye(6, dtype=np.uint8)[None] * row for value, row in values])
+    return {"x": x, "y": np.repeat(np.arange(len(names)), counts), "labels": np.array(names)}
+
+
+def _held(data: Any) -> dict[str, set[bytes]]:
+    return {
+        label: {row.tobytes() for row in data.x_test[data.y_test == number]} for number, label in enumerate(data.labels)
+    }
+
+
+@pytest.mark.parametrize(("names", "more"), [(("a", "b", "c"), 0), (("b", "c", "d"), 0), (("b", "c", "d"), 10)])
+def test_kept_classes_hold_out_what_they_held_out_before(names: tuple[str, ...], more: int, tmp_path: Path) -> None:
+    """Whatever the number of a class is now; if it has other rows, a note says what that means. A second growth likewise."""
+    from ganherd.recipe import recipe_file
+    from ganherd.training.setup.assemble import assemble
+
+    np.savez(tmp_path / "two.npz", **_by_name(("b", "c")))
+    np.savez(tmp_path / "three.npz", **_by_name(names, more=more))
+    np.savez(tmp_path / "four.npz", **_by_name((*names, "z"), more=more))
+    first = ganherd.train(recipe(tmp_path / "two.npz"), run=tmp_path / "first", quiet=True)
+    before = _held(assemble(first.recipe).dataset)
+
+    def settings(name: str, run: str) -> dict[str, Any]:
+        return recipe(tmp_path / name, herd={"grow_from": str(tmp_path / run)})
+
+    notes = [
+        note for note in assemble(recipe_file.load(settings("three.npz", "first"))).notes if "held out now" in note
+    ]
+    assert bool(notes) == bool(more)
+    second = ganherd.train(settings("three.npz", "first"), run=tmp_path / "second", quiet=True)
+    third = ganherd.train(settings("four.npz", "second"), run=tmp_path / "third", quiet=True)
+    held = [_held(assemble(run.recipe, begins=False).dataset) for run in (second, third)]
+    for label in "bc":
+        assert more or held[0][label] == held[1][label] == before[label]
+    assert all(held[0][label] == held[1][label] for label in names)

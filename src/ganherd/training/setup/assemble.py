@@ -221,7 +221,8 @@ def put_together(data: MemberData, ranks: Ranks, trust_code: bool = False, begin
         started = [grown.get(row, origin) for row, origin in enumerate(started or [{} for _ in own])]
     of_settings = [*idle_schedules(recipe, herd.rules), *uneven_records(recipe, herd.rules, herd.device.type == "cuda")]
     of_nets = _sigmoid_notes(recipe, pair, herd.rules.game, dataset.shape)
-    notes = (*dataset.notes, *data.notes, *of_nets, *origins.notes(started), *of_settings)
+    of_kept = grow.notes(data) if begins else []
+    notes = (*dataset.notes, *data.notes, *of_nets, *origins.notes(started), *of_kept, *of_settings)
     light = replace(data, index=data.index[:, :0], notes=notes)  # the feed has the rows now
     return PreparedHerd(
         **vars(light), herd=herd, ranks=ranks, origins=started, trusted=trust_code, frozen_members=list(frozen)

@@ -140,7 +140,7 @@ def resolved(recipe: Recipe) -> Recipe:
     `herd.members` is set, too, if nothing else decides the number of members. A recipe whose members start from fresh
     weights is returned as it is.
     """
-    herd = recipe.herd
+    herd, data = recipe.herd, recipe.data
     if isinstance(herd.members, list):
         needed: dict[str, int] = {}
         for origin in herd.members:
@@ -160,6 +160,11 @@ def resolved(recipe: Recipe) -> Recipe:
                 herd = herd.model_copy(update={"members": source.members})
             source.must_have(herd.count or recipe.members, herd.replicas)
             inherited = as_taken(recipe, inherited)
+        else:
+            numbers = {
+                label: number for number, label in enumerate(source.facts.labels)
+            } | source.recipe.data.held_out_as
+            data = data.model_copy(update={"held_out_as": numbers})  # kept members have learnt from the other rows
     else:
         return recipe
     foreign = next((net.name for net in inherited.all if is_strange(net.name)), None)
@@ -174,7 +179,7 @@ def resolved(recipe: Recipe) -> Recipe:
             "nets are those of the runs that members start from: leave nets out of the recipe, except nets.frozen."
         )
     nets = {**inherited.model_dump(), "frozen": recipe.nets.frozen}
-    whole = {**recipe.model_dump(), "nets": nets, "herd": herd.model_dump()}
+    whole = {**recipe.model_dump(), "nets": nets, "herd": herd.model_dump(), "data": data.model_dump()}
     return recipe_file.load(whole, is_own=False)
 
 
@@ -196,7 +201,10 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
     nets = recipe.nets
     if nets.thawed == NetsConfig():
         nets = before.nets.model_copy(update={"frozen": nets.frozen})
-    return recipe.model_copy(update={"herd": herd, "nets": nets})
+    data = recipe.data
+    if recipe.herd.grow_from is not None and not data.held_out_as:
+        data = data.model_copy(update={"held_out_as": before.data.held_out_as})
+    return recipe.model_copy(update={"herd": herd, "nets": nets, "data": data})
 
 
 def _nets(each: Sequence[tuple[OriginRun, int]]) -> NetsConfig:

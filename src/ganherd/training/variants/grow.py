@@ -7,6 +7,7 @@ mixture and are never trained. The first checkpoint holds them, so the new run d
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -61,6 +62,31 @@ def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
         if (name := data.labels[label]) in theirs:
             out[number] = theirs[name], (seat.seed - members.recipe.run.seed) % source.replicas
     return out
+
+
+def notes(members: MemberData) -> list[str]:
+    """Return a note if rows that kept members have learnt from may be held out now, because images of their classes changed."""
+    path, data = members.recipe.herd.grow_from, members.dataset
+    if path is None or data.holdout is None or not isinstance(data.x, np.ndarray):
+        return []
+    source = finetune.OriginRun.open(path)
+    labels = source.facts.labels
+    of_theirs = np.array([*(labels.index(label) if label in labels else -1 for label in data.labels), -1], data.y.dtype)
+    own, test = of_theirs[data.y], of_theirs[data.y_test]
+    kept = replace(
+        data,
+        x=data.x[own >= 0],
+        y=own[own >= 0],
+        x_test=data.x_test[test >= 0],
+        y_test=test[test >= 0],
+        labels=tuple(labels),
+    )
+    if kept.digest == source.folder.info.data:
+        return []
+    return [
+        f"the data of the classes that are kept is not that of {path}: rows that their members learnt from may be held out now, so "
+        "that scores against held-out rows may be too good"
+    ]
 
 
 def start(
