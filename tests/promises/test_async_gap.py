@@ -112,6 +112,24 @@ def mixture_bytes(run: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in files}
 
 
+def test_a_replay_repairs_the_members_that_were_repaired(plain_images: Path, tmp_path: Path) -> None:
+    """Members are checked only where the recorded ranks were together, and they are repaired there."""
+    settings = recipe(plain_images)
+    settings["run"] = {**settings["run"], "repair": {"policy": "reseed", "diverged": 1.39, "limit": 100}}
+    again = {**settings, "strategy": recipe(plain_images, replay=str(tmp_path / "first"))["strategy"]}
+    launch(
+        "forked",
+        2,
+        *({"recipe": one, "run": str(tmp_path / name)} for name, one in (("first", settings), ("again", again))),
+    )
+    runs = [RunFolder(tmp_path / name) for name in ("first", "again")]
+    repairs = [[(e["step"], e["member"]) for e in run.events() if e["event"] == "repair"] for run in runs]
+    assert repairs[0] == repairs[1] and 0 < len(repairs[0]) < 24
+    assert swaps(tmp_path / "again") == swaps(tmp_path / "first")
+    ours, theirs = map(herd_of, runs)
+    assert all(torch.equal(value, theirs[name]) for name, value in ours.items())
+
+
 @pytest.mark.further
 def test_a_replay_in_one_process_is_the_same_herd_also_after_a_stop(
     runs: Path, plain_images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

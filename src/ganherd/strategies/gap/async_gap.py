@@ -121,6 +121,10 @@ class ReplayedGap(Gap):
     def __init__(self, herd: StackedHerd, settings: Settings, spans: Mapping[str, int], ranks: MemberRanks) -> None:
         super().__init__(herd, settings, spans, ranks)
         self._log = read_log(settings.replay)
+        if any(versions for _, versions in self._log.values()):
+            # Then the recorded ranks were apart: members are checked, repaired and saved only where ranks were together.
+            self.max_unsynced_steps = self.every * settings.rejoin
+        self._events = EventBuffer(ranks)
         for lag in range(1, settings.staleness + 1):
             self.state |= {f"meet.past{lag}.{name}": value.clone() for name, value in self.swapped().items()}
 
@@ -163,8 +167,14 @@ class ReplayedGap(Gap):
         for lag in range(self.settings.staleness, 0, -1):
             for name, value in (self._past(lag - 1) if lag > 1 else now).items():
                 self._past(lag)[name].copy_(value)
-        event, facts = self.event(number, drawn, self.able(), np.ones(members, bool))
-        yield event, {**facts, "versions": [versions[m] if m in partner else NOT_TAKEN for m in range(members)]}
+        _, facts = self.event(number, drawn, self.able(), np.ones(members, bool))
+        own = np.array([versions[m] if m in partner else NOT_TAKEN for m in self.ranks.own])
+        self._events.add(step, "swap", facts, {"versions": own})
+        if not self.max_unsynced_steps or self.ranks.comm.world_size == 1:
+            yield from self._events.flush(step)
+
+    def end_unsynced(self, step: int) -> Iterator[Event]:
+        return self._events.flush(step)
 
     def _past(self, lag: int) -> State:
         """Return this rank's nets as they were before the swap `lag` swaps ago, by the names of the herd's state."""
