@@ -298,9 +298,50 @@ class MixingPenalty(Squared):
         return critic(real).mean().expand(len(real))
 
 
+class TakesProbabilities(Squared):
+    def d(self, real: Tensor, fake: Tensor) -> Tensor:
+        return torch.nn.functional.binary_cross_entropy(real, torch.ones_like(real), reduction="none").mean(-1)
+
+
+class CountsCalls(Squared):
+    """It depends on the number of calls, but not within the first ones."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def g(self, fake: Tensor) -> Tensor:
+        self.calls += 1
+        return fake.square().mean(-1) * (1.0 if self.calls < 1000 else 2.0)
+
+
+_CALLS = [0]
+
+
+class CountsOutside(Squared):
+    def g(self, fake: Tensor) -> Tensor:
+        _CALLS[0] += 1
+        return fake.square().mean(-1)
+
+
+class FillsCache(Squared):
+    def __init__(self) -> None:
+        self.cache: dict[Any, Tensor] = {}
+
+    def g(self, fake: Tensor) -> Tensor:
+        ones = self.cache.setdefault(fake.shape, torch.ones_like(fake))
+        return (ones - fake).square().mean(-1)
+
+
+def test_a_loss_may_fill_a_cache() -> None:
+    plugin_rows.check_loss("x", LossSpec.adopt("x", FillsCache).build())
+
+
 @pytest.mark.parametrize(
     ("loss", "sentence"),
     [
+        (TakesProbabilities, "Losses get logits: use binary_cross_entropy_with_logits"),
+        (CountsCalls, "the loss x keeps state from call to call: calls"),
+        (CountsOutside, r"the loss x keeps state from call to call: _CALLS \(test_plugins.py, line"),
         (MixesMembers, "d of the loss x mixes members"),
         (OneNumberForAll, r"g of the loss x must return a tensor of shape \(3,\) for 3 members"),
         (DrawsNumbers, "g of the loss x mixes members: .* draw no random numbers"),
@@ -321,6 +362,7 @@ def test_a_loss_that_mixes_members_is_refused(loss: type, sentence: str) -> None
         (lambda x, u: x.mean(-1), r"must return a tensor of shape \(3, 5, 3, 8, 8\)"),
         (lambda x, u: x.detach(), "has no gradient"),
         (lambda x, u: x * float("nan"), "returns no finite number"),
+        (lambda x, u: _CALLS.append(1) or x * 1.0, "the augmentation mixer keeps state from call to call: _CALLS"),
     ],
 )
 def test_an_augmentation_that_mixes_members_is_refused(function: Any, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Check that losses and augmentations of plug-ins compute each member (GAN) separately.
+"""Check that losses and augmentations of plug-ins compute each member (GAN) separately, and keep no state between calls.
 
 Otherwise members that are trained together would not get the same weights as if they were trained alone. Each function
 is called for three members at once and for each member alone, with its gradients, in float64; the results must be
@@ -8,13 +8,17 @@ equal.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ganherd.augment import NamedAugmentation, augment, numbers
+from ganherd.herd.checks.hidden_state.comparable import differing_names
+from ganherd.herd.checks.hidden_state.outside_state import OutsideState
 from ganherd.losses.adversarial import Loss
 from ganherd.util.errors import UserError, with_type
+from ganherd.util.registry import AUGMENTATIONS, load_target
 
 _MEMBERS, _BATCH = 3, 5
 _IMAGE = (3, 8, 8)
@@ -28,8 +32,13 @@ def check_loss(name: str, loss: Loss) -> None:
     Raises:
         UserError: If it does not; the message names the problem.
     """
-    real, fake = _random(_BATCH, 0), _random(_BATCH, 1)
-    what, shape = f"the loss {name}", (_MEMBERS,)
+    functions = [one for one in (loss.d, loss.g, loss.penalty) if one is not None]
+    _check_state(f"the loss {name}", functions, lambda: _check_rows_of_loss(f"the loss {name}", loss))
+
+
+def _check_rows_of_loss(what: str, loss: Loss) -> None:
+    """Check all functions of a loss; see `check_loss`."""
+    real, fake, shape = _random(_BATCH, 0), _random(_BATCH, 1), (_MEMBERS,)
     check_rows(f"d of {what}", loss.d, [real, fake], shape)
     check_rows(f"g of {what}", loss.g, [real, fake] if loss.g_sees_real else [fake], shape)
     if loss.penalty is not None:
@@ -50,13 +59,36 @@ def check_augmentation(name: str, augmentation: str | NamedAugmentation) -> None
         UserError: If it does not; the message names the problem.
     """
     x, u = _random((_BATCH, *_IMAGE), 6).tanh(), _random((_BATCH, numbers([augmentation])), 7).sigmoid()
-    check_rows(
-        f"the augmentation {name}",
-        lambda images, drawn: augment(images, drawn, [augmentation]),
-        [x, u],
-        tuple(x.shape),
-        differentiated=1,
-    )
+    what, own = f"the augmentation {name}", load_target(AUGMENTATIONS[name].target)
+
+    def check() -> None:
+        check_rows(what, lambda x, u: augment(x, u, [augmentation]), [x, u], tuple(x.shape), differentiated=1)
+
+    _check_state(what, [own], check)
+
+
+def _check_state(what: str, functions: Sequence[Callable[..., Any]], check: Callable[[], None]) -> None:
+    """Call `check` twice, and refuse functions of a plug-in that change variables in the second call, such as a counter.
+
+    In the first call a cache may be filled.
+    """
+    check()
+    before = _variables_of(functions)
+    check()
+    after = _variables_of(functions)
+    if changed := sorted(differing_names(before.values, after.values)):
+        raise UserError(
+            f"{what} keeps state from call to call: {after.describe(changed).lstrip('.')}. A resumed run would not have it, and "
+            "members in other blocks would see other values: compute from the arguments only."
+        )
+
+
+def _variables_of(functions: Sequence[Callable[..., Any]]) -> OutsideState:
+    """Return the variables that functions of a plug-in may change."""
+    holder = type("Plugin", (nn.Module,), {"__module__": functions[0].__module__})()
+    for number, function in enumerate(functions):
+        setattr(holder, f"function_{number}", function)
+    return OutsideState(holder)
 
 
 def check_rows(
@@ -101,13 +133,15 @@ def _run(
     except UserError:
         raise
     except Exception as error:  # whatever a user's function raises
+        hint = " Losses get logits: use binary_cross_entropy_with_logits." if "between 0 and 1" in str(error) else ""
         raise UserError(
-            f"{what} fails for tensors of shape {tuple(arguments[0].shape)}: {with_type(error)}."
+            f"{what} fails for tensors of shape {tuple(arguments[0].shape)}: {with_type(error)}.{hint}"
         ) from error
     if not isinstance(value, Tensor) or tuple(value.shape) != shape:
         returned = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else f"a {type(value).__name__}"
         raise UserError(
-            f"{what} must return a tensor of shape {shape} for {shape[0]} members at once, and it returned {returned}."
+            f"{what} must return a tensor of shape {shape} for {shape[0]} members at once, and it returned {returned}: reduce over "
+            "the last axes only, e.g. with mean(-1)."
         )
     if not value.isfinite().any():
         raise UserError(f"{what} returns no finite number for normally distributed ones: correct it.")
