@@ -90,7 +90,11 @@ def test_torch_onnx_and_javascript_give_the_samples_of_ganherd(
     read = loader.load(str(tmp_path / "model.safetensors"))
     x, y = read.sample(SEEDS)
     assert same(x, expected.x) and x.shape == expected.x.shape and y.tolist() == expected.y.tolist()
-    assert same(read.sample(LABELLED, 1)[0], labelled.x)
+    assert same(read.sample(LABELLED, 1)[0], labelled.x) and same(read.sample(LABELLED, whole.labels[1])[0], labelled.x)
+    assert read.sample([])[0].shape == (0, *expected.x.shape[1:])
+    for wrong in (-2, len(whole.labels), "no label"):
+        with pytest.raises(ValueError, match="label"):
+            read.sample(SEEDS, wrong)
 
     write_onnx_file(model, tmp_path / "model.onnx")
     x, y, member = run_onnx_file(tmp_path / "model.onnx", SEEDS)
@@ -99,6 +103,7 @@ def test_torch_onnx_and_javascript_give_the_samples_of_ganherd(
     mixed = run_onnx_file(tmp_path / "model.onnx", [*SEEDS, *LABELLED], [-1] * len(SEEDS) + [1] * len(LABELLED))[0]
     assert same(mixed, np.concatenate([expected.x, labelled.x]))
     assert same(run_onnx_file(tmp_path / "model.onnx", [SEEDS[2]])[0], expected.x[2:3])  # a batch of one
+    assert same(run_onnx_file(tmp_path / "model.onnx", SEEDS, -2)[0], expected.x)  # any negative label means all
 
     if shutil.which("node") is None:
         pytest.skip("no Node.js: PyTorch and ONNX were compared, JavaScript was not")

@@ -72,15 +72,24 @@ class Model:
         return torch.clamp(x.round(), 0, 255).byte() if self.facts["image"] else x
 
     @torch.no_grad()
-    def sample(self, seeds: Sequence[int], label: int | Sequence[int] = -1) -> tuple[Tensor, Tensor]:
+    def sample(self, seeds: Sequence[int], label: int | str | Sequence[int] = -1) -> tuple[Tensor, Tensor]:
         """Return one sample for each seed [n, …], and the labels of the samples [n].
 
         Args:
-            label: One label for all samples, a list with one for each, or -1 to draw labels at random.
+            label: The name or number of one label for all samples, a list of a number for each, or -1 to draw them at random.
         """
+        names: list[str] = self.facts["labels"]
+        if isinstance(label, str) and label not in names:
+            raise ValueError(f"there is no label {label!r}; there are {', '.join(names)}")
         device = next(iter(self.tensors.values())).device
         seed = torch.tensor(list(seeds), dtype=torch.int64, device=device)
-        labels = torch.as_tensor(label, device=device).expand(len(seed))
+        labels = torch.as_tensor(names.index(label) if isinstance(label, str) else label, device=device).expand(
+            len(seed)
+        )
+        if ((labels < -1) | (labels >= len(names))).any():
+            raise ValueError(f"labels are -1 for any, or numbers from 0 to {len(names) - 1}")
+        if not len(seed):
+            return torch.zeros(0, *self.facts["shape"], device=device), labels
         member, labels = self.route(seed, labels)
         noise = self.noise(seed)
         out: list[Any] = [None] * len(seed)

@@ -144,7 +144,8 @@ def _route(graph: GraphBuilder, facts: dict[str, Any]) -> tuple[str, str]:
         return graph.add("ReduceSum", reached, graph.constant(np.array([1])), keepdims=0)
 
     table = graph.constant(np.array(facts["member_thresholds"], np.int64))  # [labels + 1, members]
-    member = chosen(first, graph.add("Gather", table, graph.add("Add", "label", graph.constant(np.int64(1)))))
+    row = graph.add("Max", graph.add("Add", "label", graph.constant(np.int64(1))), graph.constant(np.int64(0)))
+    member = chosen(first, graph.add("Gather", table, row))  # every negative label means any
     if not facts["takes_label"]:
         return member, graph.add("Gather", graph.constant(np.array(facts["label_of"], np.int64)), member)
     drawn = chosen(second, graph.constant(np.array([facts["label_thresholds"]], np.int64)))

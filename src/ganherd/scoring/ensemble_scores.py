@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ganherd.mixture.mixture import Mixture
 
 GROUPS = 10  # the samples of every generator are cut into this many groups for the interval of a difference
+_COUNTS = ("modes", "stacked_modes")
 MINIMUM = 5 * GROUPS  # with fewer samples of every generator there is no interval
 
 
@@ -116,10 +117,11 @@ def change_of(name: str, before: float, after: float, without: Sequence[tuple[fl
         name: The score.
         before: Its value for the first mixture, on all samples.
         after: Its value for the second.
-        without: Both values without each of some groups of samples; empty: there is no interval.
+        without: Both values without each of some groups of samples; empty: there is no interval. A count has none either: a
+            jackknife needs values that change smoothly.
     """
     merit = metric_of(name).merit
-    if not without:
+    if not without or name in _COUNTS:
         return ScoreChange(before, after, None, "undecided")
     interval = intervals.jackknife(after - before, [b - a for a, b in without])
     gain = intervals.jackknife(merit(after) - merit(before), [merit(b) - merit(a) for a, b in without])

@@ -28,7 +28,7 @@ from ganherd.runs.score_entry import Scores
 from ganherd.training.setup.assemble import PreparedHerd
 from ganherd.util.errors import UserError
 from ganherd.util.memory import peak_memory
-from ganherd.util.meter import Detail
+from ganherd.util.meter import Detail, Progress, timed
 from ganherd.util.paths import from_here
 
 if TYPE_CHECKING:
@@ -113,7 +113,8 @@ def finish_run(trainer: Trainer, finishers: Sequence[Finisher]) -> TrainedRun:
     """
     prepared, folder, seconds = trainer.prepared, trainer.folder, round(trainer.seconds, 3)
     ranks, near = prepared.ranks, trainer.strategy.neighbourhoods(trainer.step)
-    own = exports(prepared, trainer.strategy.generators(), trainer.state.convergence.frozen_members)
+    frozen, say = trainer.state.convergence.frozen_members, trainer.progress.say
+    own = exports(prepared, trainer.strategy.generators(), frozen, say if ranks.is_first else None)
     exported = own if ranks.is_single_process else ranks.fetch_to_first(own, range(ranks.num_members))
     if not ranks.is_first:
         trainer.strategy.metrics()
@@ -209,7 +210,12 @@ def make_mixture(
     return replace(mixture, weights=each if len(each) > 1 else each[0])
 
 
-def exports(prepared: PreparedHerd, instead: State | None = None, frozen: Collection[int] | None = None) -> State:
+def exports(
+    prepared: PreparedHerd,
+    instead: State | None = None,
+    frozen: Collection[int] | None = None,
+    progress: Progress | None = None,
+) -> State:
     """Return the weights and buffers of this rank's generators for the mixture; rows are in the order of the herd's state.
 
     The weights are the running average (EMA), if there is one. The statistics of batch norm are re-estimated for them.
@@ -218,6 +224,7 @@ def exports(prepared: PreparedHerd, instead: State | None = None, frozen: Collec
         instead: Generator parameters and buffers to export instead of the current ones.
         frozen: Members that were taken from a finished run and are not trained; their batch-norm statistics are
             exported as they are. Default: the frozen members of the prepared herd.
+        progress: Called with lines about the progress.
     """
     frozen = prepared.frozen_members if frozen is None else frozen
     herd = prepared.herd
@@ -227,7 +234,8 @@ def exports(prepared: PreparedHerd, instead: State | None = None, frozen: Collec
         for name, (shape, dtype) in breed.g.buffers.items():
             out[f"g.buffers.{breed.buffer_prefix}{name}"] = torch.zeros(herd.num_members, *shape, dtype=dtype)
         weights, buffers = breed.g.views(breed.view(out)["g.params"]), buffers_of(breed.view(state), "g")
-        for row in herd.breeds.rows_of(breed, herd.state["set.slot"].tolist()):
+        of_breed = herd.breeds.rows_of(breed, herd.state["set.slot"].tolist())
+        for row in timed(of_breed, progress, "batch norms for the mixture, members"):
             own = {name: value[row].cpu() for name, value in buffers.items()}
             if prepared.own[row] not in frozen:
                 own = recalibrated(prepared, breed, row, {name: value[row] for name, value in weights.items()}, own)

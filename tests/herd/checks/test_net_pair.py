@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ganherd.herd.checks.net_pair import NetPair
 from ganherd.recipe import recipe_file
 from ganherd.training.setup.assemble import assemble
+from ganherd.util.errors import UserError
 
 SHAPE = (1, 8, 8)
 
@@ -123,3 +124,17 @@ def test_a_run_notes_a_sigmoid_where_a_users_loss_may_expect_logits(tmp_path: Pa
         "all outputs of the discriminator own_judge:D lie between 0 and 1, as after a sigmoid: leave it out if the loss "
         "own_judge:Own takes logits"
     ]
+
+
+def test_a_generator_that_makes_one_image_of_a_batch_is_refused() -> None:
+    class OneImage(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(4, 64)
+
+        def forward(self, z: Tensor) -> Tensor:
+            return self.layer(z).mean(0).reshape(1, 1, 8, 8)
+
+    pair = NetPair("G", "D", OneImage, _judge, 3)
+    with pytest.raises(UserError, match="the generator G makes 1 images of a batch of 4: one for each z"):
+        pair.refuse_misfits(4, SHAPE, 16, may_draw=True)

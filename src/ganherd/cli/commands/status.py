@@ -49,6 +49,11 @@ def check(
     else:
         show_screen(coloured_verdict(verdict))
         if len(verdict.members) > 1:
-            rows = [(one.name, Styled(one.word, style_of(one.word)), one.reason) for one in verdict.members]
+            several = len({one.replica for one in verdict.members}) > 1
+            names = [one.name + f" of replica {one.replica}" * several for one in verdict.members]
+            rows = [
+                (name, Styled(one.word, style_of(one.word)), one.reason)
+                for name, one in zip(names, verdict.members, strict=True)
+            ]
             show_screen("", Columns(("member", "verdict", "reason"), rows, whole={0, 1}))
     raise typer.Exit(verdict.exit_code)

@@ -56,6 +56,10 @@ class NetPair:
                 f"the nets {self.generator} and {self.discriminator} do not run on data of shape {shape} with latent {latent}, "
                 f"for which z has the shape [batch, {latent}]: {with_type(error)}."
             ) from error
+        if sampled[1:] == shape and sampled[0] != rows:
+            raise UserError(
+                f"the generator {self.generator} makes {sampled[0]} images of a batch of {rows}: one for each z."
+            )
         if sampled != (rows, *shape):
             raise UserError(
                 f"the generator {self.generator} makes images of shape {sampled[1:]}, but the data has {shape}."

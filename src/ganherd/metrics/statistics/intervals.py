@@ -16,6 +16,7 @@ import numpy as np
 from ganherd.runs.score_entry import ScoreInterval
 
 COUNTED = 1000  # resamples of counts; they are cheap
+_ROUNDING = 1e-9  # relative to the value: a smaller standard error comes from rounding
 RARE = 5  # a mode with at most this many samples might have been missed, or be missed by other samples
 
 
@@ -126,7 +127,7 @@ def jackknife(value: float, without: Sequence[float]) -> ScoreInterval | None:
     """
     groups = len(without)
     error = math.sqrt((groups - 1) ** 2 / groups) * float(np.std(without, ddof=1))
-    if not math.isfinite(value) or not error > 0:
+    if not math.isfinite(value) or not error > _ROUNDING * max(1.0, abs(value)):
         return None
     reach = student_t(groups - 1) * error
     return interval(value - reach, value + reach, f"jackknife of {groups} groups")

@@ -55,7 +55,9 @@ class TrainConfig(Section):
     budget: Budget = "2000steps"  # steps, epochs, or time up to the saved mixture: 5000steps, 20epochs, 90s, 10m, 2h
     batch: int = Field(64, ge=1)  # samples per member and update
     n_critic: int = Field(1, ge=1)  # discriminator updates for each generator update, on fresh batches
-    skip_d: int = Field(0, ge=0)  # the discriminator is updated at every (skip_d + 1)-th step only
+    skip_d: int = Field(
+        0, ge=0
+    )  # the discriminator is updated at every (skip_d + 1)-th step only, but each step counts a batch of the epoch
     order: Literal["d-g", "g-d"] = "d-g"  # which net of a member is updated first
     # fresh: each update draws new samples; shared: the last discriminator update of a step and the generator's use the same
     fakes: Literal["fresh", "shared"] = "fresh"

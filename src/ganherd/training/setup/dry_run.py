@@ -90,6 +90,7 @@ def _measured(prepared: PreparedHerd, began: float) -> JsonObject:
     if slow := herd.device.type == "cpu" and took > LONG:  # the first step on a GPU compiles
         engine, at_once, speed = f"not chosen yet: one step of one member takes {duration(took)} here", 1, 1 / took
     else:
+        preflight.check_plugins(prepared.recipe)
         net_guard.examine(prepared)
         examined = time.monotonic()
         plan = autotune.choose(herd, recipe.engine, lambda text: None)
