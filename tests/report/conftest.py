@@ -114,7 +114,10 @@ class FakeMixture:
     def weights(self) -> np.ndarray:
         return np.full(len(self.label_of), 1 / len(self.label_of))
 
-    def sample(self, n: int, label: int | None = None, seed: int = 0, replica: int = 0) -> FakeSamples:
+    def sample(self, n: int, label: str | None = None, seed: int = 0, replica: int = 0) -> FakeSamples:
+        return self._sample(n, None if label is None else self.labels.index(label))
+
+    def _sample(self, n: int, label: int | None) -> FakeSamples:
         pool = np.arange(len(self.data.x)) if label is None else np.flatnonzero(self.data.y == label)
         rows = np.resize(pool[::-1], n)
         member = np.arange(n) % 4 if label is None else np.full(n, label)

@@ -451,7 +451,7 @@ def test_what_was_measured_of_a_mixture_that_has_changed_is_not_kept(
 
 def test_a_good_verdict_says_if_copies_cannot_be_told() -> None:
     known = Evidence(500, 500, 250, True, 0.0, 0.1, 0.1, 1.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0)
-    assert "copies of training rows cannot be told" in judge(known).reason
+    assert "whether it copies training rows is not known" in judge(known).reason
     assert "copies" not in judge(replace(known, copies=0.05, nearer=0.5, held_out=100)).reason
 
 

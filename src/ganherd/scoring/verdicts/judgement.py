@@ -218,6 +218,6 @@ def _fid(e: Evidence) -> str:
 
 def _praise(e: Evidence) -> str:
     unknown = (
-        "" if e.copies is not None else "; copies of training rows cannot be told, because too few rows are held out"
+        "" if e.copies is not None else "; whether it copies training rows is not known: too few rows are held out"
     )
     return f"its samples cover {_share(e.coverage or 0)} of the data and vary like it, {_fid(e)}{unknown}"
