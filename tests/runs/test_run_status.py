@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import signal
 import time
 from dataclasses import replace
@@ -20,7 +21,7 @@ import tiny_runs
 import ganherd
 from ganherd.comm.heartbeat import Heartbeat
 from ganherd.runs import run_status, status_text
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.models import EngineRecord, EventRecord
 from ganherd.training import loop
 
@@ -59,7 +60,13 @@ def test_every_state_of_a_run_is_told(
     assert ": interrupted, step " in told() and f"resume it with: ganherd train --resume {run}" in told()
     with pytest.raises(processes.Killed):
         tiny_runs.resume(run)
-    assert ": killed, step " in told() and f"resume it with: ganherd train --resume {run}" in told()
+    killed = told()
+    assert ": killed, step " in killed and killed.endswith(f"resume it with: ganherd train --resume {run}\n")
+    saved = max(saved_steps(RunFolder(run).checkpoints))
+    assert re.search(rf"saved at step {saved}: a resume repeats the \d+ steps? after it", killed)
+    RunFolder(run).write_info(ranks={"communicator": "torch", "hosts": ["a", "a"], "members": [[0, 1], [2]]})
+    assert told().endswith(f"resume it with: ganherd train --resume {run} --ranks 2\n")
+    RunFolder(run).write_info(ranks=None)
     tiny_runs.resume(run)
     assert ": finished, step 30 of 30" in told() and "resume" not in told()
     assert tiny_runs.command("status", run, "--json") == 0

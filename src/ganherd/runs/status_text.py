@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ganherd.runs.folder import RunFolder
+from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.models import EventRecord
 from ganherd.runs.run_status import MISSED, PartsStatus, RankStatus, RunStatus
 from ganherd.util.errors import counted, few
@@ -51,8 +51,20 @@ def text(status: RunStatus | PartsStatus) -> str:
         names = [f"{alarm.name} ({words(alarm.alarm)})" for alarm in status.active_alarms]
         lines.append(f"not well now: {few(names, 5)}")
     if status.state in _ENDED:
-        lines.append(f"{_ENDED[status.state]}resume it with: {RunFolder(status.run).again}")
+        folder = RunFolder(status.run)
+        saved = max(saved_steps(folder.checkpoints), default=0)
+        if lost := max(0, status.step - saved):
+            lines.append(f"saved at step {saved:,}: a resume repeats the {counted(lost, 'steps')} after it")
+        lines.append(f"{_ENDED[status.state]}resume it with: {folder.again}{_ranks_of(folder)}")
     return "\n".join(map(printable_line, lines))
+
+
+def _ranks_of(folder: RunFolder) -> str:
+    """Return the option that resumes a run on as many ranks as it had, if they were processes of one machine without MPI."""
+    ranks = folder.info.ranks
+    if not ranks or ranks.communicator != "torch" or len(set(ranks.hosts)) > 1:
+        return ""
+    return f" --ranks {len(ranks.hosts)}"
 
 
 def staleness_in_words(ages: Mapping[str, float]) -> str:
