@@ -66,6 +66,10 @@ def test_sampling(run: Path, settings: dict[str, Any], sentence: str) -> None:
         (lambda run: run.metrics(0), "most must be a whole number of at least 1, not 0"),
         (lambda run: run.metrics("a"), "most must be a whole number of at least 1, not 'a'"),
         (lambda run: ganherd.Run(3), "the run must be a path, not 3"),
+        (
+            lambda run: ganherd.train(run={"scores": False}, quiet=True),
+            r'as overrides, such as \["run.record_every=50"\]',
+        ),
         (lambda run: ganherd.train(run=3, budget=2, quiet=True), "the run must be a path, not 3"),
     ],
 )

@@ -81,6 +81,10 @@ def train(
     >>> run.sample(3, label="dog").x.shape
     (3, 1, 8, 8)
     """
+    if isinstance(run, Mapping):
+        raise UserError(
+            'run is the new folder: give settings of the section run as overrides, such as ["run.record_every=50"].'
+        )
     request = TrainingRequest.of(
         recipe,
         overrides,

@@ -17,7 +17,8 @@ class DataConfig(Section):
     """The training data, and the rows of it that each member sees."""
 
     # a name of `ganherd data list`, a path (.npz, .npy, .csv, .txt, .parquet, .tar, idx files, a folder), a pattern of files
-    # such as images-{000..009}.tar, or hf:owner/name; options follow after #, such as #image=photo,label=breed,split=train
+    # such as images-{000..009}.tar, or hf:owner/name; paths are relative to the current folder; options follow
+    # after #, such as #image=photo,label=breed,split=train
     source: str = "digits"
     # by-class: one member per class; all: every member sees all rows; diet: every member sees its own random fraction
     partition: Literal["by-class", "all", "diet"] = "by-class"
