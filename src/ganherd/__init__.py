@@ -57,8 +57,13 @@ class _CallablePackage(ModuleType):
     """A package that is also the function of its name: `ganherd.runs()` returns all runs, `ganherd.compare(…)` compares."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.__wrapped__(*args, **kwargs)
+
+    @property
+    def __wrapped__(self) -> Any:
+        """The function, also for `inspect.signature`."""
         home, name = _CALLED[self.__name__]
-        return getattr(import_module(home), name)(*args, **kwargs)
+        return getattr(import_module(home), name)
 
 
 for _package in _CALLED:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +65,15 @@ def test_a_warm_start_has_the_caches_of_the_cold_one(commands: list[tuple[list[s
     assert "first step" in head and len(lines) == 2
 
 
-def test_pytorch_alone_takes_part_of_a_start() -> None:
-    began = time.monotonic()
-    seconds = start.pytorch_alone()
-    assert 0.1 < seconds < time.monotonic() - began
+def test_pytorch_alone_is_measured_with_its_files_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of two equal processes counts."""
+    ran: list[Any] = []
+    times = iter((10.0, 12.5))
+    monkeypatch.setattr(start.subprocess, "run", lambda words, **options: ran.append((len(ran), words, options)))
+    monkeypatch.setattr(start.time, "monotonic", lambda: (next(times), len(ran))[0])
+    assert start.pytorch_alone() == 2.5
+    (_, first, options), (_, second, _) = ran
+    assert first == second and "import torch" in first[-1] and options == {"check": True}
 
 
 def test_files_of_a_case_are_written_once(commands: Any, monkeypatch: pytest.MonkeyPatch) -> None:

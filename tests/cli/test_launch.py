@@ -159,7 +159,7 @@ def test_failed_requeue_prints_how_to_resume(tmp_path: Path) -> None:
 
 
 def test_next_job_resumes_the_run(tmp_path: Path) -> None:
-    """With its settings, which are compared with those of the run; not if it is put back into the queue: then it began it."""
+    """With its settings, which are compared with those of the run. A requeued job leaves them out: it has compared them."""
     settings = ["digits-wcgan", "--set=data.source=a b"]
     made = Job(tuple(settings), Path("my runs/x"))
     environ = site(tmp_path, ends="0")
@@ -214,6 +214,25 @@ def test_a_run_with_other_settings_is_refused(
     for words in (["launch", "slurm", *settings], ["train", *settings, "--resume", "runs/ring8-gan"]):
         assert command(*words, "--set", "optim.lr_g=1e-2") == 2
         assert "optim.lr_g: 0.0003 -> 0.01" in capfd.readouterr().err
+
+
+def test_a_script_resumes_a_run_of_two_phases_and_relative_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its second phase keeps its part of the budget, and settings of the first phase and relative paths are not refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "first.yaml").write_text("extends: ring8-gan\ndata: {points: 200}\nrun: {scores: false}\n")
+    two = "extends: first.yaml\nherd: {members: 2, first: {recipe: first.yaml, share: 0.5}}\n"
+    (tmp_path / "two.yaml").write_text(two)
+    words = ["train", "two.yaml", "--set=train.budget=6steps", "--set=herd.first.share=0.5", "--quiet"]
+    assert command(*words, "--run", "run") == 0
+    before = (tmp_path / "run/recipe.yaml").read_text()
+    assert command(*words, "--resume", "run") == 0
+    assert RunFolder(tmp_path / "run").info.step == 3 and (tmp_path / "run/recipe.yaml").read_text() == before
+    started = ["train", "first.yaml", "--set=herd.start_from=run-first", "--set=train.budget=2steps", "--quiet"]
+    assert command(*started, "--run", "other") == 0
+    assert command(*started, "--resume", "other") == 0
 
 
 @pytest.mark.parametrize(

@@ -450,5 +450,10 @@ def test_a_number_that_names_a_label_means_that_label(data) -> None:
     for label in (0, "0", 4, "4", -1):
         with pytest.raises(UserError, match="the mixture has no label"):
             made.sample(2, label=label)
+    negative = replace(made, labels=("-1", "1", "0.5"))
+    assert negative.label_number(-1) == 0 and negative.label_number(1) == 1 and negative.label_number("0.5") == 2
+    for label in ("cat", 0, 2, 0.5):
+        with pytest.raises(UserError, match="the mixture has no label"):
+            negative.label_number(label)
     mixed = replace(made, labels=("cat", "2", "dog"))
     assert [mixed.label_number(label) for label in (0, 2, "2", "dog")] == [0, 1, 1, 2]

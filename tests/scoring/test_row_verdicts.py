@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -123,3 +123,16 @@ def test_classes_of_few_rows_are_judged_by_their_class(herd: type[FunctionHerd],
     assert min(part.evidence.compared for part in parts) < 24
     verdict = judge_herd(collector.herd(material), parts, steps=LONG)
     assert verdict.word == word, verdict.sentence
+
+
+def test_a_table_with_equal_rows_is_judged_as_without() -> None:
+    """Each row of such a table has its twin as its nearest neighbour, which no sample has."""
+    data = load(DataConfig(source="wine"))
+    twice = {name: np.concatenate([getattr(data, name)] * 2) for name in ("x", "y")}
+    words = []
+    for rows in (data, replace(data, **twice)):
+        collector = EvidenceCollector(RealFeatures(rows))
+        made = FunctionHerd(rows, gaussian, np.bincount(rows.y) / len(rows.y))
+        material = ScoringContext(made, rows, samples=1000, against=collector.reference)  # type: ignore[arg-type]
+        words.append([part.evidence.recognised_real for part in collector.parts(material)])
+    assert words[0] == words[1] and min(words[0]) < 1

@@ -432,7 +432,7 @@ def test_scoring_a_run_prints_its_verdict_below_the_table(run: Path, tmp_path: P
 def test_what_was_measured_of_a_mixture_that_has_changed_is_not_kept(
     run: Path, tmp_path: Path, cli: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As by a training that is resumed while a long scoring goes on."""
+    """A training may be resumed while its mixture is scored."""
     folder = _copy(run, tmp_path)
     cli("score", folder)
     before, read = (folder / "scores.json").read_bytes(), mixture.load
@@ -445,7 +445,7 @@ def test_what_was_measured_of_a_mixture_that_has_changed_is_not_kept(
     monkeypatch.setattr(mixture, "load", load_and_change)
     for words in (["score", folder], ["score", folder, "--metrics", "fid", "-n", "2000"], ["check", folder, "--again"]):
         answer = cli(*words)
-        assert answer.code == 2 and "changed meanwhile" in answer.err
+        assert answer.code == 2 and "changed meanwhile, so the result was discarded" in answer.err
         assert (folder / "scores.json").read_bytes() == before
 
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import operator
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, SupportsIndex
+from typing import Any
 
 from ganherd import recommend
 from ganherd.api.given_objects import GivenObjects
 from ganherd.comm.backends.detect import detect
 from ganherd.recipe import recipe_file, trust
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sources.given_settings import budget_text, check_overrides
 from ganherd.recipe.yaml_lines import RecipeData
 from ganherd.util.errors import UserError
 from ganherd.util.text import say
@@ -74,31 +74,6 @@ class TrainingRequest:
     def check_code(self, trust_code: bool) -> None:
         """Raise a `UserError` if the recipe names code that is neither the user's own nor trusted."""
         trust.check_recipe(self.recipe, self.recipe if self.source is None else self.source, trust_code)
-
-
-def check_overrides(overrides: Sequence[str]) -> None:
-    """Raise a `UserError` if the overrides are not a list of texts such as `train.batch=32`."""
-    if isinstance(overrides, str | Mapping) or not isinstance(overrides, Iterable):
-        wrong = [f"is a {type(overrides).__name__}"]
-    else:
-        wrong = [f"holds a {type(text).__name__}" for text in overrides if not isinstance(text, str)]
-    if wrong:
-        raise UserError(f"overrides {wrong[0]}: give a list of settings such as ['train.batch=32'].")
-
-
-def budget_text(budget: str | int | None) -> str | None:
-    """Return a budget as recipes write it; a number counts steps.
-
-    >>> budget_text(300), budget_text("20epochs")
-    ('300steps', '20epochs')
-    """
-    if budget is None or isinstance(budget, str):
-        return budget
-    if isinstance(budget, SupportsIndex) and not isinstance(budget, bool):
-        return f"{operator.index(budget)}steps"
-    raise UserError(
-        f"budget is a {type(budget).__name__}: give a number of steps or a text such as 5000steps, 20epochs or 10m."
-    )
 
 
 _CHOSEN = ("data.size=", "data.label=", "train.budget=")  # settings on which the choice of a recipe for data depends

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ganherd.api.given_objects import GivenObjects
-from ganherd.api.request import budget_text, check_overrides
 from ganherd.nets.catalog import is_strange
 from ganherd.recipe import trust
 from ganherd.recipe.schema import Recipe
+from ganherd.recipe.sources.given_settings import budget_text, check_overrides
 from ganherd.recipe.sources.option_override import OptionOverride
 from ganherd.runs import run_status
 from ganherd.runs.folder import RunFolder, mixture_of, mixture_version

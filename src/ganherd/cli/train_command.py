@@ -100,7 +100,21 @@ class TrainCommand:
             from ganherd.training.setup.identity import refuse_changes
 
             refuse_changes(folder.recipe, recipe_file.load(self.recipe, self.overrides), folder, data_may_move=True)
-        return recipe_file.load(folder.recipe_path, self.overrides)
+        return recipe_file.load(folder.recipe_path, self._overrides_of_resume())
+
+    def _overrides_of_resume(self) -> list[str]:
+        """Return the overrides that a resumed run gets.
+
+        If a recipe is given, too, these are the few that may differ. The others are already in the run: `load` compares them.
+        """
+        from ganherd.recipe import recipe_file
+
+        if self.recipe is None:
+            return self.overrides
+        free = ["run.scores", "run.metrics", "data.source"]
+        if recipe_file.load(self.recipe, self.overrides).herd.first is None:
+            free.append("train.budget")  # otherwise the second phase, which is resumed, has a part of the budget
+        return [override for override in self.overrides if override.partition("=")[0] in free]
 
     def grow(self, finished: Path) -> None:
         """Apply --grow: train new classes in addition to those of a finished run.
@@ -235,7 +249,7 @@ class TrainCommand:
 
         began = process_began()
         if self.resume:
-            settings = (self.overrides, self.quiet, self.trust_code, comm)
+            settings = (self._overrides_of_resume(), self.quiet, self.trust_code, comm)
             return session.resume(self.resume, *settings, finishers=api.FINISHERS, began=began)
         settings_of_run: Any = {"job": comm, "finishers": api.FINISHERS, "began": began, "origin": self.origin}
         return session.train(loaded, self.run, self.name or self.origin["recipe"], self.quiet, **settings_of_run)

@@ -12,6 +12,7 @@ from ganherd.compare.answer import answer
 from ganherd.compare.compare_recipes import ComparisonRequest
 from ganherd.compare.compare_recipes import compare as compare_recipes
 from ganherd.compare.finished import finished_runs
+from ganherd.recipe.sources.given_settings import budget_text, check_overrides
 from ganherd.util.errors import UserError
 from ganherd.util.paths import given_path
 
@@ -40,7 +41,7 @@ class ComparisonResult:
 
 def compare(
     *named: str | Path | Run,
-    budget: str | None = None,
+    budget: str | int | None = None,
     seeds: int = 3,
     metrics: Sequence[str] | None = None,
     samples: int | None = None,
@@ -68,7 +69,9 @@ def compare(
         trust_code: Whether to run code that is not ganherd's own.
         quiet: Whether to print nothing.
     """
-    names = [str(getattr(one, "path", one)) for one in named]
+    check_overrides(overrides)
+    check_overrides(vary, "vary")
+    names, length = [str(getattr(one, "path", one)) for one in named], budget_text(budget)
     folder = None if path is None else given_path("the folder", path)
     scoring = (metrics, samples, network, trust_code)
     if finished_runs.are_runs(names):
@@ -77,7 +80,7 @@ def compare(
         facts, where = finished_runs.compare_runs(names, folder, *scoring, quiet)
     else:
         those = contenders.contenders(names, vary)
-        request = ComparisonRequest.of(those, budget, seeds, overrides, *scoring)
+        request = ComparisonRequest.of(those, length, seeds, overrides, *scoring)
         where = folder or Path("comparisons") / contenders.folder_name(those)
         facts = compare_recipes(request, where, quiet)
     return ComparisonResult(where, facts, comparison_page.write(facts, where))

@@ -76,7 +76,8 @@ class Model:
         """Return one sample for each seed [n, …], and the labels of the samples [n].
 
         Args:
-            label: The name or number of one label for all samples, a list of a number for each, or -1 to draw them at random.
+            label: One label for all samples, by its name or by its number in `facts["labels"]`; a list of a number for each; or -1
+                to draw them at random.
         """
         names: list[str] = self.facts["labels"]
         if isinstance(label, str) and label not in names:
@@ -87,9 +88,10 @@ class Model:
             len(seed)
         )
         if ((labels < -1) | (labels >= len(names))).any():
-            raise ValueError(f"labels are -1 for any, or numbers from 0 to {len(names) - 1}")
+            raise ValueError(f"labels are -1 for any, or numbers below {len(names)}")
         if not len(seed):
-            return torch.zeros(0, *self.facts["shape"], device=device), labels
+            kind = torch.uint8 if self.facts["image"] else torch.float32
+            return torch.zeros(0, *self.facts["shape"], dtype=kind, device=device), labels
         member, labels = self.route(seed, labels)
         noise = self.noise(seed)
         out: list[Any] = [None] * len(seed)

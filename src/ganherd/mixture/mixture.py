@@ -31,6 +31,7 @@ from ganherd.recipe.net_config import BreedConfig
 from ganherd.runs.folder import RunFolder, code_of, mixture_of
 from ganherd.util.errors import UserError, counted, few, whole_number
 from ganherd.util.registry import GENERATORS
+from ganherd.util.text import reads_as_number
 from ganherd.util.user_code import importable_from
 from ganherd.viz import pictures
 
@@ -284,13 +285,13 @@ class Mixture:
         if label is None:
             return None
         try:
-            number = int(label) if isinstance(label, str) else operator.index(label)
+            number: int | None = int(label) if isinstance(label, str) else operator.index(label)
         except (TypeError, ValueError):
-            number = -1
+            number = None
         for name in (label, str(number)):
-            if name in self.labels:
+            if name in self.labels and (number is not None or name is label):
                 return self.labels.index(name)
-        if not 0 <= number < len(self.labels) or all(name.isdecimal() for name in self.labels):
+        if number is None or not 0 <= number < len(self.labels) or all(map(reads_as_number, self.labels)):
             known = ", ".join(self.labels) or "no labels"
             raise UserError(f"the mixture has no label {label!r}; it has {known}.")
         return number

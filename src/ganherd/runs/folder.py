@@ -246,7 +246,7 @@ def mixture_version(path: str | Path) -> tuple[int, int]:
 def refuse_changed_mixture(path: str | Path, version: tuple[int, int]) -> None:
     """Raise a `UserError` if the mixture of a run was written again since it had this version."""
     if mixture_version(path) != version:
-        raise UserError(f"the mixture in {path} changed meanwhile, so what was measured is not kept: ask again.")
+        raise UserError(f"the mixture in {path} changed meanwhile, so the result was discarded: run the command again.")
 
 
 def step_without_mixture(path: str | Path) -> int | None:

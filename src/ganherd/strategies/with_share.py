@@ -26,7 +26,7 @@ class WithShare(Strategy):
         if strategy.max_unsynced_steps:
             raise UserError(
                 f"strategy.share averages layers at steps that all ranks reach together, and with strategy.{name} async they do "
-                "not: leave strategy.share out, or set exchange to sync."
+                "not: leave strategy.share out, or set exchange to sync and no replay."
             )
         self.strategy, self.share = strategy, share
         self.state, self.traffic = strategy.state, strategy.traffic

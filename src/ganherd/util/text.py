@@ -272,3 +272,16 @@ def did_you_mean(word: str, known: Iterable[str], form: str = "; {}") -> str:
     """
     close = " or ".join(map(repr, nearest(word, known)))
     return form.format(f"did you mean {close}?") if close else ""
+
+
+def reads_as_number(text: str) -> bool:
+    """Return whether a text is a number.
+
+    >>> reads_as_number("-1"), reads_as_number("0.5"), reads_as_number("cat")
+    (True, True, False)
+    """
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

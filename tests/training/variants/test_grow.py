@@ -217,7 +217,7 @@ def _held(data: Any) -> dict[str, set[bytes]]:
 
 @pytest.mark.parametrize(("names", "more"), [(("a", "b", "c"), 0), (("b", "c", "d"), 0), (("b", "c", "d"), 10)])
 def test_kept_classes_hold_out_what_they_held_out_before(names: tuple[str, ...], more: int, tmp_path: Path) -> None:
-    """Whatever the number of a class is now; if it has other rows, a note says what that means. A second growth likewise."""
+    """The numbers of classes may change. If a class has other rows, a note says what that means. A herd may grow twice."""
     from ganherd.recipe import recipe_file
     from ganherd.training.setup.assemble import assemble
 

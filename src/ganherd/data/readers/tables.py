@@ -14,7 +14,7 @@ from ganherd.data.readers.files_by_format import LESS, reading
 from ganherd.data.samples.image_sample import are_captions
 from ganherd.util.errors import UserError
 from ganherd.util.memory import require_memory
-from ganherd.util.text import did_you_mean
+from ganherd.util.text import did_you_mean, reads_as_number
 
 LABEL_NAMES = ("label", "class", "target", "y")  # names of a column of labels, if data.label is not set
 _MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-")  # cells that stand for a missing value
@@ -107,9 +107,11 @@ def _is_header(rows: list[list[str]], label: str | None) -> bool:
     first = rows[0]
     if label in first or any(cell.lower() in LABEL_NAMES for cell in first):
         return True
-    if len(rows) > 1 and any(not _is_number(a) and _is_number(b) for a, b in zip(first, rows[1], strict=False)):
+    if len(rows) > 1 and any(
+        not reads_as_number(a) and reads_as_number(b) for a, b in zip(first, rows[1], strict=False)
+    ):
         return True
-    return not any(_is_number(cell) for cell in first)
+    return not any(reads_as_number(cell) for cell in first)
 
 
 def _names(header: list[str] | None, width: int, path: Path) -> list[str]:
@@ -143,7 +145,7 @@ def _label_column(
         lower = [name.lower() for name in names]
         return next((lower.index(name) for name in LABEL_NAMES if name in lower), None)
     last = len(names) - 1
-    is_word = not _is_number(rows[0][last]) and rows[0][last].lower() not in _MISSING
+    is_word = not reads_as_number(rows[0][last]) and rows[0][last].lower() not in _MISSING
     return last if len(names) == 3 or (last and is_word) else None
 
 
@@ -181,14 +183,6 @@ def _number(cell: str, path: Path, row: int, line: int, column: str) -> float:
     return value
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
-
-
 def _counts_up(cells: list[str]) -> bool:
     """Return whether cells count from 0 or 1, like the index that pandas writes."""
     return any(cells == [str(i + start) for i in range(len(cells))] for start in (0, 1))
@@ -207,7 +201,7 @@ def _labels(y: np.ndarray | None, path: Path, lines: list[int]) -> np.ndarray | 
     if (empty := np.flatnonzero(y == "")).size:
         raise UserError(f"{path}, row {empty[0] + 1} (line {lines[empty[0]]}): the label is missing; fill it in.")
     is_missing = np.array([str(label).lower() in _MISSING for label in y])
-    if is_missing.any() and all(_is_number(str(label)) for label in y[~is_missing]) and not is_missing.all():
+    if is_missing.any() and all(reads_as_number(str(label)) for label in y[~is_missing]) and not is_missing.all():
         row = int(np.flatnonzero(is_missing)[0])
         raise UserError(
             f"{path}, row {row + 1} (line {lines[row]}): the label is missing ({y[row]} among numbers); fill it in, or remove the "

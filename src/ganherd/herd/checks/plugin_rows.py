@@ -26,6 +26,10 @@ _CLOSE = 1e-9
 _SEED = 1234
 
 
+class KeepsState(UserError):
+    """Raised if functions of a plug-in change variables from call to call."""
+
+
 def check_loss(name: str, loss: Loss) -> None:
     """Check that a loss returns one number for each member, and that this number depends on no other member.
 
@@ -77,7 +81,7 @@ def _check_state(what: str, functions: Sequence[Callable[..., Any]], check: Call
     check()
     after = _variables_of(functions)
     if changed := sorted(differing_names(before.values, after.values)):
-        raise UserError(
+        raise KeepsState(
             f"{what} keeps state from call to call: {after.describe(changed).lstrip('.')}. A resumed run would not have it, and "
             "members in other blocks would see other values: compute from the arguments only."
         )

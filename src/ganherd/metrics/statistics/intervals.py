@@ -16,7 +16,7 @@ import numpy as np
 from ganherd.runs.score_entry import ScoreInterval
 
 COUNTED = 1000  # resamples of counts; they are cheap
-_ROUNDING = 1e-9  # relative to the value: a smaller standard error comes from rounding
+_ROUNDING = 1e-9  # relative to the value, or to 1 if that is larger: a smaller standard error comes from rounding
 RARE = 5  # a mode with at most this many samples might have been missed, or be missed by other samples
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -25,7 +25,7 @@ class DataConfig(Section):
     diet: float = Field(1.0, gt=0, le=1)  # fraction of the data that each member sees (partition: diet)
     holdout: float = Field(0.2, ge=0, lt=1)  # fraction of each class that is held out, if the source has no test set
     # the numbers by which held-out rows of these classes are chosen; herd.grow_from sets it, so that the same rows are held out
-    held_out_as: dict[str, int] = {}
+    held_out_as: dict[str, Annotated[int, Field(ge=0)]] = {}
     epoch: Literal["largest", "smallest", "mean"] = "largest"  # member whose data one epoch goes through once
     size: int | None = Field(None, ge=2)  # width and height, in pixels, to which images are cropped and resized
     bad_images: Literal["refuse", "skip"] = "refuse"  # what to do with files that are not images

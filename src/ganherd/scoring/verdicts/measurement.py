@@ -15,6 +15,7 @@ from ganherd.data.units import comparable
 from ganherd.features.extract import extract
 from ganherd.features.material import DrawnSamples, ScoringContext
 from ganherd.features.real_features import RealFeatures
+from ganherd.metrics.statistics.redraws import rounding
 from ganherd.scoring.verdicts.evidence import FEWEST_HELD_OUT, MOST, MOST_TRAINING, Evidence, RealRows, compare
 from ganherd.util.errors import NotFinite
 from ganherd.util.text import member_labels
@@ -119,7 +120,8 @@ class EvidenceCollector:
             return None, None
         data = real.rows(rows).x.double().cpu()
         distances = torch.cdist(data[own], data)
-        distances[np.arange(len(own)), own] = torch.inf  # a row is not its own neighbour
+        # a row is not its own neighbour, nor is an equal one, which tables often have: a new sample has none
+        distances[distances.square() <= rounding(data, distances)] = torch.inf
         each = (torch.cdist(features.double().cpu(), data), distances)
         seen, of_real = (float((real.y[rows][one.argmin(1).numpy()] == label).mean()) for one in each)
         return seen, of_real

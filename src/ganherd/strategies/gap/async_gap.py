@@ -124,6 +124,13 @@ class ReplayedGap(Gap):
         if any(versions for _, versions in self._log.values()):
             # Then the recorded ranks were apart: members are checked, repaired and saved only where ranks were together.
             self.max_unsynced_steps = self.every * settings.rejoin
+            its_settings = RunFolder(Path(settings.replay)).recipe.strategy.settings
+            recorded = its_settings.rejoin if isinstance(its_settings, Settings) else settings.rejoin
+            if recorded != settings.rejoin:
+                raise UserError(
+                    f"strategy.gap.replay: the ranks of {settings.replay} were together after every {recorded} swaps: set "
+                    f"strategy.gap.rejoin to {recorded}."
+                )
         self._events = EventBuffer(ranks)
         for lag in range(1, settings.staleness + 1):
             self.state |= {f"meet.past{lag}.{name}": value.clone() for name, value in self.swapped().items()}
@@ -148,7 +155,7 @@ class ReplayedGap(Gap):
                 f"strategy.gap.replay: {self.settings.replay} has {recorded} members, and this herd has {members}; "
                 "replay it with its own recipe."
             )
-        versions = versions or [number] * members
+        has_versions, versions = bool(versions), versions or [number] * members
         lags = sorted({number - versions[m] for m in partner if versions[m] != NOT_TAKEN})
         if (worst := max(lags, default=0)) > self.settings.staleness:
             raise UserError(
@@ -167,9 +174,12 @@ class ReplayedGap(Gap):
         for lag in range(self.settings.staleness, 0, -1):
             for name, value in (self._past(lag - 1) if lag > 1 else now).items():
                 self._past(lag)[name].copy_(value)
-        _, facts = self.event(number, drawn, self.able(), np.ones(members, bool))
+        event, facts = self.event(number, drawn, self.able(), np.ones(members, bool))
+        if not has_versions:
+            yield event, facts
+            return
         own = np.array([versions[m] if m in partner else NOT_TAKEN for m in self.ranks.own])
-        self._events.add(step, "swap", facts, {"versions": own})
+        self._events.add(step, event, facts, {"versions": own})
         if not self.max_unsynced_steps or self.ranks.comm.world_size == 1:
             yield from self._events.flush(step)
 

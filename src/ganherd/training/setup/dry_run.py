@@ -50,6 +50,7 @@ def describe(
         notes = [f"{first.recipe} is trained first, for {before.train.budget}; the rest is the herd's own"]
         prepared = phases.foreseen(phases.after(recipe), before)
     strategy_class(recipe).refuse_impossible(prepared)
+    preflight.check_plugins(prepared.recipe)
     herd, nets, data = prepared.herd, prepared.recipe.nets, prepared.dataset
     facts: JsonObject = {
         "data": f"{data.name}, {len(data.x):,} {data.kind} of shape {list(data.shape)}, {len(data.x_test):,} held out",
@@ -90,7 +91,6 @@ def _measured(prepared: PreparedHerd, began: float) -> JsonObject:
     if slow := herd.device.type == "cpu" and took > LONG:  # the first step on a GPU compiles
         engine, at_once, speed = f"not chosen yet: one step of one member takes {duration(took)} here", 1, 1 / took
     else:
-        preflight.check_plugins(prepared.recipe)
         net_guard.examine(prepared)
         examined = time.monotonic()
         plan = autotune.choose(herd, recipe.engine, lambda text: None)

@@ -71,22 +71,36 @@ def check_nets(prepared: PreparedHerd, log: Callable[[str], None], plan: Plan | 
     for note in notes:
         log(f"note: {note}")
     set_precision(prepared.recipe)
-    check_plugins(prepared.recipe)
+    check_plugins(prepared.recipe, (lambda why: log(f"note: {why}")) if plan else None)
     net_guard.examine(prepared, log, plan)
     if plan:
         run_on_all_ranks(prepared.ranks.member_comm, lambda: net_guard.refuse(prepared, plan.name))
     return notes
 
 
-def check_plugins(recipe: Recipe) -> None:
-    """Raise a `UserError` for losses and augmentations of plug-ins that do not treat every member separately."""
+def check_plugins(recipe: Recipe, note: Callable[[str], None] | None = None) -> None:
+    """Raise a `UserError` for losses and augmentations of plug-ins that do not treat every member separately.
+
+    Args:
+        note: For a run that is resumed: called if a plug-in keeps state from call to call, instead of the error.
+    """
     for registry, name in plugins_of(recipe):
-        if registry is LOSSES:
-            plugin_rows.check_loss(name, LOSSES[name].build(recipe.loss.settings_by_name.get(name)))
-        elif registry is AUGMENTATIONS:
-            for augmentation in recipe.train.augment:
-                if name == (augmentation if isinstance(augmentation, str) else augmentation.name):
-                    plugin_rows.check_augmentation(name, augmentation)
+        try:
+            _check_plugin(registry, name, recipe)
+        except plugin_rows.KeepsState as error:
+            if note is None:
+                raise
+            note(str(error))
+
+
+def _check_plugin(registry: object, name: str, recipe: Recipe) -> None:
+    """Check one plug-in of a recipe, if it is a loss or an augmentation."""
+    if registry is LOSSES:
+        plugin_rows.check_loss(name, LOSSES[name].build(recipe.loss.settings_by_name.get(name)))
+    elif registry is AUGMENTATIONS:
+        for augmentation in recipe.train.augment:
+            if name == (augmentation if isinstance(augmentation, str) else augmentation.name):
+                plugin_rows.check_augmentation(name, augmentation)
 
 
 def check_length(recipe: Recipe, meetings: dict[str, int], budget: Budget) -> list[str]:

@@ -202,7 +202,7 @@ def as_resolved(recipe: Recipe, before: Recipe) -> Recipe:
     if nets.thawed == NetsConfig():
         nets = before.nets.model_copy(update={"frozen": nets.frozen})
     data = recipe.data
-    if recipe.herd.grow_from is not None and not data.held_out_as:
+    if recipe.herd.grow_from is not None:
         data = data.model_copy(update={"held_out_as": before.data.held_out_as})
     return recipe.model_copy(update={"herd": herd, "nets": nets, "data": data})
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
+from ganherd.data.shards import shards
 from ganherd.herd.engine.engines import StackedHerd
 from ganherd.herd.state import take_
 from ganherd.mixture import mixture
@@ -21,6 +22,7 @@ from ganherd.training.setup.member_data import MemberData
 from ganherd.training.variants import finetune
 from ganherd.util.errors import UserError
 from ganherd.util.files import JsonObject
+from ganherd.util.paths import expanded
 
 
 def frozen_members(members: MemberData) -> dict[int, tuple[int, int]]:
@@ -70,6 +72,8 @@ def notes(members: MemberData) -> list[str]:
     if path is None or data.holdout is None or not isinstance(data.x, np.ndarray):
         return []
     source = finetune.OriginRun.open(path)
+    if shards.is_prepared(expanded(source.recipe.data.source)):  # its digest is not that of the images
+        return []
     labels = source.facts.labels
     of_theirs = np.array([*(labels.index(label) if label in labels else -1 for label in data.labels), -1], data.y.dtype)
     own, test = of_theirs[data.y], of_theirs[data.y_test]

@@ -25,6 +25,7 @@ from ganherd.training.health.monitor import Monitor
 from ganherd.training.setup.assemble import PreparedHerd, assemble
 from ganherd.training.setup.identity import check_facts, check_joined, check_names, recorded, recorded_streams
 from ganherd.util.errors import UserError, few
+from ganherd.util.text import reads_as_number
 
 
 def prepare(path: str | Path, which: str, budget: str | None = None, trust_code: bool = False) -> str:
@@ -85,7 +86,7 @@ def chosen(prepared: PreparedHerd, which: str) -> list[int]:
     """Return the numbers of all members, in all replicas, that have these classes or numbers; see `prepare`."""
     labels, slots = prepared.dataset.labels, set()
     # then a number is meant as the name of a class, also if there is no such class
-    are_other_numbers = all(map(str.isdecimal, labels)) and list(labels) != list(map(str, range(len(labels))))
+    are_other_numbers = all(map(reads_as_number, labels)) and list(labels) != list(map(str, range(len(labels))))
     for word in map(str.strip, which.split(",")):
         labelled = [m for m in range(prepared.members) if prepared.label[m] >= 0]
         named = [m for m in labelled if word in (labels[prepared.label[m]], prepared.label_name(m))]
