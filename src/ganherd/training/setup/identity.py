@@ -273,8 +273,9 @@ def check_facts(resumed: checkpoint.Checkpoint, size: int) -> None:
 
     A file from a stranger can have a valid sha256, so its content has to be checked.
     """
-    sizes = [len(resumed.meta.repairs), *(len(row) for row in resumed.meta.sums)]
-    if sizes != [size] * (1 + len(SUMS)):
+    meta = resumed.meta
+    lengths = {len(meta.repairs), len(meta.counted_from or meta.repairs), *map(len, meta.sums)}
+    if len(meta.sums) != len(SUMS) or lengths != {size}:
         raise UserError(f"{resumed.path / 'state.json'} is not what ganherd writes: it cannot be resumed.")
 
 
