@@ -161,7 +161,7 @@ def test_failed_requeue_prints_how_to_resume(tmp_path: Path) -> None:
 def test_next_job_resumes_the_run(tmp_path: Path) -> None:
     """With its settings, which are compared with those of the run. A requeued job leaves them out: it has compared them."""
     settings = ["digits-wcgan", "--set=data.source=a b"]
-    made = Job(tuple(settings), Path("my runs/x"))
+    variant = Job(tuple(settings), Path("my runs/x"))
     environ = site(tmp_path, ends="0")
     for requeues, words in (
         ("0", [*settings, "--run", "my runs/x"]),
@@ -169,7 +169,7 @@ def test_next_job_resumes_the_run(tmp_path: Path) -> None:
         ("1", ["--resume", "my runs/x"]),
     ):
         (tmp_path / "asked").unlink(missing_ok=True)
-        start(tmp_path, script(made), {**environ, "SLURM_RESTART_COUNT": requeues}).communicate(timeout=60)
+        start(tmp_path, script(variant), {**environ, "SLURM_RESTART_COUNT": requeues}).communicate(timeout=60)
         assert (tmp_path / "asked").read_text().splitlines()[1:] == ["ganherd", "train", *words]
         (tmp_path / "my runs/x").mkdir(parents=True, exist_ok=True)
         (tmp_path / "my runs/x/run.json").touch()
@@ -205,7 +205,7 @@ def test_script_is_shown_written_and_submitted(
 def test_a_run_with_other_settings_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Both by the command that writes the script and in the job, where the run may have begun since."""
+    """The command that writes the script refuses it, and so does the job: another run may have begun in the meantime."""
     monkeypatch.chdir(tmp_path)
     settings = ["ring8-gan", "--set", "run.scores=false", "--set", "data.points=200", "--budget", "2steps"]
     assert command("train", *settings, "--run", "runs/ring8-gan", "--quiet") == 0

@@ -444,16 +444,16 @@ def test_tensors_that_do_not_fit_the_net_are_refused(copied, spoil) -> None:
 
 
 def test_a_number_that_names_a_label_means_that_label(data) -> None:
-    made = replace(make_mixture(assembled(data), 0), labels=("1", "2", "5"))
+    numbered = replace(make_mixture(assembled(data), 0), labels=("1", "2", "5"))
     for label, number in ((1, 0), ("1", 0), (2, 1), (5, 2), (np.int64(5), 2)):
-        assert made.sample(2, label=label).y.tolist() == [number] * 2
+        assert numbered.sample(2, label=label).y.tolist() == [number] * 2
     for label in (0, "0", 4, "4", -1):
         with pytest.raises(UserError, match="the mixture has no label"):
-            made.sample(2, label=label)
-    negative = replace(made, labels=("-1", "1", "0.5"))
+            numbered.sample(2, label=label)
+    negative = replace(numbered, labels=("-1", "1", "0.5"))
     assert negative.label_number(-1) == 0 and negative.label_number(1) == 1 and negative.label_number("0.5") == 2
     for label in ("cat", 0, 2, 0.5):
         with pytest.raises(UserError, match="the mixture has no label"):
             negative.label_number(label)
-    mixed = replace(made, labels=("cat", "2", "dog"))
+    mixed = replace(numbered, labels=("cat", "2", "dog"))
     assert [mixed.label_number(label) for label in (0, 2, "2", "dog")] == [0, 1, 1, 2]

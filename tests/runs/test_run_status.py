@@ -66,6 +66,8 @@ def test_every_state_of_a_run_is_told(
     assert re.search(rf"saved at step {saved}: a resume repeats the \d+ steps? after it", killed)
     RunFolder(run).write_info(ranks={"communicator": "torch", "hosts": ["a", "a"], "members": [[0, 1], [2]]})
     assert told().endswith(f"resume it with: ganherd train --resume {run} --ranks 2\n")
+    RunFolder(run).write_info(ranks={"communicator": "mpi", "hosts": ["a", "b"], "members": [[0, 1], [2]]})
+    assert told().endswith(f"resume it with: mpiexec -n 2 ganherd train --resume {run}\n")
     RunFolder(run).write_info(ranks=None)
     tiny_runs.resume(run)
     assert ": finished, step 30 of 30" in told() and "resume" not in told()

@@ -117,8 +117,8 @@ def test_classes_of_few_rows_are_judged_by_their_class(herd: type[FunctionHerd],
     """Two classes of wine have fewer rows than a comparison needs."""
     data = load(DataConfig(source="wine"))
     collector = EvidenceCollector(RealFeatures(data))
-    made = herd(data, gaussian, np.bincount(data.y) / len(data.y))
-    material = ScoringContext(made, data, samples=1000, against=collector.reference)  # type: ignore[arg-type]
+    faked = herd(data, gaussian, np.bincount(data.y) / len(data.y))
+    material = ScoringContext(faked, data, samples=1000, against=collector.reference)  # type: ignore[arg-type]
     parts = list(collector.parts(material))
     assert min(part.evidence.compared for part in parts) < 24
     verdict = judge_herd(collector.herd(material), parts, steps=LONG)
@@ -132,7 +132,7 @@ def test_a_table_with_equal_rows_is_judged_as_without() -> None:
     words = []
     for rows in (data, replace(data, **twice)):
         collector = EvidenceCollector(RealFeatures(rows))
-        made = FunctionHerd(rows, gaussian, np.bincount(rows.y) / len(rows.y))
-        material = ScoringContext(made, rows, samples=1000, against=collector.reference)  # type: ignore[arg-type]
+        faked = FunctionHerd(rows, gaussian, np.bincount(rows.y) / len(rows.y))
+        material = ScoringContext(faked, rows, samples=1000, against=collector.reference)  # type: ignore[arg-type]
         words.append([part.evidence.recognised_real for part in collector.parts(material)])
     assert words[0] == words[1] and min(words[0]) < 1

@@ -40,7 +40,7 @@ class ComparisonResult:
 
 
 def compare(
-    *named: str | Path | Run,
+    *recipes: str | Path | Run,
     budget: str | int | None = None,
     seeds: int = 3,
     metrics: Sequence[str] | None = None,
@@ -57,7 +57,7 @@ def compare(
     If it is interrupted, the same call continues.
 
     Args:
-        named: Recipes, each with settings of its own if wanted (`digits-wcgan:optim.lr_g=1e-4`), or finished runs.
+        recipes: Names or files of recipes, also with settings (`digits-wcgan:optim.lr_g=1e-4`); or finished runs.
         budget: The budget of each recipe for all its seeds together. Default: that of the recipes.
         seeds: The number of seeds of each recipe.
         metrics: Names of metrics. Default: those of `ganherd score`.
@@ -71,7 +71,7 @@ def compare(
     """
     check_overrides(overrides)
     check_overrides(vary, "vary")
-    names, length = [str(getattr(one, "path", one)) for one in named], budget_text(budget)
+    names, length = [str(getattr(one, "path", one)) for one in recipes], budget_text(budget)
     folder = None if path is None else given_path("the folder", path)
     scoring = (metrics, samples, network, trust_code)
     if finished_runs.are_runs(names):

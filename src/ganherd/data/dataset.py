@@ -132,7 +132,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     holdout = settings.holdout if draws_points else None
     if data.x_test is None or data.y_test is None:
         holdout = settings.holdout
-        held = hold_out(data.y, holdout, notes, _numbers(data.labels, settings))
+        held = hold_out(data.y, holdout, notes, _split_numbers(data.labels, settings))
         data = replace(data, x=data.x[~held], y=data.y[~held], x_test=data.x[held], y_test=data.y[held])
     if data.x.ndim == 4:
         notes += duplicates.find(data.x, data.x[:0] if data.x_test is None else data.x_test).notes("images")
@@ -158,7 +158,7 @@ def load(settings: schema.DataConfig) -> Dataset:
     )
 
 
-def _numbers(labels: Sequence[str], settings: schema.DataConfig) -> list[int]:
+def _split_numbers(labels: Sequence[str], settings: schema.DataConfig) -> list[int]:
     """Return the number of each class by which its held-out rows are chosen: its own, or that in `data.held_out_as`."""
     return [settings.held_out_as.get(label, number) for number, label in enumerate(labels)]
 
@@ -203,7 +203,7 @@ def _prepared(path: Path, settings: schema.DataConfig) -> Dataset:
         x_test, y_test = shards.rows_of(path, index, "test")
     else:
         holdout = settings.holdout
-        held = hold_out(y, holdout, notes, _numbers(index.labels, settings))
+        held = hold_out(y, holdout, notes, _split_numbers(index.labels, settings))
         x, y, x_test, y_test = x.pick(~held), y[~held], x.pick(held), y[held]
     train, test = cast(Array, x), cast(Array, x_test)  # `ShardRows` behave like arrays
     rows = (train, y, test, y_test)

@@ -288,8 +288,8 @@ class Mixture:
             number: int | None = int(label) if isinstance(label, str) else operator.index(label)
         except (TypeError, ValueError):
             number = None
-        for name in (label, str(number)):
-            if name in self.labels and (number is not None or name is label):
+        for name in (label,) if number is None else (label, str(number)):
+            if name in self.labels:
                 return self.labels.index(name)
         if number is None or not 0 <= number < len(self.labels) or all(map(reads_as_number, self.labels)):
             known = ", ".join(self.labels) or "no labels"

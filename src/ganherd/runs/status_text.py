@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from ganherd.comm.backends.detect import RANKS, with_launcher
 from ganherd.runs.folder import RunFolder, saved_steps
 from ganherd.runs.models import EventRecord
 from ganherd.runs.run_status import MISSED, PartsStatus, RankStatus, RunStatus
@@ -55,16 +56,18 @@ def text(status: RunStatus | PartsStatus) -> str:
         saved = max(saved_steps(folder.checkpoints), default=0)
         if lost := max(0, status.step - saved):
             lines.append(f"saved at step {saved:,}: a resume repeats the {counted(lost, 'steps')} after it")
-        lines.append(f"{_ENDED[status.state]}resume it with: {folder.again}{_ranks_of(folder)}")
+        lines.append(f"{_ENDED[status.state]}resume it with: {_again(folder)}")
     return "\n".join(map(printable_line, lines))
 
 
-def _ranks_of(folder: RunFolder) -> str:
-    """Return the option that resumes a run on as many ranks as it had, if they were processes of one machine without MPI."""
+def _again(folder: RunFolder) -> str:
+    """Return the command that resumes a run, with the launcher that starts as many ranks as it had."""
     ranks = folder.info.ranks
-    if not ranks or ranks.communicator != "torch" or len(set(ranks.hosts)) > 1:
-        return ""
-    return f" --ranks {len(ranks.hosts)}"
+    if not ranks:
+        return folder.again
+    # `--ranks` starts ranks on this machine, whatever started them before
+    environ = {RANKS: str(len(ranks.hosts))} if len(set(ranks.hosts)) == 1 else {}
+    return with_launcher(folder.again, ranks.communicator, len(ranks.hosts), environ)
 
 
 def staleness_in_words(ages: Mapping[str, float]) -> str:

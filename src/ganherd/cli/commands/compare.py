@@ -116,11 +116,11 @@ def compare(
         given = {"--budget": budget, "--set": sets, "--vary": vary}
         why = "is for recipes: finished runs are compared as they are."
         refuse(*((value, f"{option} {why}") for option, value in given.items()))
-    done = compare_named(
+    comparison = compare_named(
         *named, budget=budget, seeds=seeds, metrics=names(metrics), samples=samples, network=network, vary=vary or (),
         overrides=sets or (), path=output, trust_code=trust_code, quiet=quiet,
     )  # fmt: skip
-    facts, files = done.facts, done.files
-    print_screen(as_json, {"compare": str(done.path), **facts}, *comparison_text.screen(facts, verbose))
+    facts, files = comparison.facts, comparison.files
+    print_screen(as_json, {"compare": str(comparison.path), **facts}, *comparison_text.screen(facts, verbose))
     if not as_json:
         show(named_files(files).removeprefix("\n"))  # not wrapped, so that the paths can be copied

@@ -226,10 +226,10 @@ class Step:
             return self._forward("d", ctx, weights.views(), images, y, call + number, twice)[0]
 
         images, logits = (x, fake), (real_logits, fake_logits)
-        passed = DiscriminatorUpdate(
+        this_update = DiscriminatorUpdate(
             rules, state, draws, ctx.step, update, ctx.uses_r1_or_r2, images, logits, critic, self._lacks_term
         )
-        for terms in (list(penalties(passed)), list(regularisers(passed))):
+        for terms in (list(penalties(this_update)), list(regularisers(this_update))):
             loss = loss + sum(terms[1:], terms[0]) if terms else loss
         gradients = self._gradients("d", ctx, weights, loss)
         update_("d", state, gradients, rules, draws, update + 1, ctx.step, self._shrinkable_of("d", state))

@@ -75,9 +75,11 @@ def notes(members: MemberData) -> list[str]:
     if shards.is_prepared(expanded(source.recipe.data.source)):  # its digest is not that of the images
         return []
     labels = source.facts.labels
-    of_theirs = np.array([*(labels.index(label) if label in labels else -1 for label in data.labels), -1], data.y.dtype)
-    own, test = of_theirs[data.y], of_theirs[data.y_test]
-    kept = replace(
+    their_number = np.array(
+        [*(labels.index(label) if label in labels else -1 for label in data.labels), -1], data.y.dtype
+    )
+    own, test = their_number[data.y], their_number[data.y_test]
+    same_classes = replace(
         data,
         x=data.x[own >= 0],
         y=own[own >= 0],
@@ -85,7 +87,7 @@ def notes(members: MemberData) -> list[str]:
         y_test=test[test >= 0],
         labels=tuple(labels),
     )
-    if kept.digest == source.folder.info.data:
+    if same_classes.digest == source.folder.info.data:
         return []
     return [
         f"the data of the classes that are kept is not that of {path}: rows that their members learnt from may be held out now, so "
